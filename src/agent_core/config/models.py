@@ -1,0 +1,267 @@
+"""The configuration file as types: every section, every key, every default."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A table of the file. Unknown keys are errors; schemas are built when first used."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class RetryConfig(Section):
+    """How often, and how patiently, a model call is tried again."""
+
+    max_attempts: Positive = 3
+    initial_backoff_ms: NotNegative = 500
+    max_backoff_ms: NotNegative = 8000
+
+
+class ModelConfig(Section):
+    """One model, resolved: what a provider factory gets.
+
+    `path`, `chat_template` and `threads` are for `provider = "local"` only.
+    """
+
+    provider: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    base_url: str | None = None
+    api_key_env: str | None = None
+    context_window: Positive = 8192
+    max_output_tokens: Positive = 4096
+    temperature: float | None = None
+    timeout_ms: Positive = 60_000
+    provider_options: dict[str, Any] = {}
+    retry: RetryConfig = RetryConfig()
+    path: str | None = None
+    chat_template: str | None = None
+    threads: Positive | None = None
+
+
+class ModelProfile(Section):
+    """A partial model: only what it sets replaces the base model's value."""
+
+    provider: str | None = None
+    name: str | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    context_window: Positive | None = None
+    max_output_tokens: Positive | None = None
+    temperature: float | None = None
+    timeout_ms: Positive | None = None
+    provider_options: dict[str, Any] | None = None
+    retry: RetryConfig | None = None
+    path: str | None = None
+    chat_template: str | None = None
+    threads: Positive | None = None
+
+
+ModelProfileRef = str | ModelProfile
+"""The name of a `[model_overrides.<name>]` table, or an inline partial model."""
+
+
+class RuntimeConfig(Section):
+    """Limits of the runtime itself."""
+
+    cancel_timeout_ms: Positive = 10_000
+    max_turns: Positive = 100
+    max_concurrent_runs: Positive = 256
+
+
+class ContextConfig(Section):
+    """Where sessions are kept and how much of a window the parts of a prompt may take."""
+
+    active_path_only: Literal[True] = True
+    allow_branch_from: Literal["user_message"] = "user_message"
+    branch_summary: Literal[False] = False
+    session_db_path: str = "${SOONG_AGENT_HOME}/sessions.sqlite"
+    reserve_output_tokens: NotNegative = 4096
+    dynamic_system_budget: NotNegative = 12_000
+    task_board_token_budget: NotNegative = 1200
+    task_recent_changes_limit: NotNegative = 20
+    task_recent_changes_window_minutes: NotNegative = 30
+
+
+class CompactConfig(Section):
+    """When and how long histories are summarised."""
+
+    enabled: bool = True
+    reserve_tokens: NotNegative = 8000
+    keep_recent_tokens: NotNegative = 16_000
+    auto_background: bool = True
+    recovery_sync: bool = True
+    model_profile: ModelProfileRef | None = None
+    max_summary_tokens: Positive = 2048
+
+
+class MemoryConfig(Section):
+    """Long-term memory."""
+
+    enabled: bool = True
+    memory_dir: str = "${SOONG_AGENT_HOME}/memory"
+    categories: list[Literal["user", "feedback", "reference"]] = ["user", "feedback", "reference"]
+    extract_every_messages: Positive = 32
+    extract_every_tokens: Positive = 12_000
+    idle_seconds: Positive = 120
+    catalog_max_tokens: Positive = 4000
+    recall_top_k: Positive = 5
+    memory_context_token_budget: Positive = 6000
+    extract_model_profile: ModelProfileRef | None = None
+    recall_model_profile: ModelProfileRef | None = None
+
+
+class WorkerConfig(Section):
+    """One long-lived worker of a pool."""
+
+    worker_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.:\-]{1,128}$")
+    agent_definition_id: str = Field(min_length=1)
+    allowed_tools: list[str] | None = None
+
+
+class WorkerPoolConfig(Section):
+    """A named group of workers."""
+
+    pool_id: str = Field(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$")
+    workers: list[WorkerConfig] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _unique_workers(self) -> "WorkerPoolConfig":
+        named = [worker.worker_id for worker in self.workers if worker.worker_id]
+        twice = sorted({worker_id for worker_id in named if named.count(worker_id) > 1})
+        if twice:
+            raise ValueError(f"worker_id used twice in pool {self.pool_id!r}: {', '.join(twice)}")
+        return self
+
+
+class AgentsConfig(Section):
+    """Children and workers."""
+
+    max_children_per_run: Positive = 4
+    max_concurrent_children_per_session: Positive = 8
+    default_sub_agent_definition: str = "default_sub_agent"
+    default_fork_agent_definition: str = "default_fork_agent"
+    default_child_timeout_ms: Positive = 600_000
+    child_cancel_timeout_ms: Positive = 30_000
+    worker_pools: list[WorkerPoolConfig] = []
+
+    @model_validator(mode="after")
+    def _unique_pools(self) -> "AgentsConfig":
+        ids = [pool.pool_id for pool in self.worker_pools]
+        twice = sorted({pool_id for pool_id in ids if ids.count(pool_id) > 1})
+        if twice:
+            raise ValueError(f"pool_id used twice: {', '.join(twice)}")
+        return self
+
+
+class PlanConfig(Section):
+    """Plans are files of the project."""
+
+    default_dir: str = "<project>/.soong-agent/plans"
+    template_name: Literal["default"] = "default"
+
+
+class TaskConfig(Section):
+    """Where Task logs are and how long a claim holds without a sign of life."""
+
+    wal_dir: str = "<project>/.soong-agent/tasks"
+    step_lease_timeout_ms: Positive = 300_000
+
+
+class NetworkConfig(Section):
+    """Hosts that need no question."""
+
+    allowed_hosts: list[str] = []
+    allowed_domains: list[str] = []
+
+
+class NetworkPolicyConfig(NetworkConfig):
+    """What happens with every other host."""
+
+    default: Literal["confirm", "deny"] = "confirm"
+
+
+class PermissionsConfig(Section):
+    """Who is asked for what."""
+
+    readonly_default: Literal["allow", "ask"] = "allow"
+    write_without_callback: Literal["deny"] = "deny"
+    remember_scope: Literal["session"] = "session"
+    allow_for_session_enabled: bool = True
+    network_policy: NetworkPolicyConfig = NetworkPolicyConfig()
+
+
+class HooksConfig(Section):
+    """The user's own commands at fixed points of a run."""
+
+    enabled: bool = True
+    default_timeout_ms: Positive = 30_000
+
+
+class ToolOverrideConfig(Section):
+    """Another permission or other tags for one tool."""
+
+    permission: Literal["readonly", "write"] | None = None
+    tags: list[str] | None = None
+    disabled: bool = False
+
+
+class McpConfig(Section):
+    """MCP servers and tools that are left out or overridden; servers stand in mcp.json."""
+
+    disabled_servers: list[str] = []
+    disabled_tools: list[str] = []
+    discovery_cache_ttl_ms: NotNegative = 300_000
+    tool_overrides: dict[str, ToolOverrideConfig] = {}
+
+
+DEFAULT_SENSITIVE_PATHS = [
+    "~/.ssh",
+    "~/.gnupg",
+    "~/.aws",
+    "~/.config/gcloud",
+    "*.pem",
+    "*.key",
+    ".env",
+    ".env.*",
+]
+
+
+class ToolsConfig(Section):
+    """Limits and boundaries of every tool."""
+
+    declarative_enabled: bool = True
+    disabled: list[str] = []
+    overrides: dict[str, ToolOverrideConfig] = {}
+    allowed_write_roots: list[str] = []
+    allow_tmp_write: bool = False
+    default_timeout_ms: Positive = 120_000
+    max_timeout_ms: Positive = 600_000
+    env_allowlist: list[str] = ["PATH", "HOME", "TMPDIR"]
+    stdout_limit_bytes: Positive = 65_536
+    stderr_limit_bytes: Positive = 65_536
+    result_limit_bytes: Positive = 65_536
+    sensitive_paths: list[str] = DEFAULT_SENSITIVE_PATHS
+    network: NetworkConfig = NetworkConfig()
+    mcp: McpConfig = McpConfig()
+
+
+class Config(Section):
+    """The whole file."""
+
+    runtime: RuntimeConfig = RuntimeConfig()
+    model: ModelConfig
+    model_overrides: dict[str, ModelProfile] = {}
+    context: ContextConfig = ContextConfig()
+    compact: CompactConfig = CompactConfig()
+    memory: MemoryConfig = MemoryConfig()
+    agents: AgentsConfig = AgentsConfig()
+    plan: PlanConfig = PlanConfig()
+    task: TaskConfig = TaskConfig()
+    permissions: PermissionsConfig = PermissionsConfig()
+    hooks: HooksConfig = HooksConfig()
+    tools: ToolsConfig = ToolsConfig()

@@ -1,0 +1,123 @@
+"""What a tool is: a definition, a check of its arguments, and a look before the leap."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent_core.types import Access, RunIdentity, ToolDefinition, ToolResult
+
+ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool | None
+"""What a handler may return; anything but a `ToolResult` is wrapped."""
+
+
+class Lane(StrEnum):
+    """How the calls of one turn share the road."""
+
+    READ = "read"  # consecutive ones run side by side
+    AGENT = "agent"  # side by side among themselves; one failing leaves the others alone
+    TASK = "task"  # one after the other; a failure does not stop the turn
+    WRITE = "write"  # alone; a failure answers the rest of the turn without running it
+
+
+class ArtifactWriter(Protocol):
+    """Keeps what is too large for a message."""
+
+    async def __call__(
+        self,
+        data: bytes | Path,
+        *,
+        filename: str,
+        kind: str = "tool_output",
+        mime_type: str | None = None,
+        summary: str | None = None,
+    ) -> str:
+        """Store `data` (a path is moved), redacted, and return the artifact's id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a call knows about the run it is part of.
+
+    Attributes:
+        run: the ids and the role of the run.
+        tool_call_id: this call.
+        project_dir: the project, resolved.
+        progress: shows a line to the user while the call runs (event `tool_progress`).
+        artifact: keeps a file beside the session and returns its id.
+        is_cancelled: asks whether the run is being cancelled; for handlers in threads, async
+            handlers simply get `CancelledError`.
+    """
+
+    run: RunIdentity
+    tool_call_id: str
+    project_dir: Path
+    progress: Callable[[str], None]
+    artifact: ArtifactWriter
+    is_cancelled: Callable[[], bool]
+
+    @property
+    def session_id(self) -> str:
+        return self.run.session_id
+
+    @property
+    def agent_id(self) -> str:
+        return self.run.agent_id
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    @property
+    def cancelled(self) -> bool:
+        return self.is_cancelled()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A call that has been looked at but not done.
+
+    `access` says what it would touch; `run` does exactly that and nothing else: an approval
+    given for the one is an approval of the other.
+    """
+
+    access: Access
+    run: Callable[[], Awaitable[ToolReturn]]
+
+
+class Prepare(Protocol):
+    """Look at what a call would do, without doing any of it."""
+
+    async def __call__(self, arguments: Any, context: ToolContext, /) -> Action:
+        """Turn checked arguments into an action.
+
+        Raises:
+            ToolError: the call cannot or must never be done; nobody needs to be asked.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool a run can use.
+
+    Attributes:
+        definition: what the model and the permission prompt see.
+        parse: checks raw arguments and returns what `prepare` takes. Raises `ToolError`
+            (`validation_error`, `details.path` is a JSON path) if they do not fit.
+        prepare: looks before the leap.
+        lane: how its calls are ordered within a turn.
+        keeps_own_limits: its result has limits of its own; the general one does not apply.
+    """
+
+    definition: ToolDefinition
+    parse: Callable[[Mapping[str, Any]], Any]
+    prepare: Prepare
+    lane: Lane
+    keeps_own_limits: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.definition.name

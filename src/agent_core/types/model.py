@@ -1,0 +1,138 @@
+"""The one protocol between core and models: requests out, events in. No vendor type appears here."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from agent_core.types.common import ErrorPayload, Frozen, Usage
+from agent_core.types.content import ContentBlock
+from agent_core.types.nodes import Role
+from agent_core.types.tools import ToolCall, ToolDefinition
+
+
+class SystemBlock(Frozen):
+    """One piece of the system prompt. Static blocks come first and never change in a run."""
+
+    block_id: str
+    source: str
+    content: str
+    priority: int = 0
+    dynamic: bool = False
+    token_count: int = 0
+    metadata: dict[str, Any] = {}
+
+
+class ModelMessage(Frozen):
+    """One message of a request.
+
+    A `tool` message holds the results of all calls of the assistant message before it, in the
+    order of the calls. Messages of one conversation are the same objects from turn to turn, so
+    that an adapter can keep what it made of them.
+    """
+
+    role: Role
+    content: list[ContentBlock]
+    metadata: dict[str, Any] = {}
+
+
+class ModelRequest(Frozen):
+    """Everything a provider needs for one reply.
+
+    `provider_options` is keyed by provider; an adapter refuses keys it does not know.
+    `tool_choice` is `auto`, `none`, `required` or the canonical name of one tool.
+    """
+
+    model: str
+    system: list[SystemBlock] = []
+    messages: list[ModelMessage]
+    tools: list[ToolDefinition] = []
+    tool_choice: str | None = None
+    temperature: float | None = None
+    max_output_tokens: int | None = None
+    stop: list[str] = []
+    provider_options: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+
+
+class StopReason(StrEnum):
+    """Why a model stopped."""
+
+    END_TURN = "end_turn"
+    TOOL_USE = "tool_use"
+    MAX_TOKENS = "max_tokens"
+    STOP_SEQUENCE = "stop_sequence"
+    CONTENT_FILTER = "content_filter"
+    ERROR = "error"
+
+
+class ModelStarted(Frozen):
+    """The call is about to be made: always the first event, before anything is sent."""
+
+    type: Literal["model_started"] = "model_started"
+    provider: str
+    model: str
+
+
+class ModelTextDelta(Frozen):
+    """More of the answer: all text of one network read."""
+
+    type: Literal["model_text_delta"] = "model_text_delta"
+    text: str
+
+
+class ModelReasoningDelta(Frozen):
+    """More of the model's reasoning."""
+
+    type: Literal["model_reasoning_delta"] = "model_reasoning_delta"
+    text: str
+
+
+class ToolCallDelta(Frozen):
+    """A piece of a tool call, for display only; never executed."""
+
+    type: Literal["tool_call_delta"] = "tool_call_delta"
+    tool_call_id: str
+    name: str
+    arguments_fragment: str
+
+
+class ModelRetry(Frozen):
+    """Attempt number `attempt` failed; the next one starts in `delay_ms`."""
+
+    type: Literal["model_retry"] = "model_retry"
+    attempt: int
+    delay_ms: int
+    error: ErrorPayload
+
+
+class ModelCompleted(Frozen):
+    """A finished reply. `content` has every block in order, `tool_calls` the complete calls."""
+
+    type: Literal["model_completed"] = "model_completed"
+    content: list[ContentBlock] = []
+    tool_calls: list[ToolCall] = []
+    usage: Usage = Usage()
+    stop_reason: StopReason = StopReason.END_TURN
+    raw_stop_reason: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class ModelFailed(Frozen):
+    """The call failed for good; whatever text arrived before it has been seen already."""
+
+    type: Literal["model_failed"] = "model_failed"
+    error: ErrorPayload
+
+
+ModelEvent = Annotated[
+    ModelStarted
+    | ModelTextDelta
+    | ModelReasoningDelta
+    | ToolCallDelta
+    | ModelRetry
+    | ModelCompleted
+    | ModelFailed,
+    Field(discriminator="type"),
+]
+"""What a provider's stream yields; `ModelCompleted` or `ModelFailed` is always the last."""

@@ -1,0 +1,81 @@
+"""Permissions as data: what a call would touch, the question, and the answer."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from agent_core.errors import ErrorCode
+from agent_core.types.common import Frozen, SafeId
+from agent_core.types.tools import ToolPermission
+
+
+class Decision(StrEnum):
+    """What the user said. A deny is for this call only."""
+
+    ALLOW_ONCE = "allow_once"
+    ALLOW_FOR_SESSION = "allow_for_session"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What one call would touch: worked out before anybody is asked, and not changed after.
+
+    Attributes:
+        asks: somebody has to agree first.
+        scope: what an `allow_for_session` would cover, normalised; calls with the same tool and
+            scope share one answer.
+        summary: the arguments on one line, for a person.
+        target: what is touched: the resolved path, the host, the argument vector.
+        cwd: where a command would run.
+        env_names: the environment variables a command would see.
+        network_host: the host a network call would reach.
+        dangerous: the call can do anything the user can.
+        reason: why it asks although the tool does not always: `sensitive`, `outside_roots`, …
+        diff: a unified diff of what would change, where there is one.
+        refusal: the code of the answer when nobody can be asked.
+    """
+
+    asks: bool = False
+    scope: str = ""
+    summary: str = ""
+    target: str | None = None
+    cwd: str | None = None
+    env_names: tuple[str, ...] = ()
+    network_host: str | None = None
+    dangerous: bool = False
+    reason: str | None = None
+    diff: str | None = None
+    refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
+
+
+class PermissionRequest(Frozen):
+    """A question to the user; `metadata.diff` holds a unified diff for writes and edits."""
+
+    request_id: SafeId
+    session_id: SafeId
+    agent_id: SafeId
+    run_id: SafeId
+    parent_agent_id: SafeId | None = None
+    parent_run_id: SafeId | None = None
+    agent_role: str
+    tool_name: str
+    permission: ToolPermission
+    tags: set[str] = set()
+    args_summary: str
+    target_scope: str | None = None
+    cwd: str
+    env_summary: str = ""
+    network_host: str | None = None
+    dangerous: bool = False
+    hook_summary: dict[str, Any] | None = None
+    suggested_decision: Decision = Decision.DENY
+    metadata: dict[str, Any] = {}
+
+
+class PermissionDecision(Frozen):
+    """The answer to a `PermissionRequest`."""
+
+    decision: Decision
+    reason: str | None = None
+    metadata: dict[str, Any] = {}

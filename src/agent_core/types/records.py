@@ -1,0 +1,166 @@
+"""Rows of the session database, and the answers made of them."""
+
+from typing import Any
+
+from agent_core.types.agents import AgentRole
+from agent_core.types.common import (
+    AgentStatus,
+    AgentType,
+    EndReason,
+    ErrorPayload,
+    Frozen,
+    RunMode,
+    RunStatus,
+    SafeId,
+    SessionStatus,
+    Usage,
+    UtcDatetime,
+)
+from agent_core.types.events import RuntimeEvent
+from agent_core.types.model import ModelRequest
+from agent_core.types.nodes import Node
+
+
+class SessionRecord(Frozen):
+    """One session; `owner` is the runtime that runs it now, if any."""
+
+    session_id: SafeId
+    cwd: str
+    root_agent_id: SafeId | None = None
+    active_node_id: SafeId | None = None
+    parent_session_id: SafeId | None = None
+    status: SessionStatus = SessionStatus.ACTIVE
+    owner: str | None = None
+    lease_expires_at: UtcDatetime | None = None
+    metadata: dict[str, Any] = {}
+    created_at: UtcDatetime
+    updated_at: UtcDatetime
+
+
+class AgentRecord(Frozen):
+    """One agent of a session."""
+
+    agent_id: SafeId
+    session_id: SafeId
+    parent_agent_id: SafeId | None = None
+    agent_type: AgentType
+    agent_definition_id: str | None = None
+    created_by_run_id: SafeId | None = None
+    fork_from_node_id: SafeId | None = None
+    status: AgentStatus = AgentStatus.IDLE
+    result: dict[str, Any] | None = None
+    metadata: dict[str, Any] = {}
+    created_at: UtcDatetime
+    updated_at: UtcDatetime
+
+
+class RunRecord(Frozen):
+    """One run of one agent."""
+
+    run_id: SafeId
+    session_id: SafeId
+    agent_id: SafeId
+    parent_run_id: SafeId | None = None
+    mode: RunMode = RunMode.NORMAL
+    status: RunStatus
+    start_node_id: SafeId | None = None
+    end_node_id: SafeId | None = None
+    end_reason: EndReason | None = None
+    turn_count: int = 0
+    usage: Usage = Usage()
+    error: ErrorPayload | None = None
+    metadata: dict[str, Any] = {}
+    created_at: UtcDatetime
+    updated_at: UtcDatetime
+
+
+class ArtifactRecord(Frozen):
+    """A file kept beside the database because it is too large, or too raw, for a message."""
+
+    artifact_id: SafeId
+    session_id: SafeId
+    agent_id: SafeId | None = None
+    run_id: SafeId | None = None
+    node_id: SafeId | None = None
+    tool_call_id: SafeId | None = None
+    kind: str
+    path: str
+    filename: str
+    mime_type: str | None = None
+    size_bytes: int
+    summary: str | None = None
+    metadata: dict[str, Any] = {}
+    created_at: UtcDatetime
+
+
+class ReplayResult(Frozen):
+    """A stretch of history. Nodes and events stay separate, each ordered by its own sequence.
+
+    `next_seq` is the first event sequence not included; pass it as `from_seq` to go on, and
+    stop when it is None.
+    """
+
+    session: SessionRecord
+    agents: list[AgentRecord] = []
+    runs: list[RunRecord] = []
+    nodes: list[Node] = []
+    events: list[RuntimeEvent] = []
+    artifacts: list[ArtifactRecord] = []
+    next_seq: int | None = None
+
+
+class InspectResult(Frozen):
+    """One run, looked at from inside."""
+
+    session_id: SafeId
+    agent: AgentRecord
+    run: RunRecord
+    nodes: list[Node] = []
+    events: list[RuntimeEvent] = []
+    artifacts: list[ArtifactRecord] = []
+    requests: list[ModelRequest] = []
+
+
+class CancelResult(Frozen):
+    """How a cancellation went; `timed_out` means that cleaning up goes on in the background."""
+
+    run_id: SafeId
+    status: RunStatus
+    timed_out: bool = False
+
+
+class CleanupFailure(Frozen):
+    """Something that could not be deleted."""
+
+    id: str
+    error: ErrorPayload
+
+
+class CleanupResult(Frozen):
+    """What a clean-up found, and what it removed unless it was a dry run."""
+
+    dry_run: bool
+    candidates: list[str] = []
+    deleted: list[str] = []
+    failed: list[CleanupFailure] = []
+    freed_bytes: int = 0
+
+
+class DeleteSessionResult(Frozen):
+    """What became of a deleted session; `failed` lists files that could not be removed."""
+
+    session_id: SafeId
+    deleted: bool
+    failed: list[CleanupFailure] = []
+
+
+class RunIdentity(Frozen):
+    """Who a run is: ids and role, the same from its first event to its last."""
+
+    session_id: SafeId
+    agent_id: SafeId
+    run_id: SafeId
+    role: AgentRole = AgentRole.MAIN
+    mode: RunMode = RunMode.NORMAL
+    parent_agent_id: SafeId | None = None
+    parent_run_id: SafeId | None = None

@@ -1,0 +1,254 @@
+"""The only writer of a run's history: nodes and events together, stored first, then shown."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from agent_core.events.history import Batch, HistoryStore, PendingEvent, Position, RunChange
+from agent_core.events.stream import EventStream
+from agent_core.types import (
+    AgentStatus,
+    ContentBlock,
+    Draft,
+    EventDraft,
+    EventLevel,
+    EventType,
+    Node,
+    RunIdentity,
+    RuntimeEvent,
+    new_id,
+    utc_now,
+)
+
+
+class DeltaRedactor(Protocol):
+    """Cleans text that arrives in pieces."""
+
+    def feed(self, text: str) -> str:
+        """Return what can be shown now; a tail that could begin a secret is held back."""
+        ...
+
+    def finish(self) -> str:
+        """Return what was held back, and start anew."""
+        ...
+
+
+class Scrubber(Protocol):
+    """What the journal needs of redaction."""
+
+    def payload(self, value: Any) -> Any:
+        """Remove secret values and token shapes from event data."""
+        ...
+
+    def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
+        """Remove secret values, and only those: the model must see the files it edits."""
+        ...
+
+    def stream(self) -> DeltaRedactor:
+        """Clean one text that will arrive in pieces."""
+        ...
+
+
+class Journal:
+    """One run's history: the path of nodes so far, and the only way to add to it.
+
+    `add` and `note` write down; `commit` waits until everything written down is stored and
+    shown. What was not committed by the end of the event loop's current step is stored with the
+    next one: words that belong together share a transaction, and none waits for long.
+    Cancelling a `commit` never splits or loses a write.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+        self,
+        run: RunIdentity,
+        *,
+        store: HistoryStore,
+        stream: EventStream,
+        scrubber: Scrubber,
+        path: Iterable[Node] = (),
+        moves_session: bool = True,
+    ) -> None:
+        self.run = run
+        self.path = list(path)
+        self._store = store
+        self._stream = stream
+        self._scrubber = scrubber
+        self._moves_session = moves_session
+        self._nodes: list[Node] = []
+        self._events: list[PendingEvent] = []
+        self._writing: asyncio.Future[Position] | None = None
+        self._failure: BaseException | None = None
+        self._scheduled = False
+        self._deltas: dict[EventType, DeltaRedactor] = {}
+
+    def add(
+        self,
+        draft: Draft,
+        announce: EventType = EventType.MESSAGE_CREATED,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        level: EventLevel = EventLevel.INFO,
+        tool_call_id: str | None = None,
+    ) -> Node:
+        """Hang the draft under the last node, and announce it."""
+        node = Node(
+            node_id=new_id("node"),
+            session_id=self.run.session_id,
+            node_seq=0,
+            parent_id=self.path[-1].node_id if self.path else None,
+            agent_id=self.run.agent_id,
+            run_id=self.run.run_id,
+            role=draft.role,
+            node_type=draft.node_type,
+            content=self._scrubber.content(draft.content),
+            metadata=dict(draft.metadata),
+            token_count=draft.token_count,
+            created_at=utc_now(),
+        )
+        self.path.append(node)
+        self._nodes.append(node)
+        self._note(EventDraft(announce, payload or {}, level, node.node_id, tool_call_id))
+        return node
+
+    def note(
+        self,
+        event_type: EventType,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        level: EventLevel = EventLevel.INFO,
+        tool_call_id: str | None = None,
+    ) -> None:
+        """Record that something happened that is not part of the conversation."""
+        self._note(EventDraft(event_type, payload or {}, level, None, tool_call_id))
+
+    async def delta(self, event_type: EventType, text: str) -> None:
+        """Show text as it arrives; the finished message is what gets stored."""
+        redactor = self._deltas.get(event_type)
+        if redactor is None:
+            redactor = self._deltas[event_type] = self._scrubber.stream()
+        if shown := redactor.feed(text):
+            self._show_delta(event_type, shown)
+            await self._stream.drain()
+
+    def end_deltas(self) -> None:
+        """Show what was held back: the text is complete, or will stay as it is."""
+        for event_type, redactor in self._deltas.items():
+            if rest := redactor.finish():
+                self._show_delta(event_type, rest)
+        self._deltas.clear()
+
+    async def commit(self) -> None:
+        """Return when everything written down is stored and shown.
+
+        Raises:
+            StorageError: it could not be stored; the run cannot go on.
+        """
+        self._flush()
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+        if self._failure is not None:
+            raise self._failure
+        await self._stream.drain()
+
+    async def close(
+        self,
+        change: RunChange,
+        *,
+        agent_status: AgentStatus,
+        active_node_id: str | None,
+        release: str | None = None,
+    ) -> None:
+        """Store the end of the run with everything still waiting, and end the stream.
+
+        Raises:
+            StorageError: the end could not be stored. The stream is ended all the same.
+        """
+        try:
+            self._flush(
+                run=change,
+                agent_status=agent_status,
+                active_node_id=active_node_id if self._moves_session else None,
+                release=release,
+            )
+            if self._writing is not None:
+                await asyncio.shield(self._writing)
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            self._stream.close()
+
+    def show(self, event: EventDraft) -> None:
+        """Publish without storing: deltas, and the end of a run whose store has failed."""
+        self._stream.write(self._event(PendingEvent(new_id("evt"), utc_now(), event)))
+
+    def _note(self, draft: EventDraft) -> None:
+        clean = EventDraft(
+            draft.event_type,
+            self._scrubber.payload(draft.payload),
+            draft.level,
+            draft.node_id,
+            draft.tool_call_id,
+        )
+        self._events.append(PendingEvent(new_id("evt"), utc_now(), clean))
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _show_delta(self, event_type: EventType, text: str) -> None:
+        self.show(EventDraft(event_type, {"text": text}))
+
+    def _flush(
+        self,
+        *,
+        run: RunChange | None = None,
+        agent_status: AgentStatus | None = None,
+        active_node_id: str | None = None,
+        release: str | None = None,
+    ) -> None:
+        self._scheduled = False
+        if not self._events and run is None:
+            return
+        nodes, events = self._nodes, self._events
+        self._nodes, self._events = [], []
+        if active_node_id is None and self._moves_session and nodes and not nodes[-1].is_partial:
+            active_node_id = nodes[-1].node_id
+        batch = Batch(
+            session_id=self.run.session_id,
+            agent_id=self.run.agent_id,
+            run_id=self.run.run_id,
+            nodes=nodes,
+            events=events,
+            run=run,
+            agent_status=agent_status,
+            active_node_id=active_node_id,
+            release=release,
+        )
+        self._writing = self._store.append(batch)
+        self._writing.add_done_callback(lambda written: self._publish(events, written))
+
+    def _publish(self, events: list[PendingEvent], written: asyncio.Future[Position]) -> None:
+        if failure := written.exception():
+            self._failure = self._failure or failure
+            return
+        start = written.result()
+        for offset, event in enumerate(events):
+            self._stream.write(self._event(event, start, offset))
+
+    def _event(
+        self, event: PendingEvent, start: Position | None = None, offset: int = 0
+    ) -> RuntimeEvent:
+        draft = event.draft
+        return RuntimeEvent(
+            event_id=event.event_id,
+            seq=start.seq + offset if start else None,
+            run_seq=start.run_seq + offset if start else None,
+            session_id=self.run.session_id,
+            agent_id=self.run.agent_id,
+            run_id=self.run.run_id,
+            level=draft.level,
+            event_type=draft.event_type,
+            node_id=draft.node_id,
+            tool_call_id=draft.tool_call_id,
+            payload=dict(draft.payload),
+            created_at=event.created_at,
+        )

@@ -1,0 +1,59 @@
+"""The suite's frame: a HOME of its own, a fresh home and project per test, and the final look."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from isolation import REAL_HOME, Guard, Home, fresh_folder, redirect_home, run_folder
+
+redirect_home()
+
+GUARD = pytest.StashKey[Guard]()
+VIOLATIONS = pytest.StashKey[list[Path]]()
+
+
+@pytest.fixture
+def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A fresh `$SOONG_AGENT_HOME` without a config; `home.write_config(toml)` writes one."""
+    made = Home(fresh_folder("home", _name(request)))
+    monkeypatch.setenv("SOONG_AGENT_HOME", str(made.path))
+    return made
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest) -> Path:
+    """A fresh, empty project folder."""
+    return fresh_folder("project", _name(request))
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    item: pytest.Item = request.node  # pyright: ignore[reportUnknownMemberType]
+    return item.name
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
+        config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
+
+
+def pytest_report_header() -> str:
+    return f"homes and projects of the tests: {run_folder()}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """O10: the run fails if anything outside its own folder was touched."""
+    guard = session.config.stash.get(GUARD, None)
+    if guard is not None and (touched := guard.violations()):
+        session.config.stash[VIOLATIONS] = touched
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if touched := config.stash.get(VIOLATIONS, None):
+        terminalreporter.section("changed outside the suite's own folder", red=True)
+        for path in touched:
+            terminalreporter.line(str(path))

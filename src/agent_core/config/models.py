@@ -2,16 +2,39 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    model_validator,
+)
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 
 
-class Section(BaseModel):
-    """A table of the file. Unknown keys are errors; schemas are built when first used."""
+def _variable_name(value: str) -> str:
+    # Somebody who pastes the key itself here must not see it again in an error message.
+    if value and not (value.isascii() and value.isidentifier()):
+        raise ValueError("must be the name of an environment variable, never the key itself")
+    return value
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+VariableName = Annotated[str, AfterValidator(_variable_name)]
+"""The name of an environment variable that holds a secret; empty means that there is none."""
+
+
+class Section(BaseModel):
+    """A table of the file. Unknown keys are errors; schemas are built when first used.
+
+    Types are strict: `enabled = "no"` or `max_turns = true` is a mistake, not a value.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class RetryConfig(Section):
@@ -31,7 +54,7 @@ class ModelConfig(Section):
     provider: str = Field(min_length=1)
     name: str = Field(min_length=1)
     base_url: str | None = None
-    api_key_env: str | None = None
+    api_key_env: VariableName | None = None
     context_window: Positive = 8192
     max_output_tokens: Positive = 4096
     temperature: float | None = None
@@ -41,15 +64,27 @@ class ModelConfig(Section):
     path: str | None = None
     chat_template: str | None = None
     threads: Positive | None = None
+    _key_origin: str = PrivateAttr(default="model.api_key_env")
+
+    @property
+    def key_origin(self) -> str:
+        """Where `api_key_env` was configured: for the message when the variable is missing."""
+        return self._key_origin
+
+    def with_key_origin(self, place: str) -> "ModelConfig":
+        """The same model, remembering that `place` named its key."""
+        located = self.model_copy()
+        located._key_origin = place  # noqa: SLF001 - a copy of itself
+        return located
 
 
 class ModelProfile(Section):
     """A partial model: only what it sets replaces the base model's value."""
 
-    provider: str | None = None
-    name: str | None = None
+    provider: str | None = Field(default=None, min_length=1)
+    name: str | None = Field(default=None, min_length=1)
     base_url: str | None = None
-    api_key_env: str | None = None
+    api_key_env: VariableName | None = None
     context_window: Positive | None = None
     max_output_tokens: Positive | None = None
     temperature: float | None = None
@@ -61,7 +96,18 @@ class ModelProfile(Section):
     threads: Positive | None = None
 
 
-ModelProfileRef = str | ModelProfile
+PROFILE_TAGS = frozenset({"<name>", "<table>"})
+"""Appear in the location of a validation error below a profile; they are no keys."""
+
+
+def _profile_tag(value: object) -> str:
+    return "<table>" if isinstance(value, dict | ModelProfile) else "<name>"
+
+
+ModelProfileRef = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[ModelProfile, Tag("<table>")],
+    Discriminator(_profile_tag),
+]
 """The name of a `[model_overrides.<name>]` table, or an inline partial model."""
 
 

@@ -1,0 +1,114 @@
+"""Where things are: the home, the project, and the path values of the configuration.
+
+Everything is resolved through symbolic links once, here; later boundary checks compare resolved
+paths only. Nothing is created.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.config.models import Config
+from agent_core.errors import ConfigError, ErrorCode
+
+HOME_VARIABLE = "SOONG_AGENT_HOME"
+PLACEHOLDERS = ("${SOONG_AGENT_HOME}", "<project>")
+
+_VARIABLE = re.compile(r"\$\{[^}]*\}?")
+_UNRESOLVABLE = (OSError, RuntimeError, ValueError)  # a loop of links, no user, a NUL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A home and a project with the configuration that was accepted for them.
+
+    All paths are absolute and resolved; apart from `home`, `project` and `config_path` they need
+    not exist.
+
+    Attributes:
+        home: where the user's settings, memory and sessions are.
+        project: what the agent works on; never a source of settings.
+        config_path: the file that `config` was read from.
+        session_db: the database of sessions, events and runs.
+        sessions_dir: lock files and artifacts, one folder per session.
+        memory_dir: long-term memory; always below the home.
+        plans_dir: where plans of this project are written.
+        tasks_dir: where Task logs of this project are written, one folder per session.
+        write_roots: folders outside the project that tools may write to without asking.
+    """
+
+    home: Path
+    project: Path
+    config_path: Path
+    config: Config
+    session_db: Path
+    sessions_dir: Path
+    memory_dir: Path
+    plans_dir: Path
+    tasks_dir: Path
+    write_roots: tuple[Path, ...] = ()
+
+
+def resolve_home(home_dir: str | Path | None = None) -> Path:
+    """The home: the argument, else `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
+
+    Raises:
+        ConfigError: the path cannot be resolved. That it does not exist is found later, when its
+            configuration is read.
+    """
+    chosen = home_dir or os.environ.get(HOME_VARIABLE) or "~/.soong-agent"
+    try:
+        return Path(chosen).expanduser().resolve()
+    except _UNRESOLVABLE as error:
+        raise _path_error(f"the home {str(chosen)!r} cannot be resolved: {error}") from error
+
+
+def resolve_project(project_dir: str | Path | None = None) -> Path:
+    """The project: the given folder, the folder of the given file, or the current folder.
+
+    Raises:
+        ConfigError: there is no such path.
+    """
+    try:
+        path = (Path(project_dir).expanduser() if project_dir else Path.cwd()).resolve(strict=True)
+    except _UNRESOLVABLE as error:
+        shown = str(project_dir) if project_dir else "(the current folder)"
+        reason = "it does not exist" if isinstance(error, FileNotFoundError) else str(error)
+        raise _path_error(
+            f"the project {shown} cannot be used: {reason}; name an existing folder or file"
+        ) from error
+    return path if path.is_dir() else path.parent
+
+
+def expand_path(value: str, base: Path, *, home: Path, project: Path) -> Path:
+    """Turn a path value of the configuration into a resolved path.
+
+    `${SOONG_AGENT_HOME}` and `<project>` are replaced and a leading `~` is the user's folder; a
+    relative path starts at `base`.
+
+    Raises:
+        ConfigError: another variable is used, or the path cannot be resolved.
+    """
+    check_placeholders(value)
+    filled = value.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))
+    try:
+        return (base / Path(filled).expanduser()).resolve()
+    except _UNRESOLVABLE as error:
+        raise _path_error(f"the path {value!r} cannot be resolved: {error}") from error
+
+
+def check_placeholders(value: str) -> None:
+    """Refuse every variable but the known one.
+
+    Raises:
+        ConfigError: names the variable.
+    """
+    for found in _VARIABLE.findall(value):
+        if found != PLACEHOLDERS[0]:
+            known = " and ".join(PLACEHOLDERS)
+            raise _path_error(f"unknown placeholder {found} in {value!r}; only {known} are known")
+
+
+def _path_error(message: str) -> ConfigError:
+    return ConfigError(ErrorCode.CONFIG_ERROR, message)

@@ -1,0 +1,129 @@
+"""Says what is wrong with a configuration in the file's own words: dotted key, expectation, cure.
+
+A value is never repeated, except a number or a truth value: somebody may have put a key there.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from agent_core.config.models import PROFILE_TAGS, Config, Section
+
+_TOML_TYPES = {
+    str: "a string",
+    int: "an integer",
+    float: "a float",
+    list: "an array",
+    dict: "a table",
+}
+_WANTED = {
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "list_type": "must be an array",
+    "bool_type": "must be true or false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the dotted key and what should be there."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.message}"
+
+
+def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Problem]:
+    """Everything pydantic found, missing and unknown keys first."""
+    found = [
+        _problem(item["type"], item["msg"], _location(item["loc"]), item["input"], root)
+        for item in error.errors(include_url=False, include_context=False)
+    ]
+    return sorted(found, key=lambda problem: "is missing" not in problem.message)
+
+
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """` (did you mean …?)`, or nothing when nothing is near."""
+    match = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {prefix}{match[0]}?)" if match else ""
+
+
+def _location(loc: tuple[int | str, ...]) -> list[int | str]:
+    return [part for part in loc if part not in PROFILE_TAGS]
+
+
+def _problem(
+    kind: str, expectation: str, loc: list[int | str], value: Any, root: type[Section]
+) -> Problem:
+    key = _dotted(loc)
+    if kind == "missing":
+        return Problem(key, "is missing, and it is required")
+    if kind == "extra_forbidden":
+        return Problem(key, f"is not a known key{_hint(loc, root)}")
+    if kind == "value_error":
+        return Problem(key, expectation.removeprefix("Value error, "))
+    wanted = _WANTED.get(kind) or expectation.replace("Input should be", "must be")
+    return Problem(key, f"{wanted}, not {_shown(value)}")
+
+
+def _hint(loc: list[int | str], root: type[Section]) -> str:
+    *parents, last = loc
+    word = str(last)
+    section = _section_at(parents, root)
+    prefix = f"{_dotted(parents)}." if parents else ""
+    if section and (hint := nearest(word, section.model_fields, prefix)):
+        return hint
+    elsewhere = [".".join(path) for path in _keys(root) if path[-1] == word]
+    return f" (did you mean {elsewhere[0]}?)" if elsewhere else ""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    kind = next((name for cls, name in _TOML_TYPES.items() if type(value) is cls), "a date or time")
+    return f"{kind} ({value})" if isinstance(value, int | float) else kind
+
+
+def _dotted(loc: list[int | str]) -> str:
+    parts: list[str] = []
+    for part in loc:
+        if isinstance(part, int):
+            parts[-1] += f"[{part}]"
+        else:
+            parts.append(part if part.replace("-", "_").isidentifier() else f'"{part}"')
+    return ".".join(parts)
+
+
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_in(part)
+
+
+def _section_at(loc: list[int | str], root: type[Section]) -> type[Section] | None:
+    """The section whose table lies at `loc`; keys the user chose and indexes are passed over."""
+    section = root
+    for part in loc:
+        field = section.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:
+            continue
+        inner = next(_sections_in(field.annotation), None)
+        if inner is None:
+            return None
+        section = inner
+    return section
+
+
+def _keys(section: type[Section]) -> Iterator[tuple[str, ...]]:
+    for name, field in section.model_fields.items():
+        yield (name,)
+        # Only plain sub-tables: below arrays and named tables a key has no single place.
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            for rest in _keys(field.annotation):
+                yield (name, *rest)

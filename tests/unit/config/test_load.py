@@ -1,0 +1,239 @@
+"""The configuration file: accepted whole, or refused with its name, the key and the cure."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_core.config.load import MAX_CONFIG_BYTES, load_config, read_setup
+from agent_core.errors import ConfigError, ErrorCode
+
+MINIMAL = '[model]\nprovider = "ollama"\nname = "gemma4"\n'
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    home.mkdir()
+    return home
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    project = tmp_path / "project"
+    project.mkdir()
+    return project
+
+
+def write(home: Path, text: str | bytes) -> Path:
+    path = home / "config.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def refusal(home: Path) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_config(home)
+    assert caught.value.code is ErrorCode.CONFIG_ERROR
+    assert str(home / "config.toml") in caught.value.message
+    return caught.value
+
+
+def test_b1_a_missing_file_is_named_and_nothing_is_created(
+    home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOONG_AGENT_HOME", str(home))
+    with pytest.raises(ConfigError, match="does not exist") as caught:
+        read_setup(project)
+    assert caught.value.code is ErrorCode.CONFIG_ERROR
+    assert str(home / "config.toml") in caught.value.message
+    assert not list(home.iterdir())
+    assert not list(project.iterdir())
+
+
+def test_b2_broken_toml_names_the_file_and_the_line(home: Path) -> None:
+    write(home, "[model]\nprovider = \n")
+    assert "line 2" in refusal(home).message
+
+
+def test_b3_a_missing_provider_is_named_by_its_dotted_key(home: Path) -> None:
+    write(home, '[model]\nname = "gemma4"\n')
+    error = refusal(home)
+    assert "model.provider is missing" in error.message
+    assert error.details["key"] == "model.provider"
+    assert not list(home.glob("*.sqlite"))
+
+
+def test_b3_an_empty_provider_is_refused(home: Path) -> None:
+    write(home, '[model]\nprovider = ""\nname = "x"\n')
+    assert "model.provider" in refusal(home).message
+
+
+def test_b4_only_the_home_of_the_environment_is_read(
+    home: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "user" / ".soong-agent"
+    real.mkdir(parents=True)
+    write(real, "this is not TOML")
+    write(home, MINIMAL)
+    monkeypatch.setenv("HOME", str(real.parent))
+    monkeypatch.setenv("SOONG_AGENT_HOME", str(home))
+    setup = read_setup(project)
+    assert setup.home == home
+    assert setup.config.model.name == "gemma4"
+
+
+def test_b9_a_configuration_in_the_project_is_ignored(home: Path, project: Path) -> None:
+    write(home, MINIMAL)
+    (project / ".soong-agent").mkdir()
+    write(project / ".soong-agent", '[model]\nprovider = "evil"\nname = "evil"\n')
+    assert read_setup(project, home_dir=home).config.model.provider == "ollama"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MINIMAL + 'nme = "x"', "model.nme is not a known key (did you mean model.name?)"),
+        (MINIMAL + "[modell]", "modell is not a known key (did you mean model?)"),
+        ("max_turns = 3\n" + MINIMAL, "(did you mean runtime.max_turns?)"),
+        (MINIMAL + "[runtime]\nmax_turns = 0", "runtime.max_turns must be greater than 0"),
+        (MINIMAL + '[runtime]\nmax_turns = "9"', "runtime.max_turns must be a valid integer"),
+        (
+            MINIMAL + "[runtime]\nmax_turns = true",
+            "runtime.max_turns must be a valid integer, not true",
+        ),
+        (MINIMAL + "[compact]\nmodel_profile = 3", "compact.model_profile must be a valid string"),
+        (
+            MINIMAL + '[compact]\nmodel_profile = { nme = "x" }',
+            "compact.model_profile.nme is not a known key (did you mean compact.model_profile.name",
+        ),
+        (
+            MINIMAL + "[model_overrides.fast]\ntemprature = 1",
+            "(did you mean model_overrides.fast.temperature?)",
+        ),
+        (
+            MINIMAL + '[tools.overrides."code.x"]\npermissions = "write"',
+            'tools.overrides."code.x".permissions is not a known key (did you mean tools.overrides',
+        ),
+        (
+            MINIMAL + '[[agents.worker_pools]]\npool_id = "a"\n'
+            '[[agents.worker_pools.workers]]\nagent_id = "x"',
+            "agents.worker_pools[0].workers[0].agent_definition_id is missing",
+        ),
+        (
+            MINIMAL + "[context]\nbranch_summary = true",
+            "context.branch_summary must be False, not true",
+        ),
+        ("model = 3", "model must be a table, not an integer (3)"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_what_was_expected(
+    home: Path, text: str, expected: str
+) -> None:
+    write(home, text)
+    assert expected in refusal(home).message
+
+
+def test_j3_a_worker_id_used_twice_is_refused(home: Path) -> None:
+    worker = '[[agents.worker_pools.workers]]\nworker_id = "w"\nagent_definition_id = "x"\n'
+    write(home, MINIMAL + '[[agents.worker_pools]]\npool_id = "a"\n' + worker * 2)
+    assert "used twice" in refusal(home).message
+
+
+def test_every_problem_is_reported_at_once(home: Path) -> None:
+    write(home, "[model]\nprovidr = 1\n[hooks]\nenable = true\n")
+    error = refusal(home)
+    keys = {problem["key"] for problem in error.details["problems"]}
+    assert keys == {"model.provider", "model.name", "model.providr", "hooks.enable"}
+
+
+@pytest.mark.parametrize("key", ["api_key_env", "api_key"])
+def test_a_key_pasted_into_the_file_is_never_repeated(home: Path, key: str) -> None:
+    write(home, MINIMAL + f'{key} = "sk-live-0123456789"\n')
+    error = refusal(home)
+    assert key in error.message
+    assert "sk-live" not in f"{error.message}{error.details}{error.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\xef\xbb\xbf" + MINIMAL.encode(), "byte order mark"),
+        (MINIMAL.encode("utf-16"), "byte order mark"),
+        (MINIMAL.encode() + b"# caf\xe9\n", "line 4 is not UTF-8"),
+        (b"#" * (MAX_CONFIG_BYTES + 1), "larger than 1,000,000 bytes"),
+        (b"a = " + b"[" * 100_000, "nested too deeply"),
+        (b"a = " + b"9" * 5_000, "not valid TOML"),
+        (b"a = 1\na = 2\n", "line 2"),
+        (b"", "model is missing"),
+        (b"\0", "not valid TOML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_by_name(
+    home: Path, content: bytes, expected: str
+) -> None:
+    write(home, content)
+    assert expected in refusal(home).message
+
+
+def test_a_fifo_or_a_folder_in_place_of_the_file_is_refused_without_waiting(home: Path) -> None:
+    os.mkfifo(home / "config.toml")
+    assert "not a regular file" in refusal(home).message
+    (home / "config.toml").unlink()
+    (home / "config.toml").mkdir()
+    assert "not a regular file" in refusal(home).message
+
+
+def test_a_profile_that_is_not_defined_is_refused_with_the_nearest_one(home: Path) -> None:
+    write(home, MINIMAL + '[compact]\nmodel_profile = "fst"\n[model_overrides.fast]\n')
+    assert "compact.model_profile names 'fst'" in refusal(home).message
+    assert "did you mean fast?" in refusal(home).message
+
+
+def test_an_unknown_placeholder_is_named(home: Path) -> None:
+    write(home, MINIMAL + '[tools]\nallowed_write_roots = ["${HOME}/x"]\n')
+    assert "tools.allowed_write_roots has an unknown placeholder ${HOME}" in refusal(home).message
+
+
+@pytest.mark.parametrize("value", ["/tmp/elsewhere", "<project>/memory", "../memory"])  # noqa: S108
+def test_a_memory_folder_outside_the_home_is_refused(home: Path, project: Path, value: str) -> None:
+    write(home, MINIMAL + f'[memory]\nmemory_dir = "{value}"\n')
+    with pytest.raises(ConfigError, match=r"memory\.memory_dir must be below the home"):
+        read_setup(project, home_dir=home)
+
+
+def test_a_link_out_of_the_home_is_no_memory_folder(home: Path, project: Path) -> None:
+    write(home, MINIMAL)
+    (home / "memory").symlink_to(project)
+    with pytest.raises(ConfigError, match=r"memory\.memory_dir"):
+        read_setup(project, home_dir=home)
+
+
+def test_paths_are_placed_and_resolved_but_not_created(home: Path, project: Path) -> None:
+    write(home, MINIMAL + '[tools]\nallowed_write_roots = ["../shared", "${SOONG_AGENT_HOME}/x"]')
+    setup = read_setup(project, home_dir=home)
+    assert setup.session_db == home / "sessions.sqlite"
+    assert setup.memory_dir == home / "memory"
+    assert setup.plans_dir == project / ".soong-agent" / "plans"
+    assert setup.tasks_dir == project / ".soong-agent" / "tasks"
+    assert setup.write_roots == (project.parent / "shared", home / "x")
+    assert [path.name for path in home.iterdir()] == ["config.toml"]
+    assert not list(project.iterdir())
+
+
+def test_a_given_config_path_and_database_replace_those_of_the_home(
+    home: Path, project: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(MINIMAL.replace("gemma4", "other"), encoding="utf-8")
+    setup = read_setup(project, other, home_dir=home, session_db_path=tmp_path / "s.db")
+    assert (setup.config.model.name, setup.session_db) == ("other", tmp_path / "s.db")
+
+
+def test_loading_takes_a_few_milliseconds(home: Path) -> None:
+    write(home, MINIMAL)
+    load_config(home)  # builds the validators, once in a process
+    start = time.perf_counter()
+    load_config(home)
+    assert time.perf_counter() - start < 0.05

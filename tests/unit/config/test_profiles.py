@@ -1,0 +1,77 @@
+"""A model is the base with profiles laid over it; only what they set changes."""
+
+import pytest
+
+from agent_core.config.models import Config, ModelProfile
+from agent_core.config.profiles import resolve_model, secret_env_names
+from agent_core.errors import ConfigError
+
+CONFIG = Config.model_validate(
+    {
+        "model": {
+            "provider": "openai",
+            "name": "big",
+            "base_url": "https://gateway.example/v1",
+            "api_key_env": "BIG_KEY",
+            "provider_options": {"openai": {"seed": 1}},
+            "retry": {"max_attempts": 7},
+        },
+        "model_overrides": {
+            "small": {"name": "small", "retry": {"max_backoff_ms": 10}},
+            "other": {"provider": "anthropic", "name": "c", "api_key_env": "OTHER_KEY"},
+            "bare": {"provider": "ollama", "name": "g"},
+        },
+        "compact": {"model_profile": {"api_key_env": "INLINE_KEY"}},
+        "memory": {"recall_model_profile": "small"},
+    }
+)
+
+
+def test_without_profiles_the_base_model_is_used() -> None:
+    assert resolve_model(CONFIG, None).model_dump() == CONFIG.model.model_dump()
+
+
+def test_later_profiles_win_and_unset_values_are_kept() -> None:
+    model = resolve_model(CONFIG, "small", {"temperature": 0.5}, ModelProfile(name="last"))
+    assert (model.name, model.temperature, model.base_url) == (
+        "last",
+        0.5,
+        "https://gateway.example/v1",
+    )
+    assert (model.retry.max_attempts, model.retry.max_backoff_ms) == (7, 10)
+
+
+def test_tables_are_merged_key_by_key() -> None:
+    model = resolve_model(CONFIG, {"provider_options": {"openai": {"top_p": 0.5}}})
+    assert model.provider_options == {"openai": {"seed": 1, "top_p": 0.5}}
+
+
+def test_a_key_never_follows_to_another_provider() -> None:
+    model = resolve_model(CONFIG, "bare")
+    assert (model.base_url, model.api_key_env) == (None, None)
+    other = resolve_model(CONFIG, "other")
+    assert other.api_key_env == "OTHER_KEY"
+
+
+def test_the_origin_of_a_key_is_known() -> None:
+    assert resolve_model(CONFIG, "small").key_origin == "model.api_key_env"
+    assert resolve_model(CONFIG, "other").key_origin == "model_overrides.other.api_key_env"
+
+
+def test_an_unknown_or_malformed_profile_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no \[model_overrides.smal\] \(did you mean small\?\)"):
+        resolve_model(CONFIG, "smal")
+    with pytest.raises(ConfigError, match=r"nme is not a known key \(did you mean name\?\)"):
+        resolve_model(CONFIG, {"nme": "x"})
+
+
+def test_every_secret_variable_is_found_once() -> None:
+    names = secret_env_names(CONFIG, {"api_key_env": "AGENT_KEY"}, "other")
+    assert names == ("BIG_KEY", "OTHER_KEY", "INLINE_KEY", "AGENT_KEY")
+
+
+def test_an_empty_variable_name_means_that_there_is_no_key() -> None:
+    config = Config.model_validate(
+        {"model": {"provider": "openai", "name": "x", "api_key_env": ""}}
+    )
+    assert secret_env_names(config) == ()

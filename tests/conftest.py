@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -28,7 +29,7 @@ def project(request: pytest.FixtureRequest) -> Path:
 
 
 def _name(request: pytest.FixtureRequest) -> str:
-    item: pytest.Item = request.node  # pyright: ignore[reportUnknownMemberType]
+    item = cast("pytest.Item", request.node)  # pyright: ignore[reportUnknownMemberType]
     return item.name
 
 

@@ -1,0 +1,46 @@
+# Everything a contributor runs. `make demo` and `make test` work on a fresh machine with
+# Python 3.11 or newer: the first target that needs it makes the virtual environment.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check format bench clean help
+
+help:
+	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
+	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
+	@echo "make check   format, lint, types, import contracts, architecture tests"
+	@echo "make format  rewrite what the formatter and the linter can mend"
+	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
+	@echo "make clean   remove the virtual environment and everything that was built"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+demo: $(READY)
+	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
+
+test: $(READY)
+	$(BIN)/pytest $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_architecture.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python bench/compare.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) bench/venvs build dist .pytest_cache .ruff_cache .import_linter_cache .coverage

@@ -1,0 +1,120 @@
+"""Rules about the shape of the code that no linter knows."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "agent_core"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+MAX_MODULE = 400
+MAX_FUNCTION = 60
+MAX_LOOP = 40
+MAX_CONTEXT_FIELDS = 12
+
+IMPORTED_WHEN_USED = {
+    "aiohttp",
+    "charset_normalizer",
+    "jsonschema",
+    "mcp",
+    "rich",
+    "xllamacpp",
+    "yaml",
+}
+VAGUE = re.compile(r"(?i)(^|_)(manager|helper|util|utils|misc)(_|$)|(Manager|Helper|Utils?)$")
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[Function]:
+    return (node for node in ast.walk(parsed(path)) if isinstance(node, Function))
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def is_only_a_name_for_another(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return True
+        case ast.Assign(value=ast.Name() | ast.Attribute()):
+            return True
+        case _:
+            return False
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_a_module_fits_in_the_head(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_MODULE
+    long = [f.name for f in functions(path) if (f.end_lineno or 0) - f.lineno >= MAX_FUNCTION]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_a_module_does_more_than_re_export(path: Path) -> None:
+    if path.name in {"__init__.py", "__main__.py"}:
+        return
+    body = [s for s in parsed(path).body if not isinstance(s, ast.Expr)]
+    assert body == [] or not all(map(is_only_a_name_for_another, body))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_state_has_an_owner_and_things_have_names(path: Path) -> None:
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Global():
+                pytest.fail(f"line {node.lineno} changes module state: {', '.join(node.names)}")
+            case ast.Import(names=names) if any(n.name == "contextvars" for n in names):
+                pytest.fail(f"line {node.lineno}: context is passed by hand")
+            case ast.ImportFrom(module="contextvars"):
+                pytest.fail(f"line {node.lineno}: context is passed by hand")
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                assert not VAGUE.search(node.name), f"{node.name} says nothing about its work"
+            case _:
+                pass
+
+
+def test_only_the_journal_appends_to_history() -> None:
+    writers = {shown(p) for p in MODULES if "_store.append(" in p.read_text(encoding="utf-8")}
+    assert writers == {"events/journal.py"}
+
+
+def test_the_loop_is_one_page() -> None:
+    (converse,) = (f for f in functions(PACKAGE / "loop" / "run.py") if f.name == "converse")
+    assert (converse.end_lineno or 0) - converse.lineno < MAX_LOOP
+
+
+def test_there_is_one_loop() -> None:
+    homes = {shown(p) for p in MODULES for f in functions(p) if f.name == "converse"}
+    assert homes == {"loop/run.py"}
+
+
+def test_the_run_context_stays_small_and_complete() -> None:
+    tree = parsed(PACKAGE / "loop" / "context.py")
+    (context,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "RunContext")
+    fields = [n for n in context.body if isinstance(n, ast.AnnAssign)]
+    assert 0 < len(fields) <= MAX_CONTEXT_FIELDS
+    assert [ast.unparse(f.target) for f in fields if "None" in ast.unparse(f.annotation)] == []
+    assert "frozen=True" in ast.unparse(context.decorator_list[0])
+
+
+def test_importing_the_package_loads_nothing_that_only_some_runs_need() -> None:
+    program = "import agent_core, json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(  # noqa: S603 — our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert loaded & IMPORTED_WHEN_USED == set()
+    assert "agent_core" in loaded

@@ -4,9 +4,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from agent_core.types import CLOSING_EVENTS, LIVE_EVENTS, EventLevel, RuntimeEvent
+from agent_core.types import CLOSING_EVENTS, LIVE_EVENTS, EventLevel, EventType, RuntimeEvent
 
-_OUTPUT = LIVE_EVENTS | {"model_completed"}
+_OUTPUT = LIVE_EVENTS | {EventType.MODEL_COMPLETED}
+_MERGED_CHARS = 16_384
+"""Waiting deltas are merged up to this length: what waits stays bounded, and so does the work."""
 
 
 class EventStream:
@@ -91,9 +93,13 @@ class EventStream:
 
 
 def _is_more_of(last: RuntimeEvent, event: RuntimeEvent) -> bool:
-    return event.event_type in LIVE_EVENTS and event.event_type is last.event_type
+    return (
+        event.event_type in LIVE_EVENTS
+        and event.event_type is last.event_type
+        and len(last.payload["text"]) < _MERGED_CHARS
+    )
 
 
 def _merged(last: RuntimeEvent, event: RuntimeEvent) -> RuntimeEvent:
-    text = str(last.payload["text"]) + str(event.payload["text"])
+    text = last.payload["text"] + event.payload["text"]
     return last.model_copy(update={"payload": {**last.payload, "text": text}})

@@ -1,0 +1,182 @@
+"""One turn's question to the model: compose, stream, write the reply down."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from time import perf_counter
+
+from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.loop.compose import compose, recover
+from agent_core.loop.context import RunContext
+from agent_core.loop.outcome import Tally, error_payload
+from agent_core.types import (
+    ContentBlock,
+    Draft,
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    ModelCompleted,
+    ModelEvent,
+    ModelFailed,
+    ModelReasoningDelta,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+    ModelTextDelta,
+    Role,
+    StopReason,
+    TextBlock,
+    ToolCall,
+    ToolCallBlock,
+    new_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished model message, written down."""
+
+    calls: list[ToolCall]
+    stop_reason: StopReason
+
+
+async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
+    """Get the next reply; a prompt the provider finds too long is compacted and tried once more.
+
+    Raises:
+        ProviderError: the call failed; what was seen of it is stored as a partial message.
+    """
+    tally.turns += 1
+    request = await compose(ctx)
+    started = perf_counter()
+    try:
+        completed = await ask(ctx, request)
+    except ProviderError as error:
+        if error.code is not ErrorCode.PROMPT_TOO_LONG:
+            raise
+        completed = await ask(ctx, await recover(ctx, error))
+    return _write_down(ctx, completed, tally, duration_ms=round((perf_counter() - started) * 1e3))
+
+
+async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
+    """Stream one reply. If the stream breaks, keep the text the user has already seen."""
+    seen: list[str] = []
+    events = ctx.provider.stream(request)
+    try:
+        async for event in events:
+            if isinstance(event, ModelCompleted):
+                ctx.journal.end_deltas()
+                return event
+            await _show(ctx, event, seen)
+        raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
+    except BaseException as error:
+        _keep_partial(ctx, "".join(seen), error)
+        raise
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()  # the connection closes now, not when it is collected
+
+
+async def _show(ctx: RunContext, event: ModelEvent, seen: list[str]) -> None:
+    match event:
+        case ModelTextDelta(text=text):
+            seen.append(text)
+            await ctx.journal.delta(EventType.MODEL_TEXT_DELTA, text)
+        case ModelReasoningDelta(text=text):
+            await ctx.journal.delta(EventType.MODEL_REASONING_DELTA, text)
+        case ModelStarted(provider=provider, model=model):
+            ctx.journal.note(EventType.MODEL_STARTED, {"provider": provider, "model": model})
+            await ctx.journal.commit()
+        case ModelRetry():
+            payload = event.model_dump(mode="json", exclude={"type"})
+            ctx.journal.note(EventType.MODEL_RETRY, payload, level=EventLevel.WARNING)
+            await ctx.journal.commit()
+        case ModelFailed(error=error):
+            raise _as_exception(error)
+        case _:
+            pass  # pieces of tool calls are for display, and nobody shows them yet
+
+
+def _as_exception(error: ErrorPayload) -> ProviderError:
+    return ProviderError(error.code, error.message, error.retryable, error.details)
+
+
+def _keep_partial(ctx: RunContext, text: str, error: BaseException) -> None:
+    """Store what was seen of a reply that will not be finished; no model gets to see it."""
+    ctx.journal.end_deltas()
+    metadata: dict[str, object] = {"partial": True}
+    if isinstance(error, asyncio.CancelledError):
+        metadata["aborted"] = True
+    else:
+        failure = error if isinstance(error, AgentCoreError) else None
+        payload = error_payload(failure).model_dump(mode="json") if failure else {}
+        metadata |= {"failed": True, "error": payload}
+        ctx.journal.note(EventType.MODEL_FAILED, {"error": payload}, level=EventLevel.ERROR)
+    if text:
+        draft = Draft(Role.ASSISTANT, [TextBlock(text=text)], metadata=metadata)
+        ctx.journal.add(draft, EventType.MESSAGE_CREATED, payload={"role": "assistant", **metadata})
+
+
+def _write_down(
+    ctx: RunContext, completed: ModelCompleted, tally: Tally, *, duration_ms: int
+) -> Reply:
+    calls, content = _with_unique_ids(completed, tally.call_ids)
+    usage = completed.usage
+    tally.usage = tally.usage.plus(usage)
+    ctx.journal.note(
+        EventType.MODEL_COMPLETED,
+        {
+            "usage": usage.model_dump(),
+            "stop_reason": completed.stop_reason,
+            "raw_stop_reason": completed.raw_stop_reason,
+            "tool_calls": [{"tool_call_id": c.tool_call_id, "name": c.name} for c in calls],
+            "duration_ms": duration_ms,
+            "metadata": completed.metadata,
+        },
+    )
+    node = ctx.journal.add(
+        Draft(Role.ASSISTANT, content, metadata={"stop_reason": completed.stop_reason}),
+        EventType.MESSAGE_COMPLETED,
+        payload={"role": "assistant", "tool_calls": len(calls)},
+    )
+    if tally.continuations == 0:
+        tally.answer.clear()
+    tally.answer.append(node.text)
+    return Reply(calls, completed.stop_reason)
+
+
+def _with_unique_ids(
+    completed: ModelCompleted, used: set[str]
+) -> tuple[list[ToolCall], list[ContentBlock]]:
+    """Make sure that no call of this history shares its id with another, and each has its block."""
+    renamed: dict[str, ToolCall] = {}
+    calls: list[ToolCall] = []
+    for call in completed.tool_calls:
+        fresh = call
+        if call.tool_call_id in used:
+            raw = call.metadata.get("raw_tool_call_id", call.tool_call_id)
+            metadata = {**call.metadata, "raw_tool_call_id": raw}
+            fresh = call.model_copy(
+                update={"tool_call_id": new_id("call"), "metadata": metadata}
+            )
+        used.add(fresh.tool_call_id)
+        renamed[call.tool_call_id] = fresh
+        calls.append(fresh)
+    content: list[ContentBlock] = []
+    for block in completed.content:
+        if isinstance(block, ToolCallBlock):
+            if fresh := renamed.pop(block.tool_call_id, None):
+                content.append(_block_of(fresh))
+        else:
+            content.append(block)
+    content.extend(_block_of(call) for call in renamed.values())
+    return calls, content
+
+
+def _block_of(call: ToolCall) -> ToolCallBlock:
+    return ToolCallBlock(
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        arguments=call.arguments,
+        metadata=call.metadata,
+    )

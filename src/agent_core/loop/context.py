@@ -1,0 +1,99 @@
+"""Everything one run needs, in one frozen object, and what the loop asks of each part."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent_core.events import Journal
+from agent_core.hooks import Hooks
+from agent_core.providers import ProviderAdapter
+from agent_core.tools import ArtifactWriter, ResultKeeper, Toolbox, ToolContext
+from agent_core.types import (
+    Access,
+    ModelRequest,
+    Node,
+    RunIdentity,
+    ToolCall,
+    ToolDefinition,
+)
+
+
+class BuiltRequest(Protocol):
+    """A request and the account of how it came to be."""
+
+    @property
+    def request(self) -> ModelRequest: ...
+    @property
+    def over_budget(self) -> bool: ...
+    def report_payload(self) -> dict[str, Any]:
+        """The ContextBuildReport, as the payload of `context_built`."""
+        ...
+
+
+class ContextSource(Protocol):
+    """What the model sees."""
+
+    def build(
+        self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
+    ) -> BuiltRequest:
+        """Turn the path into the next request.
+
+        `may_drop` allows leaving out the oldest whole exchanges; without it a path that does not
+        fit comes back `over_budget`, so that the caller can compact it first.
+        """
+        ...
+
+
+class Compactor(Protocol):
+    """Makes a path that does not fit short enough, by adding a summary to it."""
+
+    async def recover(self, journal: Journal) -> bool:
+        """Compact now, and say whether the path has become shorter."""
+        ...
+
+
+class Guard(Protocol):
+    """May it? Asked before every call."""
+
+    async def require(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: Journal,
+    ) -> None:
+        """Return if the call may run.
+
+        Raises:
+            PermissionDeniedError: the policy or the user said no.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """How far a run may go."""
+
+    max_turns: int = 100
+    max_continuations: int = 3
+    max_stop_denials: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What a run is made of. The journal is the only part that changes while it runs."""
+
+    run: RunIdentity
+    journal: Journal
+    provider: ProviderAdapter
+    composer: ContextSource
+    compactor: Compactor
+    toolbox: Toolbox
+    guard: Guard
+    hooks: Hooks
+    results: ResultKeeper
+    artifacts: Callable[[str], ArtifactWriter]
+    project_dir: Path
+    limits: RunLimits = RunLimits()

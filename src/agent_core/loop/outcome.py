@@ -1,0 +1,155 @@
+"""How a run went: what is counted on the way, and how its end is written down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.events import Journal, RunChange
+from agent_core.types import (
+    AgentStatus,
+    EndReason,
+    ErrorPayload,
+    EventDraft,
+    EventLevel,
+    EventType,
+    Node,
+    Role,
+    RunStatus,
+    Usage,
+)
+
+_REASONS = {
+    ErrorCode.MAX_TURNS: EndReason.MAX_TURNS,
+    ErrorCode.PROMPT_TOO_LONG: EndReason.PROMPT_TOO_LONG,
+    ErrorCode.MAX_OUTPUT_TOKENS: EndReason.MAX_OUTPUT_TOKENS_RECOVERY,
+}
+_CLOSING = {
+    RunStatus.COMPLETED: (EventType.LOOP_COMPLETED, EventType.RUN_COMPLETED),
+    RunStatus.CANCELLED: (EventType.LOOP_ABORTED, EventType.RUN_CANCELLED),
+    RunStatus.FAILED: (EventType.LOOP_FAILED, EventType.RUN_FAILED),
+}
+_AGENT_STATUS = {
+    RunStatus.COMPLETED: AgentStatus.IDLE,
+    RunStatus.CANCELLED: AgentStatus.CANCELLED,
+    RunStatus.FAILED: AgentStatus.FAILED,
+}
+
+
+def error_payload(error: AgentCoreError) -> ErrorPayload:
+    """An error as data, without its traceback."""
+    return ErrorPayload(
+        type=type(error).__name__,
+        code=error.code,
+        message=error.message,
+        retryable=error.retryable,
+        details=error.details,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    end_reason: EndReason
+    text: str = ""
+    usage: Usage = Usage()
+    turns: int = 0
+    error: ErrorPayload | None = None
+
+    @property
+    def status(self) -> RunStatus:
+        """The run status that goes with the end reason."""
+        return self.end_reason.status
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run counts while it runs.
+
+    `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
+    tool call ids this history has used, since some servers start counting anew in every reply.
+    """
+
+    call_ids: set[str]
+    usage: Usage = Usage()
+    turns: int = 0
+    answer: list[str] = field(default_factory=list[str])
+    continuations: int = 0
+    stop_denials: int = 0
+
+    @classmethod
+    def begin(cls, path: Sequence[Node]) -> "Tally":
+        """Start counting on top of a history."""
+        return cls(call_ids={call.tool_call_id for node in path for call in node.calls})
+
+    def completed(self) -> Outcome:
+        return Outcome(EndReason.COMPLETED, "".join(self.answer), self.usage, self.turns)
+
+    def failed(self, error: AgentCoreError) -> Outcome:
+        reason = _REASONS.get(error.code, EndReason.FAILED)
+        text = "".join(self.answer)
+        return Outcome(reason, text, self.usage, self.turns, error_payload(error))
+
+    def cancelled(self, path: Sequence[Node]) -> Outcome:
+        in_tools = bool(path) and (path[-1].role is Role.TOOL or bool(path[-1].calls))
+        reason = EndReason.ABORTED_TOOLS if in_tools else EndReason.ABORTED_STREAMING
+        return Outcome(reason, "".join(self.answer), self.usage, self.turns)
+
+
+def resting_node(path: Sequence[Node]) -> Node | None:
+    """Where the conversation continues: the last node with nothing partial or unanswered before it.
+
+    A turn whose tool calls were cut short is left behind as a whole.
+    """
+    open_calls: set[str] = set()
+    resting: Node | None = None
+    for node in path:
+        if node.is_partial:
+            continue
+        open_calls |= {call.tool_call_id for call in node.calls}
+        open_calls -= {result.tool_call_id for result in node.results}
+        if not open_calls:
+            resting = node
+    return resting
+
+
+async def settle(journal: Journal, outcome: Outcome) -> Outcome:
+    """Write the end down: loop event, closing event, the run's row and where to go on from.
+
+    If even that cannot be stored, the run has failed with the storage error, and whoever watches
+    is told so.
+    """
+    mine = [node for node in journal.path if node.run_id == journal.run.run_id]
+    completed = outcome.status is RunStatus.COMPLETED
+    resting = journal.path[-1] if completed else resting_node(journal.path)
+    payload = {
+        "end_reason": outcome.end_reason,
+        "turns": outcome.turns,
+        "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
+    }
+    if outcome.error is not None:
+        payload["error"] = outcome.error.model_dump(mode="json")
+    loop_event, run_event = _CLOSING[outcome.status]
+    level = EventLevel.ERROR if outcome.status is RunStatus.FAILED else EventLevel.INFO
+    journal.note(loop_event, {"end_reason": outcome.end_reason}, level=level)
+    journal.note(run_event, payload, level=level)
+    change = RunChange(
+        status=outcome.status,
+        start_node_id=mine[0].node_id if mine else None,
+        end_node_id=resting.node_id if resting else None,
+        end_reason=outcome.end_reason,
+        turn_count=outcome.turns,
+        usage=outcome.usage,
+        error=outcome.error,
+    )
+    try:
+        await journal.close(
+            change,
+            agent_status=_AGENT_STATUS[outcome.status],
+            active_node_id=resting.node_id if resting else None,
+        )
+    except StorageError as error:
+        failed = error_payload(error)
+        journal.show(EventDraft(EventType.RUN_FAILED, {"error": failed.model_dump(mode="json")}))
+        return Outcome(EndReason.FAILED, outcome.text, outcome.usage, outcome.turns, failed)
+    return outcome

@@ -1,0 +1,55 @@
+"""One agent run, from prompt to outcome. This is the file to read first."""
+
+import asyncio
+import logging
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.loop.ask import Reply, take_turn
+from agent_core.loop.context import RunContext
+from agent_core.loop.outcome import Outcome, Tally, settle
+from agent_core.loop.stop import reason_to_go_on
+from agent_core.loop.tools import run_tools
+from agent_core.types import Draft, EventType
+
+logger = logging.getLogger(__name__)
+
+
+async def run_agent(ctx: RunContext, prompt: Draft) -> Outcome:
+    """Run to the end and settle: whatever happens, one outcome and one closing event.
+
+    This is the only place where an exception decides the fate of a run.
+
+    Raises:
+        asyncio.CancelledError: the run was cancelled; it has been settled as such.
+    """
+    tally = Tally.begin(ctx.journal.path)
+    ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
+    try:
+        await converse(ctx, prompt, tally)
+    except asyncio.CancelledError:
+        await settle(ctx.journal, tally.cancelled(ctx.journal.path))
+        raise
+    except AgentCoreError as error:
+        outcome = tally.failed(error)
+    except Exception as error:
+        logger.exception("run %s hit a bug", ctx.run.run_id)
+        message = f"internal error ({type(error).__name__}); the log has the details"
+        outcome = tally.failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
+    else:
+        outcome = tally.completed()
+    return await settle(ctx.journal, outcome)
+
+
+async def converse(ctx: RunContext, prompt: Draft, tally: Tally) -> Reply:
+    """Ask the model, run the tools it calls, and repeat until it has nothing left to call."""
+    ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
+    for _ in range(ctx.limits.max_turns):
+        reply = await take_turn(ctx, tally)
+        if reply.calls:
+            await run_tools(ctx, reply.calls)
+        elif objection := await reason_to_go_on(ctx, reply, tally):
+            ctx.journal.add(objection.note, objection.event)
+        else:
+            return reply
+    limit = ctx.limits.max_turns
+    raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {limit} turns")

@@ -1,0 +1,198 @@
+"""One turn's tool calls: readers together, writers alone, and every call is answered."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from time import perf_counter
+
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.loop.context import RunContext
+from agent_core.loop.outcome import error_payload
+from agent_core.tools import Lane, Output, ToolContext, arguments_hash, summary_of
+from agent_core.types import (
+    Draft,
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    Role,
+    ToolCall,
+    ToolResult,
+    ToolResultBlock,
+)
+
+logger = logging.getLogger(__name__)
+
+_REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
+
+
+async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
+    """Answer every call. After a failed write the rest are answered without being run.
+
+    Raises:
+        asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
+    """
+    waiting = list(calls)
+    try:
+        for lane, batch in _batches(ctx, calls):
+            results = await _side_by_side(ctx, batch)
+            del waiting[: len(batch)]
+            if lane is Lane.WRITE and results[0].is_error:
+                break  # the later calls were planned for a world that isn't there
+        for call in waiting:
+            _answer(ctx, call, _not_run(call))
+    except asyncio.CancelledError:
+        for call in _unanswered(ctx, waiting):
+            _answer(ctx, call, _aborted(call, "the run was cancelled before this call began"))
+        raise
+
+
+async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[ToolResult]:
+    if len(batch) == 1:
+        return [await run_tool(ctx, batch[0])]
+    done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
+    results: list[ToolResult] = []
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result  # cancelled, or the journal cannot write: both end the run
+        results.append(result)
+    return results
+
+
+async def run_tool(ctx: RunContext, call: ToolCall) -> ToolResult:
+    """Run one call and write its answer down. A failure is something the model reads."""
+    started = perf_counter()
+    output = Output()
+    try:
+        output = await _perform(ctx, call)
+        result = output.result
+    except asyncio.CancelledError:
+        result = _aborted(call, "the run was cancelled while this call ran")
+        _answer(ctx, call, result, duration_ms=_since(started))
+        raise
+    except AgentCoreError as error:
+        result = _failed(call, error_payload(error))
+    except Exception as error:
+        logger.exception("tool %s broke", call.name)
+        message = f"{call.name} broke: {type(error).__name__}: {error}"
+        result = _failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message)))
+    _answer(ctx, call, result, duration_ms=_since(started))
+    for draft in output.adds:
+        ctx.journal.add(draft, EventType.MESSAGE_CREATED, tool_call_id=call.tool_call_id)
+    await ctx.hooks.after_tool(call, result)
+    return result
+
+
+async def _perform(ctx: RunContext, call: ToolCall) -> Output:
+    tool, arguments = ctx.toolbox.resolve(call)
+    await ctx.hooks.before_tool(call, tool.definition)
+    action = await tool.prepare(arguments, _facts(ctx, call))
+    await ctx.guard.require(call, tool.definition, action.access, ctx.run, ctx.journal)
+    ctx.journal.note(
+        EventType.TOOL_STARTED,
+        {
+            "tool_name": call.name,
+            "arguments_hash": arguments_hash(call),
+            "summary": summary_of(call, action.access),
+        },
+        tool_call_id=call.tool_call_id,
+    )
+    await ctx.journal.commit()
+    keep = ctx.results.keep_own if tool.keeps_own_limits else ctx.results.keep
+    return await keep(call, await action.run(), ctx.artifacts(call.tool_call_id))
+
+
+def _facts(ctx: RunContext, call: ToolCall) -> ToolContext:
+    def progress(text: str) -> None:
+        payload = {"tool_name": call.name, "text": text}
+        ctx.journal.note(EventType.TOOL_PROGRESS, payload, tool_call_id=call.tool_call_id)
+
+    task = asyncio.current_task()
+    return ToolContext(
+        run=ctx.run,
+        tool_call_id=call.tool_call_id,
+        project_dir=ctx.project_dir,
+        progress=progress,
+        artifact=ctx.artifacts(call.tool_call_id),
+        is_cancelled=lambda: task is not None and task.cancelling() > 0,
+    )
+
+
+def _answer(
+    ctx: RunContext, call: ToolCall, result: ToolResult, *, duration_ms: int | None = None
+) -> None:
+    """Store the call's one answer, and the event that tells of it."""
+    payload: dict[str, object] = {"tool_name": call.name, "is_error": result.is_error}
+    if duration_ms is not None:
+        payload["duration_ms"] = duration_ms
+    event, level = EventType.TOOL_COMPLETED, EventLevel.INFO
+    if error := result.error:
+        event, level = EventType.TOOL_FAILED, EventLevel.WARNING
+        payload |= {"code": error.code, "message": error.message}
+        if error.code in _REFUSALS:
+            event = EventType.TOOL_DENIED
+        elif error.code is ErrorCode.TIMEOUT:
+            ctx.journal.note(
+                EventType.TOOL_TIMEOUT, payload, level=level, tool_call_id=call.tool_call_id
+            )
+        if hook_summary := error.details.get("hook_summary"):
+            payload["hook_summary"] = hook_summary
+    block = ToolResultBlock(
+        tool_call_id=call.tool_call_id,
+        is_error=result.is_error,
+        content=result.content,
+        error=result.error,
+        metadata={**result.metadata, "tool_name": call.name},
+    )
+    flags = {key: result.metadata[key] for key in _FLAGS if key in result.metadata}
+    draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name, **flags})
+    ctx.journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
+
+
+_FLAGS = ("partial", "aborted", "abort_reason", "reason")
+
+
+def _batches(
+    ctx: RunContext, calls: Iterable[ToolCall]
+) -> Iterator[tuple[Lane, list[ToolCall]]]:
+    for lane, group in groupby(calls, ctx.toolbox.lane):
+        if lane in {Lane.READ, Lane.AGENT}:
+            yield lane, list(group)
+        else:
+            yield from ((lane, [call]) for call in group)
+
+
+def _unanswered(ctx: RunContext, calls: Sequence[ToolCall]) -> list[ToolCall]:
+    asked = {call.tool_call_id for call in calls}
+    tail = ctx.journal.path[-len(asked) - 1 :] if asked else []
+    answered = {result.tool_call_id for node in tail for result in node.results}
+    return [call for call in calls if call.tool_call_id not in answered]
+
+
+def _failed(call: ToolCall, error: ErrorPayload, **metadata: object) -> ToolResult:
+    return ToolResult(
+        tool_call_id=call.tool_call_id,
+        tool_name=call.name,
+        is_error=True,
+        error=error,
+        metadata=metadata,
+    )
+
+
+def _not_run(call: ToolCall) -> ToolResult:
+    message = "not run: an earlier write of this turn failed, and this call was planned after it"
+    error = ToolError(
+        ErrorCode.CANCELLED, message, details={"reason": "previous_write_failed"}
+    )
+    return _failed(call, error_payload(error), reason="previous_write_failed")
+
+
+def _aborted(call: ToolCall, message: str) -> ToolResult:
+    error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "run_cancelled"})
+    return _failed(
+        call, error_payload(error), aborted=True, partial=True, abort_reason="run_cancelled"
+    )
+
+
+def _since(started: float) -> int:
+    return round((perf_counter() - started) * 1e3)

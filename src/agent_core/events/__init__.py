@@ -1,8 +1,10 @@
 """What happened in a run: the journal that writes it down, and the stream that shows it."""
 
-from agent_core.events.history import Batch, HistoryStore, PendingEvent, Position, RunChange
+from agent_core.events.history import HistoryStore
 from agent_core.events.journal import DeltaRedactor, Journal, Scrubber
+from agent_core.events.sessions import SessionReads, SessionStore, SessionWrites
 from agent_core.events.stream import EventStream
+from agent_core.types import Batch, PendingEvent, Position, RunChange
 
 __all__ = [
     "Batch",
@@ -14,4 +16,7 @@ __all__ = [
     "Position",
     "RunChange",
     "Scrubber",
+    "SessionReads",
+    "SessionStore",
+    "SessionWrites",
 ]

@@ -4,16 +4,20 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from agent_core.events.history import Batch, HistoryStore, PendingEvent, Position, RunChange
+from agent_core.events.history import HistoryStore
 from agent_core.events.stream import EventStream
 from agent_core.types import (
     AgentStatus,
+    Batch,
     ContentBlock,
     Draft,
     EventDraft,
     EventLevel,
     EventType,
     Node,
+    PendingEvent,
+    Position,
+    RunChange,
     RunIdentity,
     RuntimeEvent,
     new_id,

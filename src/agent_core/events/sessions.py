@@ -1,0 +1,227 @@
+"""The whole port of the session store: what the runtime asks of it beside the journal's write.
+
+`SqliteStore` is the real one, `MemoryStore` keeps nothing; one contract suite holds both to what
+is written here. Every write is one transaction: all of it is stored, or nothing. A coroutine
+that is cancelled while it waits may still have written. Every method raises `StorageError` when
+the store cannot be read or written; the sections below name only the other codes.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from agent_core.events.history import HistoryStore
+from agent_core.types import (
+    AgentRecord,
+    AgentStatus,
+    ArtifactRecord,
+    Node,
+    OpenedRun,
+    OwnerIsDead,
+    PendingEvent,
+    Position,
+    ReplayResult,
+    RunOpening,
+    RunRecord,
+    SessionRecord,
+)
+
+
+class SessionWrites(HistoryStore, Protocol):
+    """Everything that changes rows."""
+
+    async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
+        """Create or resume the session, claim it, and add the run.
+
+        A session without an owner, or whose owner is dead, is taken over and the runs left open
+        in it are closed as lost.
+
+        Raises:
+            StorageError: `session_active`, a living owner other than the opening's has it.
+        """
+        ...
+
+    async def add_agent(self, agent: AgentRecord) -> None:
+        """Add a child agent.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def update_agent(
+        self,
+        agent_id: str,
+        *,
+        status: AgentStatus | None = None,
+        result: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Change what is given; `metadata` is merged, `result` replaced. Unknown ids: nothing."""
+        ...
+
+    async def add_run(self, run: RunRecord, *, events: Sequence[PendingEvent] = ()) -> Position:
+        """Add a child's run, and events of it; returns where they stand.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
+        """Close every open run whose session has no owner or a dead one, and free the sessions.
+
+        A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
+        event; nothing can be appended to it any more. A session whose active node is partial or
+        missing continues from the last complete node before it.
+
+        Returns:
+            The closed runs, as they are now.
+        """
+        ...
+
+    async def heartbeat(self, owner: str, until: datetime) -> None:
+        """Extend the lease of every session this owner holds."""
+        ...
+
+    async def release(self, session_id: str, owner: str) -> None:
+        """Give the session back, if this owner holds it; runs still open are lost."""
+        ...
+
+    async def release_all(self, owner: str) -> None:
+        """Give back every session this owner holds; runs still open are lost."""
+        ...
+
+    async def set_active_node(
+        self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
+    ) -> SessionRecord:
+        """Continue the session from this node.
+
+        Raises:
+            StorageError: `session_not_found`; `node_not_found` if the session has no such node;
+                `session_active` while a run of it is open and its owner lives.
+        """
+        ...
+
+    async def update_session_metadata(self, session_id: str, changes: Mapping[str, Any]) -> None:
+        """Merge `changes` into the session's metadata; None removes a key.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def delete_session(self, session_id: str, *, is_dead: OwnerIsDead) -> None:
+        """Remove the session and all its rows; files are not touched.
+
+        Raises:
+            StorageError: `session_not_found`; `session_active` while a run of it is open and
+                its owner lives.
+        """
+        ...
+
+    async def add_artifact(self, artifact: ArtifactRecord) -> None:
+        """Register a file that is complete on disk.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def delete_artifact_row(self, artifact_id: str) -> None:
+        """Forget an artifact; unknown ids are forgotten already."""
+        ...
+
+
+class SessionReads(Protocol):
+    """Everything that only looks. What was acknowledged before the call is seen by it."""
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        """The session, or None."""
+        ...
+
+    async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
+        """Sessions, the most recently used first."""
+        ...
+
+    async def agent(self, agent_id: str) -> AgentRecord | None:
+        """The agent, or None."""
+        ...
+
+    async def agents(self, session_id: str) -> list[AgentRecord]:
+        """Every agent of the session, oldest first."""
+        ...
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        """The run, or None."""
+        ...
+
+    async def active_run_ids(self, session_id: str) -> list[str]:
+        """Runs of the session that are queued, pending or running, oldest first."""
+        ...
+
+    async def node(self, node_id: str) -> Node | None:
+        """The node, or None."""
+        ...
+
+    async def path(self, node_id: str) -> list[Node]:
+        """From the root to this node. Costs as much as the path is long, whatever lies beside it.
+
+        Raises:
+            StorageError: `node_not_found`.
+        """
+        ...
+
+    async def page(
+        self,
+        session_id: str,
+        *,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        limit: int = 1000,
+    ) -> ReplayResult:
+        """A stretch of the session's timeline: events with `from_seq <= seq <= to_seq`.
+
+        Events of root agents only, at most `limit`, with the nodes, runs, agents and artifacts
+        they touch and every root agent. `next_seq` is where to go on, None at the end.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def run_history(self, run_id: str) -> ReplayResult:
+        """All of one run, whoever's it is: its events, nodes, agent and artifacts.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        ...
+
+    async def open_calls(
+        self, session_id: str, tool_call_ids: Collection[str], *, agent_id: str | None = None
+    ) -> set[str]:
+        """Which of these calls were started and never ended: their effect is unknown.
+
+        A call id that came twice is judged by its last start. `agent_id` narrows the search to
+        one agent's calls, because models repeat ids.
+        """
+        ...
+
+    async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
+        """The artifact's row, or None."""
+        ...
+
+    async def artifacts(
+        self,
+        *,
+        session_id: str | None = None,
+        kinds: Collection[str] | None = None,
+        older_than: datetime | None = None,
+    ) -> list[ArtifactRecord]:
+        """Artifact rows that fit every condition given, oldest first."""
+        ...
+
+
+class SessionStore(SessionWrites, SessionReads, Protocol):
+    """Sessions and their history."""

@@ -1,0 +1,131 @@
+"""What goes into history in one write, and what a session's opening gives back.
+
+These cross the port between the journal and storage, which know nothing of each other.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from agent_core.types.common import (
+    AgentStatus,
+    AgentType,
+    EndReason,
+    ErrorPayload,
+    RunMode,
+    RunStatus,
+    Usage,
+)
+from agent_core.types.events import EventDraft
+from agent_core.types.nodes import Node
+from agent_core.types.records import AgentRecord, RunRecord, SessionRecord
+
+OwnerIsDead = Callable[[str, datetime | None], bool]
+"""Whether the process behind this owner id, with this lease, is gone. Must be quick: it is asked
+inside a transaction, from storage's own thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEvent:
+    """An event on its way into the store, where it gets its sequence numbers."""
+
+    event_id: str
+    created_at: datetime
+    draft: EventDraft
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChange:
+    """New values for a run's row; None leaves a value as it is, `metadata` is merged."""
+
+    status: RunStatus | None = None
+    start_node_id: str | None = None
+    end_node_id: str | None = None
+    end_reason: EndReason | None = None
+    turn_count: int | None = None
+    usage: Usage | None = None
+    error: ErrorPayload | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows that belong together: all of them are stored, or none is.
+
+    Attributes:
+        nodes: in order of writing, `node_seq` still 0.
+        events: in order; they belong to the session, agent and run named here.
+        run: what changes in the run's row.
+        agent_status: what changes in the agent's row.
+        active_node_id: where the session's next message continues.
+        release: the owner that gives the session back to other processes, unless another run
+            of the session is still open: then the last one to end gives it back.
+    """
+
+    session_id: str
+    agent_id: str
+    run_id: str
+    nodes: Sequence[Node] = ()
+    events: Sequence[PendingEvent] = ()
+    run: RunChange | None = None
+    agent_status: AgentStatus | None = None
+    active_node_id: str | None = None
+    release: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The sequence numbers of a batch's first rows; the others follow without a gap."""
+
+    seq: int
+    run_seq: int
+    node_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOpening:
+    """A run that a user has just started, before anything of it is stored.
+
+    Attributes:
+        session_id: the session to resume, or the one to create.
+        cwd: where a new session works; a resumed one keeps its own.
+        owner: the runtime that runs the session from now on.
+        lease_expires_at: until when other hosts must believe that the owner lives.
+        agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
+        agent_id: id of that agent, if the session has none yet.
+        status: `queued` or `pending`.
+        events: what to record with the run, such as `run_queued`.
+    """
+
+    session_id: str
+    cwd: str
+    owner: str
+    lease_expires_at: datetime
+    agent_type: AgentType
+    agent_id: str
+    agent_definition_id: str | None = None
+    run_id: str
+    mode: RunMode = RunMode.NORMAL
+    status: RunStatus = RunStatus.PENDING
+    run_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    session_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    events: Sequence[PendingEvent] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRun:
+    """The rows of a run that was opened.
+
+    Attributes:
+        resumed: the session was there before.
+        position: where the opening's events stand.
+        lost: runs that an owner now dead had left open; they are closed.
+    """
+
+    session: SessionRecord
+    agent: AgentRecord
+    run: RunRecord
+    resumed: bool
+    position: Position
+    lost: Sequence[RunRecord] = ()

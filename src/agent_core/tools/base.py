@@ -1,15 +1,29 @@
 """What a tool is: a definition, a check of its arguments, and a look before the leap."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent_core.types import Access, RunIdentity, ToolDefinition, ToolResult
+from agent_core.types import Access, Draft, RunIdentity, ToolDefinition, ToolResult
 
 ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool | None
 """What a handler may return; anything but a `ToolResult` is wrapped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """An answer that also puts something into the conversation.
+
+    Attributes:
+        answer: the result, like any handler's.
+        adds: written down right after the result nodes of the turn: a skill, an instruction
+            file, a template. The model sees them from the next turn on.
+    """
+
+    answer: ToolReturn
+    adds: Sequence[Draft] = ()
 
 
 class Lane(StrEnum):
@@ -84,7 +98,7 @@ class Action:
     """
 
     access: Access
-    run: Callable[[], Awaitable[ToolReturn]]
+    run: Callable[[], Awaitable[ToolReturn | ToolOutput]]
 
 
 class Prepare(Protocol):

@@ -1,0 +1,22 @@
+"""The texts the program ships with: prompts, agents, templates. Code never holds a prompt."""
+
+from agent_core.assets.front_matter import FrontMatter, parse_front_matter
+from agent_core.assets.load import (
+    AGENT_IDS,
+    REQUIRED_ASSETS,
+    SYSTEM_IDS,
+    Asset,
+    check_assets,
+    load_asset,
+)
+
+__all__ = [
+    "AGENT_IDS",
+    "REQUIRED_ASSETS",
+    "SYSTEM_IDS",
+    "Asset",
+    "FrontMatter",
+    "check_assets",
+    "load_asset",
+    "parse_front_matter",
+]

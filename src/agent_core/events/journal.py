@@ -19,6 +19,7 @@ from agent_core.types import (
     Position,
     RunChange,
     RunIdentity,
+    RunStatus,
     RuntimeEvent,
     new_id,
     utc_now,
@@ -60,6 +61,9 @@ class Journal:
     shown. What was not committed by the end of the event loop's current step is stored with the
     next one: words that belong together share a transaction, and none waits for long.
     Cancelling a `commit` never splits or loses a write.
+
+    `session_owner` is the runtime that holds the session, for the journal of a root agent: its
+    nodes are where the session's next message continues. Other agents leave that alone.
     """
 
     def __init__(  # noqa: PLR0913 - the composition root is the only caller
@@ -70,20 +74,26 @@ class Journal:
         stream: EventStream,
         scrubber: Scrubber,
         path: Iterable[Node] = (),
-        moves_session: bool = True,
+        session_owner: str | None = None,
     ) -> None:
         self.run = run
         self.path = list(path)
+        self.is_closing = False
         self._store = store
         self._stream = stream
         self._scrubber = scrubber
-        self._moves_session = moves_session
+        self._owner = session_owner
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
         self._writing: asyncio.Future[Position] | None = None
         self._failure: BaseException | None = None
         self._scheduled = False
+        self._change: RunChange | None = None
         self._deltas: dict[EventType, DeltaRedactor] = {}
+
+    def begin(self) -> None:
+        """Mark the run and its agent as running, with the next write."""
+        self._change = RunChange(status=RunStatus.RUNNING)
 
     def add(
         self,
@@ -155,25 +165,18 @@ class Journal:
         await self._stream.drain()
 
     async def close(
-        self,
-        change: RunChange,
-        *,
-        agent_status: AgentStatus,
-        active_node_id: str | None,
-        release: str | None = None,
+        self, change: RunChange, *, agent_status: AgentStatus, active_node_id: str | None
     ) -> None:
         """Store the end of the run with everything still waiting, and end the stream.
+
+        A session whose last run this is becomes free for other processes.
 
         Raises:
             StorageError: the end could not be stored. The stream is ended all the same.
         """
+        self.is_closing = True
         try:
-            self._flush(
-                run=change,
-                agent_status=agent_status,
-                active_node_id=active_node_id if self._moves_session else None,
-                release=release,
-            )
+            self._flush(run=change, agent_status=agent_status, active_node_id=active_node_id)
             if self._writing is not None:
                 await asyncio.shield(self._writing)
             if self._failure is not None:
@@ -207,14 +210,16 @@ class Journal:
         run: RunChange | None = None,
         agent_status: AgentStatus | None = None,
         active_node_id: str | None = None,
-        release: str | None = None,
     ) -> None:
         self._scheduled = False
         if not self._events and run is None:
             return
         nodes, events = self._nodes, self._events
         self._nodes, self._events = [], []
-        if active_node_id is None and self._moves_session and nodes and not nodes[-1].is_partial:
+        if run is None and self._change is not None:
+            run, agent_status = self._change, AgentStatus.RUNNING
+        self._change = None
+        if active_node_id is None and nodes and not nodes[-1].is_partial:
             active_node_id = nodes[-1].node_id
         batch = Batch(
             session_id=self.run.session_id,
@@ -224,8 +229,8 @@ class Journal:
             events=events,
             run=run,
             agent_status=agent_status,
-            active_node_id=active_node_id,
-            release=release,
+            active_node_id=active_node_id if self._owner else None,
+            release=self._owner if self.is_closing else None,
         )
         self._writing = self._store.append(batch)
         self._writing.add_done_callback(lambda written: self._publish(events, written))

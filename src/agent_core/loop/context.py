@@ -1,6 +1,6 @@
 """Everything one run needs, in one frozen object, and what the loop asks of each part."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from agent_core.events import Journal
 from agent_core.hooks import Hooks
 from agent_core.providers import ProviderAdapter
-from agent_core.tools import ArtifactWriter, ResultKeeper, Toolbox, ToolContext
+from agent_core.tools import ArtifactWriter, Tool, Toolbox, ToolOutput, ToolReturn
 from agent_core.types import (
     Access,
     ModelRequest,
@@ -45,6 +45,18 @@ class ContextSource(Protocol):
         ...
 
 
+class History(Protocol):
+    """Where the conversation was left."""
+
+    async def resume(self, journal: Journal) -> None:
+        """Give the journal the path to continue, every tool call on it answered.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        ...
+
+
 class Compactor(Protocol):
     """Makes a path that does not fit short enough, by adding a summary to it."""
 
@@ -72,6 +84,24 @@ class Guard(Protocol):
         ...
 
 
+class Results(Protocol):
+    """What becomes of a tool's return value."""
+
+    def writer(self, run: RunIdentity, call: ToolCall) -> ArtifactWriter:
+        """Where this call may keep files."""
+        ...
+
+    async def keep(
+        self, returned: ToolReturn | ToolOutput, run: RunIdentity, call: ToolCall, *, tool: Tool
+    ) -> ToolOutput:
+        """Wrap it, clean it, and move what is too large for a message into an artifact.
+
+        Raises:
+            StorageError: the artifact could not be stored.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunLimits:
     """How far a run may go."""
@@ -89,11 +119,11 @@ class RunContext:
     journal: Journal
     provider: ProviderAdapter
     composer: ContextSource
+    history: History
     compactor: Compactor
     toolbox: Toolbox
     guard: Guard
     hooks: Hooks
-    results: ResultKeeper
-    artifacts: Callable[[str], ArtifactWriter]
+    results: Results
     project_dir: Path
     limits: RunLimits = RunLimits()

@@ -1,6 +1,6 @@
 """How a run went: what is counted on the way, and how its end is written down."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -70,17 +70,12 @@ class Tally:
     tool call ids this history has used, since some servers start counting anew in every reply.
     """
 
-    call_ids: set[str]
+    call_ids: set[str] = field(default_factory=set[str])
     usage: Usage = Usage()
     turns: int = 0
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
     stop_denials: int = 0
-
-    @classmethod
-    def begin(cls, path: Sequence[Node]) -> "Tally":
-        """Start counting on top of a history."""
-        return cls(call_ids={call.tool_call_id for node in path for call in node.calls})
 
     def completed(self) -> Outcome:
         return Outcome(EndReason.COMPLETED, "".join(self.answer), self.usage, self.turns)
@@ -113,8 +108,20 @@ def resting_node(path: Sequence[Node]) -> Node | None:
     return resting
 
 
-async def settle(journal: Journal, outcome: Outcome) -> Outcome:
+OnEnd = Callable[[Outcome], None]
+"""Is told how a run ended, before anybody can read its closing event."""
+
+
+def ignore(outcome: Outcome) -> None:
+    """For those who wait for the outcome itself."""
+
+
+async def settle(
+    journal: Journal, outcome: Outcome, on_end: OnEnd = ignore, *, began: bool = True
+) -> Outcome:
     """Write the end down: loop event, closing event, the run's row and where to go on from.
+
+    A run that was cancelled before it `began` had no loop, and leaves the session where it is.
 
     If even that cannot be stored, the run has failed with the storage error, and whoever watches
     is told so.
@@ -131,7 +138,8 @@ async def settle(journal: Journal, outcome: Outcome) -> Outcome:
         payload["error"] = outcome.error.model_dump(mode="json")
     loop_event, run_event = _CLOSING[outcome.status]
     level = EventLevel.ERROR if outcome.status is RunStatus.FAILED else EventLevel.INFO
-    journal.note(loop_event, {"end_reason": outcome.end_reason}, level=level)
+    if began:
+        journal.note(loop_event, {"end_reason": outcome.end_reason}, level=level)
     journal.note(run_event, payload, level=level)
     change = RunChange(
         status=outcome.status,
@@ -142,6 +150,7 @@ async def settle(journal: Journal, outcome: Outcome) -> Outcome:
         usage=outcome.usage,
         error=outcome.error,
     )
+    on_end(outcome)
     try:
         await journal.close(
             change,
@@ -150,6 +159,7 @@ async def settle(journal: Journal, outcome: Outcome) -> Outcome:
         )
     except StorageError as error:
         failed = error_payload(error)
+        outcome = Outcome(EndReason.FAILED, outcome.text, outcome.usage, outcome.turns, failed)
+        on_end(outcome)
         journal.show(EventDraft(EventType.RUN_FAILED, {"error": failed.model_dump(mode="json")}))
-        return Outcome(EndReason.FAILED, outcome.text, outcome.usage, outcome.turns, failed)
     return outcome

@@ -5,29 +5,30 @@ import logging
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop.ask import Reply, take_turn
+from agent_core.loop.begin import begin
 from agent_core.loop.context import RunContext
-from agent_core.loop.outcome import Outcome, Tally, settle
+from agent_core.loop.outcome import OnEnd, Outcome, Tally, ignore, settle
 from agent_core.loop.stop import reason_to_go_on
 from agent_core.loop.tools import run_tools
-from agent_core.types import Draft, EventType
+from agent_core.types import Draft
 
 logger = logging.getLogger(__name__)
 
 
-async def run_agent(ctx: RunContext, prompt: Draft) -> Outcome:
+async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
     """Run to the end and settle: whatever happens, one outcome and one closing event.
 
-    This is the only place where an exception decides the fate of a run.
+    This is the only place where an exception decides the fate of a run. `on_end` is told the
+    outcome before the closing event goes out, so that nobody sees the one without the other.
 
     Raises:
         asyncio.CancelledError: the run was cancelled; it has been settled as such.
     """
-    tally = Tally.begin(ctx.journal.path)
-    ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
+    tally = Tally()
     try:
         await converse(ctx, prompt, tally)
     except asyncio.CancelledError:
-        await settle(ctx.journal, tally.cancelled(ctx.journal.path))
+        await settle(ctx.journal, tally.cancelled(ctx.journal.path), on_end)
         raise
     except AgentCoreError as error:
         outcome = tally.failed(error)
@@ -37,12 +38,12 @@ async def run_agent(ctx: RunContext, prompt: Draft) -> Outcome:
         outcome = tally.failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
     else:
         outcome = tally.completed()
-    return await settle(ctx.journal, outcome)
+    return await settle(ctx.journal, outcome, on_end)
 
 
 async def converse(ctx: RunContext, prompt: Draft, tally: Tally) -> Reply:
     """Ask the model, run the tools it calls, and repeat until it has nothing left to call."""
-    ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
+    await begin(ctx, prompt, tally)
     for _ in range(ctx.limits.max_turns):
         reply = await take_turn(ctx, tally)
         if reply.calls:

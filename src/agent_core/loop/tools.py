@@ -9,7 +9,7 @@ from time import perf_counter
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
-from agent_core.tools import Lane, Output, ToolContext, arguments_hash, summary_of
+from agent_core.tools import Lane, ToolContext, ToolOutput, arguments_hash, summary_of
 from agent_core.types import (
     Draft,
     ErrorPayload,
@@ -62,10 +62,10 @@ async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[Tool
 async def run_tool(ctx: RunContext, call: ToolCall) -> ToolResult:
     """Run one call and write its answer down. A failure is something the model reads."""
     started = perf_counter()
-    output = Output()
+    adds: Sequence[Draft] = ()
     try:
         output = await _perform(ctx, call)
-        result = output.result
+        result, adds = output.result, output.adds
     except asyncio.CancelledError:
         result = _aborted(call, "the run was cancelled while this call ran")
         _answer(ctx, call, result, duration_ms=_since(started))
@@ -77,13 +77,13 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> ToolResult:
         message = f"{call.name} broke: {type(error).__name__}: {error}"
         result = _failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message)))
     _answer(ctx, call, result, duration_ms=_since(started))
-    for draft in output.adds:
+    for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED, tool_call_id=call.tool_call_id)
     await ctx.hooks.after_tool(call, result)
     return result
 
 
-async def _perform(ctx: RunContext, call: ToolCall) -> Output:
+async def _perform(ctx: RunContext, call: ToolCall) -> ToolOutput:
     tool, arguments = ctx.toolbox.resolve(call)
     await ctx.hooks.before_tool(call, tool.definition)
     action = await tool.prepare(arguments, _facts(ctx, call))
@@ -98,8 +98,7 @@ async def _perform(ctx: RunContext, call: ToolCall) -> Output:
         tool_call_id=call.tool_call_id,
     )
     await ctx.journal.commit()
-    keep = ctx.results.keep_own if tool.keeps_own_limits else ctx.results.keep
-    return await keep(call, await action.run(), ctx.artifacts(call.tool_call_id))
+    return await ctx.results.keep(await action.run(), ctx.run, call, tool=tool)
 
 
 def _facts(ctx: RunContext, call: ToolCall) -> ToolContext:
@@ -113,7 +112,7 @@ def _facts(ctx: RunContext, call: ToolCall) -> ToolContext:
         tool_call_id=call.tool_call_id,
         project_dir=ctx.project_dir,
         progress=progress,
-        artifact=ctx.artifacts(call.tool_call_id),
+        artifact=ctx.results.writer(ctx.run, call),
         is_cancelled=lambda: task is not None and task.cancelling() > 0,
     )
 

@@ -1,0 +1,158 @@
+"""Who runs when: one run a session at a time, in order; sessions side by side; all cancellable."""
+
+import asyncio
+import heapq
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from agent_core.events import EventStream, Journal
+from agent_core.loop import Outcome, settle
+from agent_core.types import (
+    CancelResult,
+    Draft,
+    EndReason,
+    EventLevel,
+    EventType,
+    RunIdentity,
+    RunStatus,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One run of a user, from the queue to its outcome. `number` is its place in all queues."""
+
+    number: int
+    identity: RunIdentity
+    prompt: Draft
+    journal: Journal
+    stream: EventStream
+    status: RunStatus
+    outcome: Outcome | None = None
+    task: asyncio.Task[None] | None = None
+    cancel_requested: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def session_id(self) -> str:
+        return self.identity.session_id
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say how it went; its end is stored right after, or is being stored."""
+        self.outcome = outcome
+        self.status = outcome.status
+
+
+Conduct = Callable[[Run], Awaitable[None]]
+"""Carries a run out to its end, and calls its `finish`."""
+
+
+class Scheduler:
+    """First come, first served: within a session, and across sessions for the free places.
+
+    A place is taken in two steps, because a run must be opened in the store in between:
+    `announce` takes a number and says whether the run will have to wait, `enqueue` hands the
+    opened run in.
+    """
+
+    def __init__(self, conduct: Conduct, *, max_running: int, cancel_timeout_s: float) -> None:
+        self._conduct = conduct
+        self._max_running = max_running
+        self._cancel_timeout_s = cancel_timeout_s
+        self._announced: Counter[str] = Counter()
+        self._lanes: defaultdict[str, deque[Run]] = defaultdict(deque)
+        self._ready: list[tuple[int, Run]] = []  # heads of their lanes, oldest first
+        self._running = 0
+
+    def announce(self, session_id: str) -> bool:
+        """Keep a place for a run of this session; returns whether it will have to wait."""
+        self._announced[session_id] += 1
+        in_front = self._announced[session_id] - 1
+        return in_front > 0 or self._announced.total() > self._max_running
+
+    def withdraw(self, session_id: str) -> None:
+        """Give back a place that `announce` has kept."""
+        self._announced[session_id] -= 1
+        if not self._announced[session_id]:
+            del self._announced[session_id]
+
+    def enqueue(self, run: Run) -> None:
+        """Start the run, or let it wait for its turn."""
+        lane = self._lanes[run.session_id]
+        lane.append(run)
+        if lane[0] is run:
+            heapq.heappush(self._ready, (run.number, run))
+        self._advance()
+
+    def is_busy(self, session_id: str) -> bool:
+        """Whether a run of this session is queued or running here."""
+        return session_id in self._announced
+
+    async def cancel(self, run: Run) -> CancelResult:
+        """Cancel, and wait until the run has ended or the time for that is over.
+
+        Harmless when repeated, or when the run has ended.
+        """
+        if not run.cancel_requested and not run.journal.is_closing:
+            run.cancel_requested = True
+            if run.task is None:
+                await self._dequeue(run)
+            else:
+                run.task.cancel()
+        try:
+            await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
+        except TimeoutError:
+            logger.warning("run %s did not stop in time", run.identity.run_id)
+            payload = {"timeout_s": self._cancel_timeout_s}
+            run.journal.note(EventType.CANCEL_TIMEOUT, payload, level=EventLevel.WARNING)
+        timed_out = not run.ended.is_set()
+        return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
+
+    async def close(self) -> None:
+        """Cancel every run, the waiting ones first, as long as a cancellation may take."""
+        runs = [run for lane in self._lanes.values() for run in lane]
+        runs.sort(key=lambda run: run.task is not None)
+        await asyncio.gather(*(self.cancel(run) for run in runs))
+
+    def _advance(self) -> None:
+        while self._ready and self._running < self._max_running:
+            _, run = heapq.heappop(self._ready)
+            if not run.cancel_requested:
+                self._running += 1
+                run.status = RunStatus.RUNNING
+                run.task = asyncio.create_task(self._carry_out(run), name=run.identity.run_id)
+
+    async def _carry_out(self, run: Run) -> None:
+        try:
+            await self._conduct(run)
+        except asyncio.CancelledError:
+            if not run.cancel_requested:
+                raise  # the loop itself is shutting down
+        finally:
+            self._running -= 1
+            self._leave(run)
+
+    async def _dequeue(self, run: Run) -> None:
+        """End a run that has not begun: no model was asked, no permission, nothing."""
+        run.journal.note(EventType.RUN_DEQUEUED)
+        outcome = Outcome(EndReason.ABORTED_STREAMING)
+        try:
+            await settle(run.journal, outcome, run.finish, began=False)
+        finally:
+            self._leave(run)
+
+    def _leave(self, run: Run) -> None:
+        lane = self._lanes[run.session_id]
+        was_first = lane[0] is run
+        lane.remove(run)
+        self.withdraw(run.session_id)
+        if not lane:
+            del self._lanes[run.session_id]
+        elif was_first:
+            heapq.heappush(self._ready, (lane[0].number, lane[0]))
+        run.ended.set()
+        self._advance()

@@ -1,0 +1,1 @@
+"""Model services behind one protocol. Adapters are imported when a configuration names them."""

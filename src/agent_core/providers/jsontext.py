@@ -1,0 +1,124 @@
+"""JSON at the edge: fast when it is plain, total when it is not.
+
+Models and servers send half surrogates, broken UTF-8, endless brackets and numbers no parser
+likes. Reading raises one kind of error for all of it; writing never fails on a value that came
+from JSON. Text that leaves this module can always be encoded as UTF-8.
+"""
+
+import json
+from typing import Any, NoReturn, cast
+
+import orjson
+
+MAX_DEPTH = 100
+"""Deeper arguments are refused: serialisers further on give up at about 250."""
+
+
+def parse(raw: bytes | str) -> Any:
+    """Read JSON.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or has a number outside of a double.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return _parse_leniently(raw)
+
+
+def parse_object(raw: str) -> dict[str, Any]:
+    """Read a JSON object that is safe to keep, to check and to send again.
+
+    Raises:
+        ValueError: as `parse`, or it is not an object, or deeper than `MAX_DEPTH`.
+    """
+    value = parse(raw)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    if raw.count("{") + raw.count("[") > MAX_DEPTH and _too_deep(value):
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    return cast("dict[str, Any]", value)
+
+
+def dump(value: Any) -> bytes:
+    """Write compact JSON with sorted keys, so that equal values give equal bytes.
+
+    What JSON has no form for is written as text.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        plain = _plain(value)
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return text.encode()
+
+
+def dump_text(value: Any) -> str:
+    """`dump`, as text."""
+    return dump(value).decode()
+
+
+def whole(text: str) -> str:
+    """Join surrogate pairs that came as halves; a lone half becomes U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _parse_leniently(raw: bytes | str) -> Any:
+    """What the fast parser is too strict about: half surrogates and broken UTF-8 in strings."""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    try:
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite, parse_int=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if _too_deep(value):
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(digits: str) -> int | float:
+    """A number as the fast parser reads it: integers up to 64 bits, doubles, nothing else."""
+    number: int | float = orjson.loads(digits)
+    return number
+
+
+def _too_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, Any]", value).values())
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The same value in what JSON and UTF-8 can hold; below `MAX_DEPTH` levels it is cut."""
+    match value:
+        case None | bool() | int() | float():
+            return value if value == value else None  # NaN has no JSON form
+        case str():
+            return whole(value)
+        case _ if depth > MAX_DEPTH:
+            return "…"
+        case dict():
+            items = cast("dict[Any, Any]", value).items()
+            return {whole(str(key)): _plain(item, depth + 1) for key, item in items}
+        case list() | tuple():
+            return [_plain(item, depth + 1) for item in cast("list[Any]", value)]
+        case _:
+            return whole(str(value))

@@ -1,0 +1,278 @@
+"""A reply while it streams in: pieces go in, display deltas and one finished reply come out.
+
+Every adapter parses its own chunks and fills this. What makes a reply valid for everybody else
+is decided here once: fresh ids for calls that have none, arguments that are objects or marked as
+invalid, whole characters, blocks in order.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from agent_core.errors import ErrorCode
+from agent_core.providers import jsontext
+from agent_core.providers.failures import CallError
+from agent_core.types import (
+    ContentBlock,
+    ModelCompleted,
+    ModelEvent,
+    ModelMessage,
+    ModelReasoningDelta,
+    ModelTextDelta,
+    ReasoningBlock,
+    StopReason,
+    TextBlock,
+    ToolCall,
+    ToolCallBlock,
+    ToolCallDelta,
+    Usage,
+    new_id,
+)
+
+MAX_REPLY_CHARS = 128 * 1024 * 1024
+MAX_KEPT_ARGUMENTS = 10_000
+MAX_KEPT_ID = 1_000
+_SAFE_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
+
+
+class _Growing:
+    """Text that arrives in pieces; what was shown is kept joined, so that pieces cost nothing."""
+
+    __slots__ = ("_shown", "fresh")
+
+    def __init__(self) -> None:
+        self.fresh: list[str] = []
+        self._shown = StringIO(newline="")
+
+    def take(self, *, last: bool) -> str:
+        """What is new since the last time. Half a surrogate pair waits for its other half."""
+        text = "".join(self.fresh)
+        self.fresh.clear()
+        if not last and text and "\ud800" <= text[-1] <= "\udbff":
+            self.fresh.append(text[-1])
+            text = text[:-1]
+        text = jsontext.whole(text)
+        self._shown.write(text)
+        return text
+
+    @property
+    def text(self) -> str:
+        return self._shown.getvalue()
+
+
+class Prose(_Growing):
+    """A text or reasoning block."""
+
+    __slots__ = ("is_reasoning", "metadata", "signature")
+
+    def __init__(self, *, is_reasoning: bool, metadata: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.is_reasoning = is_reasoning
+        self.metadata = dict(metadata or {})
+        self.signature = ""
+
+    def delta(self, *, last: bool) -> ModelEvent | None:
+        """The display event for what is new, if anything is."""
+        text = self.take(last=last)
+        if not text:
+            return None
+        return ModelReasoningDelta(text=text) if self.is_reasoning else ModelTextDelta(text=text)
+
+    def block(self) -> ContentBlock | None:
+        """The finished block; empty ones are left out, a signed or redacted thought never."""
+        text = self.text
+        if not self.is_reasoning:
+            return TextBlock(text=text) if text else None
+        if not text and not self.signature and not self.metadata.get("redacted_thinking"):
+            return None
+        return ReasoningBlock(text=text, signature=self.signature or None, metadata=self.metadata)
+
+
+class Call(_Growing):
+    """A tool call. `given` holds arguments that came as an object instead of as text."""
+
+    __slots__ = ("_announced", "_canonical", "given", "raw_id", "tool_call_id", "wire_name")
+
+    def __init__(
+        self, tool_call_id: str, raw_id: str, *, wire_name: str, canonical: Callable[[str], str]
+    ) -> None:
+        super().__init__()
+        self.tool_call_id = tool_call_id
+        self.raw_id = raw_id
+        self.wire_name = wire_name
+        self.given: dict[str, Any] | None = None
+        self._canonical = canonical
+        self._announced = False
+
+    def delta(self, *, last: bool) -> ModelEvent | None:
+        """The display event for what is new; the first one may have no arguments yet."""
+        fragment = self.take(last=last)
+        if not fragment and self._announced:
+            return None
+        self._announced = True
+        return ToolCallDelta(
+            tool_call_id=self.tool_call_id, name=self.name, arguments_fragment=fragment
+        )
+
+    @property
+    def name(self) -> str:
+        """The canonical name."""
+        return self._canonical(self.wire_name)
+
+    def block(self, *, cut_off: bool) -> ToolCallBlock:
+        """The finished call; arguments that are not an object are kept as text in `metadata`."""
+        metadata: dict[str, Any] = {}
+        if self.raw_id != self.tool_call_id:
+            metadata["raw_tool_call_id"] = jsontext.whole(self.raw_id[:MAX_KEPT_ID])
+        arguments: dict[str, Any] = {}
+        try:
+            arguments = self._arguments(cut_off=cut_off)
+        except ValueError as error:
+            metadata["invalid_arguments"] = self.text[:MAX_KEPT_ARGUMENTS]
+            metadata["invalid_reason"] = str(error)[:200]
+        return ToolCallBlock(
+            tool_call_id=self.tool_call_id, name=self.name, arguments=arguments, metadata=metadata
+        )
+
+    def _arguments(self, *, cut_off: bool) -> dict[str, Any]:
+        text = self.text
+        if self.given is not None and not text:
+            return jsontext.parse_object(jsontext.dump_text(self.given))
+        if not text.strip():
+            if cut_off:
+                raise ValueError("the reply was cut off before the arguments")
+            return {}
+        return jsontext.parse_object(text)
+
+
+class ReplyDraft:
+    """The reply of one model call.
+
+    Args:
+        provider: key of the provider, kept with reasoning blocks.
+        canonical: wire name of a tool → its canonical name.
+        history: the messages of the request; ids used there are not given out again.
+    """
+
+    def __init__(
+        self, provider: str, canonical: Callable[[str], str], *, history: Sequence[ModelMessage]
+    ) -> None:
+        self._provider = provider
+        self._canonical = canonical
+        self._history = history
+        self._parts: list[Prose | Call] = []
+        self._touched: list[Prose | Call] = []
+        self._ids: set[str] | None = None
+        self._chars = 0
+
+    @property
+    def begun(self) -> bool:
+        """Something has arrived that the user may have seen: from here on there is no retry."""
+        return bool(self._parts)
+
+    def add_text(self, piece: str) -> None:
+        """More text; a new block begins after reasoning or a call."""
+        self._grow(piece, is_reasoning=False)
+
+    def add_reasoning(self, piece: str) -> None:
+        """More reasoning; a new block begins after text or a call."""
+        self._grow(piece, is_reasoning=True)
+
+    def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> Prose:
+        """Begin a block of text or reasoning explicitly; fill it with `feed`."""
+        if is_reasoning:
+            metadata["provider"] = self._provider
+        part = Prose(is_reasoning=is_reasoning, metadata=metadata)
+        self._parts.append(part)
+        return part
+
+    def open_call(self, raw_id: Any, wire_name: str) -> Call:
+        """Begin a tool call; an id that is missing, unsafe or taken is replaced."""
+        raw = raw_id if isinstance(raw_id, str) else ""
+        call = Call(self._free_id(raw), raw, wire_name=wire_name, canonical=self._canonical)
+        self._parts.append(call)
+        self._touched.append(call)
+        return call
+
+    def feed(self, part: Prose | Call, piece: str) -> None:
+        """More text for a block that is open."""
+        if piece:
+            if not part.fresh:
+                self._touched.append(part)
+            part.fresh.append(piece)
+
+    def deltas(self, *, last: bool = False) -> list[ModelEvent]:
+        """What arrived since the last call: one event per block.
+
+        Raises:
+            CallError: the reply has grown beyond all bounds.
+        """
+        events: list[ModelEvent] = []
+        for part in dict.fromkeys(self._touched):
+            self._chars += sum(map(len, part.fresh))
+            if event := part.delta(last=last):
+                events.append(event)
+        self._touched = [part for part in self._touched if part.fresh]
+        if self._chars > MAX_REPLY_CHARS:
+            raise CallError(
+                ErrorCode.PROVIDER_ERROR,
+                f"the reply of {self._provider} is longer than {MAX_REPLY_CHARS} characters",
+            )
+        return events
+
+    def finish(self, stop: StopReason, raw_stop: str | None, *, usage: Usage) -> list[ModelEvent]:
+        """The last deltas and the finished reply."""
+        events = self.deltas(last=True)
+        content = list(self._blocks(stop))
+        calls = [block for block in content if isinstance(block, ToolCallBlock)]
+        if stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
+            stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
+        completed = ModelCompleted(
+            content=content,
+            tool_calls=[_as_call(block) for block in calls],
+            usage=usage,
+            stop_reason=stop,
+            raw_stop_reason=raw_stop,
+        )
+        return [*events, completed]
+
+    def _grow(self, piece: str, *, is_reasoning: bool) -> None:
+        part = self._parts[-1] if self._parts else None
+        if type(part) is not Prose or part.is_reasoning is not is_reasoning:
+            part = self.open_prose(is_reasoning=is_reasoning)
+        if not part.fresh:
+            self._touched.append(part)
+        part.fresh.append(piece)
+
+    def _blocks(self, stop: StopReason) -> Iterable[ContentBlock]:
+        for part in self._parts:
+            if isinstance(part, Call):
+                yield part.block(cut_off=stop is StopReason.MAX_TOKENS)
+            elif block := part.block():
+                yield block
+
+    def _free_id(self, raw: str) -> str:
+        if self._ids is None:
+            self._ids = _used_ids(self._history)
+        fits = 0 < len(raw) <= 128 and _SAFE_ID_CHARS.issuperset(raw)
+        chosen = raw if fits and raw not in self._ids else new_id("call")
+        self._ids.add(chosen)
+        return chosen
+
+
+def _used_ids(history: Sequence[ModelMessage]) -> set[str]:
+    return {
+        block.tool_call_id
+        for message in history
+        for block in message.content
+        if isinstance(block, ToolCallBlock)
+    }
+
+
+def _as_call(block: ToolCallBlock) -> ToolCall:
+    return ToolCall(
+        tool_call_id=block.tool_call_id,
+        name=block.name,
+        arguments=block.arguments,
+        metadata=block.metadata,
+    )

@@ -1,0 +1,101 @@
+"""The documents say what the code does: settings, links, and nothing of anybody's machine."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from agent_core.config.models import Config
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
+TABLE_OF_MAP = {
+    "model_overrides": "<name>",
+    "overrides": '"<tool>"',
+    "tool_overrides": '"mcp.<server_id>.<tool>"',
+}
+
+Setting = tuple[str, str, str]
+"""Section heading, key, default as TOML."""
+
+
+def table_in(annotation: Any) -> type[BaseModel] | None:
+    """The table a field holds, once, in a list or by name; a name-or-table is a plain value."""
+    match get_origin(annotation), [a for a in get_args(annotation) if a is not NoneType]:
+        case None, _ if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            return annotation
+        case origin, [*_, inner] if origin in {list, dict}:
+            return table_in(inner)
+        case origin, [inner] if origin in {Union, UnionType}:
+            return table_in(inner)
+        case _:
+            return None
+
+
+def default_of(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    return "none" if value is None else f"`{json.dumps(value)}`"
+
+
+def settings(model: type[BaseModel], *path: str, is_list: bool = False) -> Iterator[Setting]:
+    name = ".".join(path)
+    heading = f"`[[{name}]]`" if is_list else f"`[{name}]`"
+    for key, field in model.model_fields.items():
+        table, origin = table_in(field.annotation), get_origin(field.annotation)
+        if table is None:
+            yield heading, key, default_of(field)
+        else:
+            below = (*path, key, TABLE_OF_MAP[key]) if origin is dict else (*path, key)
+            yield from settings(table, *below, is_list=origin is list)
+
+
+def documented() -> Iterator[Setting]:
+    heading = ""
+    for line in (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        elif row := re.fullmatch(r"\| `(\w+)` \| (.+?) \| .+ \|", line):
+            yield heading, row[1], row[2]
+
+
+def test_every_setting_is_documented_with_its_default_and_no_other() -> None:
+    in_code = list(settings(Config))
+    assert len(in_code) > 80
+    assert sorted(documented()) == sorted(in_code)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_relative_link_leads_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", text)
+    assert [t for t in targets if not (path.parent / t).exists()] == []
+
+
+def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_package_index() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    private = re.compile(rf"{re.escape(str(ROOT))}\b|https?://\S+/simple/|/home/\w+/|/Users/\w+/")
+    found = {
+        name
+        for name in listed.stdout.split("\0")
+        if name
+        and (ROOT / name).is_file()
+        and private.search((ROOT / name).read_bytes().decode("utf-8", "replace"))
+    }
+    assert found - {"tests/unit/suite/test_docs.py"} == set()

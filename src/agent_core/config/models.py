@@ -31,7 +31,9 @@ VariableName = Annotated[str, AfterValidator(_variable_name)]
 class Section(BaseModel):
     """A table of the file. Unknown keys are errors; schemas are built when first used.
 
-    Types are strict: `enabled = "no"` or `max_turns = true` is a mistake, not a value.
+    Types are strict: `enabled = "no"` or `max_turns = true` is a mistake, not a value. Sections
+    that are left out are made with `model_construct`, because making them in the ordinary way
+    would build their validators while this module is imported.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
@@ -60,7 +62,7 @@ class ModelConfig(Section):
     temperature: float | None = None
     timeout_ms: Positive = 60_000
     provider_options: dict[str, Any] = {}
-    retry: RetryConfig = RetryConfig()
+    retry: RetryConfig = RetryConfig.model_construct()
     path: str | None = None
     chat_template: str | None = None
     threads: Positive | None = None
@@ -238,7 +240,7 @@ class PermissionsConfig(Section):
     write_without_callback: Literal["deny"] = "deny"
     remember_scope: Literal["session"] = "session"
     allow_for_session_enabled: bool = True
-    network_policy: NetworkPolicyConfig = NetworkPolicyConfig()
+    network_policy: NetworkPolicyConfig = NetworkPolicyConfig.model_construct()
 
 
 class HooksConfig(Section):
@@ -292,22 +294,22 @@ class ToolsConfig(Section):
     stderr_limit_bytes: Positive = 65_536
     result_limit_bytes: Positive = 65_536
     sensitive_paths: list[str] = DEFAULT_SENSITIVE_PATHS
-    network: NetworkConfig = NetworkConfig()
-    mcp: McpConfig = McpConfig()
+    network: NetworkConfig = NetworkConfig.model_construct()
+    mcp: McpConfig = McpConfig.model_construct()
 
 
 class Config(Section):
     """The whole file."""
 
-    runtime: RuntimeConfig = RuntimeConfig()
+    runtime: RuntimeConfig = RuntimeConfig.model_construct()
     model: ModelConfig
     model_overrides: dict[str, ModelProfile] = {}
-    context: ContextConfig = ContextConfig()
-    compact: CompactConfig = CompactConfig()
-    memory: MemoryConfig = MemoryConfig()
-    agents: AgentsConfig = AgentsConfig()
-    plan: PlanConfig = PlanConfig()
-    task: TaskConfig = TaskConfig()
-    permissions: PermissionsConfig = PermissionsConfig()
-    hooks: HooksConfig = HooksConfig()
-    tools: ToolsConfig = ToolsConfig()
+    context: ContextConfig = ContextConfig.model_construct()
+    compact: CompactConfig = CompactConfig.model_construct()
+    memory: MemoryConfig = MemoryConfig.model_construct()
+    agents: AgentsConfig = AgentsConfig.model_construct()
+    plan: PlanConfig = PlanConfig.model_construct()
+    task: TaskConfig = TaskConfig.model_construct()
+    permissions: PermissionsConfig = PermissionsConfig.model_construct()
+    hooks: HooksConfig = HooksConfig.model_construct()
+    tools: ToolsConfig = ToolsConfig.model_construct()

@@ -5,6 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_LOCAL := $(VENV)/.ready-local
 
 .PHONY: demo test check format bench clean help
 
@@ -22,7 +23,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
 
-demo: $(READY)
+$(READY_LOCAL): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]' -c constraints.txt
+	touch $@
+
+demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
 test: $(READY)

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -99,3 +100,12 @@ def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_package_index()
         and private.search((ROOT / name).read_bytes().decode("utf-8", "replace"))
     }
     assert found - {"tests/unit/suite/test_docs.py"} == set()
+
+
+def test_the_picture_of_the_layers_is_the_contract_that_is_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (checked,) = (c["layers"] for c in contracts if c["id"] == "layers")
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^│ (\w+(?: \| \w+)*) ", page, re.MULTILINE)
+    assert drawn == [re.sub(r"[()]", "", layer) for layer in checked]

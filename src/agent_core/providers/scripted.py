@@ -141,7 +141,8 @@ class ScriptedProvider:
         except ValidationError as error:
             faults = error.errors(include_url=False, include_input=False)
             first = max(faults, key=lambda fault: len(fault["loc"]))
-            place = ".".join(map(str, first["loc"])) or "the whole file"
+            steps = [str(step) for step in first["loc"] if "[" not in str(step)]
+            place = ".".join(steps) or "the whole file"
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR, f"the script {path} is wrong at {place}: {first['msg']}"
             ) from error

@@ -1,0 +1,120 @@
+"""Opening the database file: its permissions, its settings, and patience with other processes."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.faults import is_busy
+from agent_core.storage.migrations import MIGRATIONS, migrate, version_of
+
+Result = TypeVar("Result")
+
+BUSY_TIMEOUT_MS = 2_000
+"""How long SQLite itself waits for a lock before it asks us."""
+
+PATIENCE = 60.0
+"""Seconds a write waits for other processes before it fails."""
+
+
+def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
+    """Create the file if needed, bring its schema up to date, and return the writing connection.
+
+    A database from a newer version of the program is refused before anything is written to it.
+
+    Raises:
+        StorageError: `migration_failed`, or the folder or file cannot be made.
+        sqlite3.Error: the file cannot be used.
+    """
+    _create(path)
+    _refuse_newer(path, patience)
+    connection = _connect(path)
+    try:
+        patiently(lambda: _prepare(connection, path), patience)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that never writes and, thanks to the log, never waits for the writer."""
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def patiently(step: Callable[[], Result], patience: float = PATIENCE) -> Result:
+    """Do `step`, again and again while another process is in the way.
+
+    Raises:
+        sqlite3.Error: what it failed with, or still failed with after `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    pause = 0.002
+    while True:
+        try:
+            return step()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, 0.25)
+
+
+def _create(path: Path) -> None:
+    try:
+        for folder in reversed([path.parent, *path.parent.parents]):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StorageError(
+            ErrorCode.STORAGE_ERROR,
+            f"the session database {path} cannot be opened for writing: {error.strerror}",
+            details={"path": str(path)},
+        ) from error
+
+
+def _refuse_newer(path: Path, patience: float) -> None:
+    if path.stat().st_size == 0:
+        return
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        patiently(lambda: version_of(connection, path), patience)
+    finally:
+        connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_MS / 1000,
+        isolation_level=None,  # transactions are ours to begin
+        check_same_thread=False,  # one thread at a time, but not the one that opened it
+        cached_statements=256,
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    # A reader that held the log back must not leave a giant behind.
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    if version_of(connection, path) == MIGRATIONS[-1].version:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        migrate(connection, path)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,60 @@
+"""What SQLite's errors mean to the person who has to do something about them."""
+
+import sqlite3
+from pathlib import Path
+
+from agent_core.errors import ErrorCode, StorageError
+
+_ENVIRONMENT = {
+    sqlite3.SQLITE_BUSY: "is held by another process; wait for it to finish, or end it",
+    sqlite3.SQLITE_LOCKED: "is held by another process; wait for it to finish, or end it",
+    sqlite3.SQLITE_FULL: "cannot grow, the disk is full; free some space and resume the session",
+    sqlite3.SQLITE_READONLY: "is read-only; make the file and its folder writable for you",
+    sqlite3.SQLITE_PERM: "may not be opened; make the file and its folder writable for you",
+    sqlite3.SQLITE_AUTH: "may not be opened; make the file and its folder writable for you",
+    sqlite3.SQLITE_IOERR: "cannot be read or written; check the disk, its quota and the limits"
+    " on file size and open files, then resume the session",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that its folder exists and is yours, and"
+    " the limit on open files",
+    sqlite3.SQLITE_NOMEM: "cannot be used, memory is short",
+    sqlite3.SQLITE_CORRUPT: "is damaged; restore it from a backup, or move it away",
+    sqlite3.SQLITE_NOTADB: "is not a session database; restore it from a backup, or move it away",
+    sqlite3.SQLITE_PROTOCOL: "cannot be locked; keep it on a local disk",
+}
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Somebody else holds a lock; trying again helps."""
+    return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def is_environmental(error: Exception) -> bool:
+    """The file or the machine failed, not the one write that met the failure."""
+    return isinstance(error, sqlite3.Error) and _primary_code(error) in _ENVIRONMENT
+
+
+def explained(error: Exception, path: Path) -> Exception:
+    """The error as its receiver should see it: always an `AgentCoreError` for SQLite's own."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = _primary_code(error)
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    meaning = _ENVIRONMENT.get(code)
+    text = (
+        f"the session database {path} {meaning}"
+        if meaning
+        else f"the session database {path} refused a write or a query ({name})"
+    )
+    explanation = StorageError(
+        ErrorCode.STORAGE_ERROR,
+        text,
+        retryable=code in _PASSING,
+        details={"path": str(path), "sqlite": name},
+    )
+    explanation.__cause__ = error
+    return explanation
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,182 @@
+"""The schema, as the ordered list of steps that lead to it."""
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.rows import iso
+from agent_core.types import utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step. A released step never changes; a new version is a new step."""
+
+    version: int
+    name: str
+    statements: tuple[str, ...]
+
+
+_OPEN = "status IN ('queued', 'pending', 'running')"
+
+_INITIAL = (
+    """CREATE TABLE sessions (
+        session_id TEXT PRIMARY KEY NOT NULL,
+        cwd TEXT NOT NULL,
+        root_agent_id TEXT,
+        active_node_id TEXT,
+        parent_session_id TEXT,
+        status TEXT NOT NULL,
+        owner TEXT,
+        lease_expires_at TEXT,
+        metadata_json TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        updated_at TEXT NOT NULL
+    )""",
+    "CREATE INDEX sessions_by_use ON sessions (updated_at)",
+    "CREATE INDEX sessions_by_owner ON sessions (owner) WHERE owner IS NOT NULL",
+    """CREATE TABLE agents (
+        agent_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        parent_agent_id TEXT,
+        agent_type TEXT NOT NULL,
+        agent_definition_id TEXT,
+        created_by_run_id TEXT,
+        fork_from_node_id TEXT,
+        status TEXT NOT NULL,
+        result_json TEXT,
+        metadata_json TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        updated_at TEXT NOT NULL
+    )""",
+    "CREATE INDEX agents_by_session ON agents (session_id)",
+    """CREATE UNIQUE INDEX agents_root ON agents (session_id, agent_type)
+        WHERE parent_agent_id IS NULL""",
+    """CREATE TABLE runs (
+        run_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        agent_id TEXT NOT NULL,
+        parent_run_id TEXT,
+        mode TEXT NOT NULL,
+        status TEXT NOT NULL,
+        start_node_id TEXT,
+        end_node_id TEXT,
+        end_reason TEXT,
+        turn_count INTEGER NOT NULL,
+        usage_json TEXT NOT NULL,
+        error_json TEXT,
+        metadata_json TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        updated_at TEXT NOT NULL
+    )""",
+    "CREATE INDEX runs_by_session ON runs (session_id)",
+    f"CREATE INDEX runs_open ON runs (session_id) WHERE {_OPEN}",
+    """CREATE TABLE nodes (
+        node_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        node_seq INTEGER NOT NULL,
+        parent_id TEXT REFERENCES nodes,
+        agent_id TEXT NOT NULL,
+        run_id TEXT,
+        role TEXT NOT NULL,
+        node_type TEXT NOT NULL,
+        content_json TEXT NOT NULL,
+        metadata_json TEXT NOT NULL,
+        token_count INTEGER NOT NULL,
+        created_at TEXT NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX nodes_by_session ON nodes (session_id, node_seq)",
+    "CREATE INDEX nodes_by_parent ON nodes (parent_id)",
+    "CREATE INDEX nodes_by_run ON nodes (run_id, node_seq)",
+    # Nobody looks an event up by its id, and every index is paid for with every event.
+    """CREATE TABLE events (
+        event_id TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        run_seq INTEGER,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        agent_id TEXT,
+        run_id TEXT,
+        level TEXT NOT NULL,
+        event_type TEXT NOT NULL,
+        node_id TEXT,
+        tool_call_id TEXT,
+        payload_json TEXT NOT NULL,
+        created_at TEXT NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX events_by_session ON events (session_id, seq)",
+    "CREATE UNIQUE INDEX events_by_run ON events (run_id, run_seq)",
+    """CREATE INDEX events_by_call ON events (session_id, tool_call_id, seq)
+        WHERE tool_call_id IS NOT NULL""",
+    """CREATE TABLE artifacts (
+        artifact_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        agent_id TEXT,
+        run_id TEXT,
+        node_id TEXT,
+        tool_call_id TEXT,
+        kind TEXT NOT NULL,
+        path TEXT NOT NULL,
+        filename TEXT NOT NULL,
+        mime_type TEXT,
+        size_bytes INTEGER NOT NULL,
+        summary TEXT,
+        metadata_json TEXT NOT NULL,
+        created_at TEXT NOT NULL
+    )""",
+    "CREATE INDEX artifacts_by_session ON artifacts (session_id)",
+    "CREATE INDEX artifacts_by_run ON artifacts (run_id)",
+)
+
+MIGRATIONS: tuple[Migration, ...] = (Migration(1, "sessions, history and artifacts", _INITIAL),)
+
+_LEDGER = """CREATE TABLE schema_migrations (
+    version INTEGER PRIMARY KEY NOT NULL,
+    name TEXT NOT NULL,
+    applied_at TEXT NOT NULL
+)"""
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema version of a database; 0 is an empty one.
+
+    Raises:
+        StorageError: `migration_failed`, it is newer than this program or not a session database.
+    """
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+    if "schema_migrations" not in tables:
+        if tables:
+            raise StorageError(
+                ErrorCode.MIGRATION_FAILED,
+                f"{path} is a database of another program; point session_db_path elsewhere",
+            )
+        return 0
+    (version,) = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
+    newest = MIGRATIONS[-1].version
+    if (version or 0) > newest:
+        raise StorageError(
+            ErrorCode.MIGRATION_FAILED,
+            f"{path} was written by a newer version of this program (schema {version}, known up"
+            f" to {newest}); upgrade the program, or use another database. It was not touched",
+            details={"path": str(path), "schema": version, "known": newest},
+        )
+    return version or 0
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the database up to date inside the caller's transaction.
+
+    Raises:
+        StorageError: `migration_failed`.
+    """
+    current = version_of(connection, path)
+    if current == 0:
+        connection.execute(_LEDGER)
+    for migration in MIGRATIONS:
+        if migration.version > current:
+            for statement in migration.statements:
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO schema_migrations (version, name, applied_at) VALUES (?, ?, ?)",
+                (migration.version, migration.name, iso(utc_now())),
+            )

@@ -1,0 +1,214 @@
+"""Everything that is read: paths, pages, runs and lists. Each costs what it returns."""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from agent_core.storage import rules
+from agent_core.storage.claims import known_session
+from agent_core.storage.rows import Record, dumps, iso, read, read_all
+from agent_core.storage.timeline import OPEN_RUN
+from agent_core.types import (
+    AgentRecord,
+    ArtifactRecord,
+    Node,
+    ReplayResult,
+    RunRecord,
+    RuntimeEvent,
+    SessionRecord,
+)
+
+_PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?
+    UNION ALL
+    SELECT nodes.node_id, nodes.parent_id, depth + 1
+    FROM path JOIN nodes ON nodes.node_id = path.parent_id
+)
+SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
+
+_PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
+    AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
+    ORDER BY seq LIMIT ?"""
+
+_LAST_STEP = """SELECT event_type FROM events
+    WHERE session_id = ?1 AND tool_call_id = ?2 AND (?3 IS NULL OR agent_id = ?3)
+    AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied')
+    ORDER BY seq DESC LIMIT 1"""
+
+_MAX_SEQ = 2**63 - 1
+
+
+def find(connection: sqlite3.Connection, kind: type[Record], sql: str, key: str) -> Record | None:
+    """One record, or None."""
+    row = connection.execute(sql, (key,)).fetchone()
+    return read(kind, row) if row else None
+
+
+def sessions(connection: sqlite3.Connection, limit: int, offset: int) -> list[SessionRecord]:
+    """Sessions, the most recently used first."""
+    rows = connection.execute(
+        "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?",
+        (max(limit, 0), max(offset, 0)),
+    )
+    return read_all(SessionRecord, rows)
+
+
+def agents(connection: sqlite3.Connection, session_id: str) -> list[AgentRecord]:
+    """Every agent of the session, oldest first."""
+    rows = connection.execute(
+        "SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,)
+    )
+    return read_all(AgentRecord, rows)
+
+
+def active_run_ids(connection: sqlite3.Connection, session_id: str) -> list[str]:
+    """Open runs of the session, oldest first."""
+    rows = connection.execute(
+        f"SELECT run_id FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
+        (session_id,),
+    )
+    return [run_id for (run_id,) in rows]
+
+
+def path(connection: sqlite3.Connection, node_id: str) -> list[Node]:
+    """From the root to this node."""
+    nodes = read_all(Node, connection.execute(_PATH, (node_id,)))
+    if not nodes:
+        raise rules.node_not_found(node_id)
+    return nodes
+
+
+def page(
+    connection: sqlite3.Connection, session_id: str, span: tuple[int, int], limit: int
+) -> ReplayResult:
+    """A stretch of the root agents' timeline."""
+    session = known_session(connection, session_id)
+    roots = read_all(
+        AgentRecord,
+        connection.execute(
+            """SELECT * FROM agents WHERE session_id = ? AND parent_agent_id IS NULL
+            ORDER BY rowid""",
+            (session_id,),
+        ),
+    )
+    rows = connection.execute(
+        _PAGE,
+        (session_id, *span, dumps([agent.agent_id for agent in roots]), max(limit, 1) + 1),
+    ).fetchall()
+    next_seq = int(rows.pop()["seq"]) if len(rows) > max(limit, 1) else None
+    events = read_all(RuntimeEvent, rows)
+    nodes = _nodes(connection, events)
+    return ReplayResult(
+        session=session,
+        agents=roots,
+        runs=_by_ids(connection, RunRecord, "runs", "run_id", [event.run_id for event in events]),
+        nodes=nodes,
+        events=events,
+        artifacts=_artifacts_of(connection, events),
+        next_seq=next_seq,
+    )
+
+
+def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
+    """All of one run."""
+    run = find(connection, RunRecord, "SELECT * FROM runs WHERE run_id = ?", run_id)
+    if run is None:
+        raise rules.run_not_found(run_id)
+    events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
+    nodes = connection.execute("SELECT * FROM nodes WHERE run_id = ? ORDER BY node_seq", (run_id,))
+    artifacts = connection.execute(
+        "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
+    )
+    return ReplayResult(
+        session=known_session(connection, run.session_id),
+        agents=_by_ids(connection, AgentRecord, "agents", "agent_id", [run.agent_id]),
+        runs=[run],
+        nodes=read_all(Node, nodes),
+        events=read_all(RuntimeEvent, events),
+        artifacts=read_all(ArtifactRecord, artifacts),
+    )
+
+
+def open_calls(
+    connection: sqlite3.Connection,
+    session_id: str,
+    tool_call_ids: Iterable[str],
+    agent_id: str | None,
+) -> set[str]:
+    """Calls whose last step on record is their start."""
+    started: set[str] = set()
+    for call_id in set(tool_call_ids):
+        row = connection.execute(_LAST_STEP, (session_id, call_id, agent_id)).fetchone()
+        if row is not None and row[0] == "tool_started":
+            started.add(call_id)
+    return started
+
+
+def artifacts(
+    connection: sqlite3.Connection,
+    session_id: str | None,
+    kinds: Collection[str] | None,
+    older_than: datetime | None,
+) -> list[ArtifactRecord]:
+    """Artifact rows that fit, oldest first."""
+    conditions: dict[str, Any] = {}
+    if session_id is not None:
+        conditions["session_id = ?"] = session_id
+    if kinds is not None:
+        conditions["kind IN (SELECT value FROM json_each(?))"] = dumps(sorted(kinds))
+    if older_than is not None:
+        conditions["created_at < ?"] = iso(older_than)
+    where = " AND ".join(conditions) or "TRUE"
+    rows = connection.execute(
+        f"SELECT * FROM artifacts WHERE {where} ORDER BY rowid",  # noqa: S608 - our own words
+        tuple(conditions.values()),
+    )
+    return read_all(ArtifactRecord, rows)
+
+
+def span(from_seq: int | None, to_seq: int | None) -> tuple[int, int]:
+    """The range asked for, within what SQLite can compare."""
+    first = 1 if from_seq is None else from_seq
+    last = _MAX_SEQ if to_seq is None else to_seq
+    return max(first, 1), min(last, _MAX_SEQ)
+
+
+def _nodes(connection: sqlite3.Connection, events: Sequence[RuntimeEvent]) -> list[Node]:
+    nodes = _by_ids(connection, Node, "nodes", "node_id", [event.node_id for event in events])
+    return sorted(nodes, key=lambda node: node.node_seq)
+
+
+def _artifacts_of(
+    connection: sqlite3.Connection, events: Sequence[RuntimeEvent]
+) -> list[ArtifactRecord]:
+    """Artifacts of these nodes and calls; those of a whole run come with its first event."""
+    run_ids = {event.run_id for event in events if event.run_id}
+    node_ids = {event.node_id for event in events if event.node_id}
+    call_ids = {event.tool_call_id for event in events if event.tool_call_id}
+    begun = {event.run_id for event in events if event.run_id and event.run_seq == 1}
+    rows = connection.execute(
+        """SELECT * FROM artifacts WHERE run_id IN (SELECT value FROM json_each(?1)) AND (
+            node_id IN (SELECT value FROM json_each(?2))
+            OR tool_call_id IN (SELECT value FROM json_each(?3))
+            OR (node_id IS NULL AND tool_call_id IS NULL
+                AND run_id IN (SELECT value FROM json_each(?4)))
+        ) ORDER BY rowid""",
+        tuple(dumps(sorted(ids)) for ids in (run_ids, node_ids, call_ids, begun)),
+    )
+    return read_all(ArtifactRecord, rows)
+
+
+def _by_ids(
+    connection: sqlite3.Connection,
+    kind: type[Record],
+    table: str,
+    key: str,
+    ids: Sequence[str | None],
+) -> list[Record]:
+    rows = connection.execute(
+        f"""SELECT * FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))
+        ORDER BY rowid""",  # noqa: S608 - our own names
+        (dumps(sorted({one for one in ids if one})),),
+    )
+    return read_all(kind, rows)

@@ -1,0 +1,139 @@
+"""The one thread that writes: jobs that wait together share a transaction.
+
+Handing work to a thread and committing cost far more than the rows themselves, so whatever has
+queued up while the last transaction was under way goes into the next one.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.connections import PATIENCE, patiently
+from agent_core.storage.faults import explained, is_environmental
+
+Result = TypeVar("Result")
+Job = Callable[[sqlite3.Connection], Result]
+
+_GROUP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    job: Job[Any]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    future: asyncio.Future[Any]
+    value: Any = None
+    error: Exception | None = None
+
+
+class Writer:
+    """Owns the writing connection until it is closed.
+
+    A job must depend on nothing but its connection and its own inputs: when another job of its
+    group fails, it is done again alone.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._closed = False
+        # A daemon, so that a program that dies without closing is not kept alive by it.
+        self._thread = threading.Thread(target=self._work, name="session-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job[Result]) -> asyncio.Future[Result]:
+        """Queue a job; jobs run in the order of the calls, each wholly or not at all."""
+        future: asyncio.Future[Result] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(
+                StorageError(
+                    ErrorCode.STORAGE_ERROR, f"the session database {self._path} is closed"
+                )
+            )
+        else:
+            self._queue.put(_Waiting(job, future))
+        return future
+
+    async def close(self) -> None:
+        """Finish what is queued, then close the connection."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        is_open = True
+        while is_open:
+            group, is_open = self._next_group()
+            if group:
+                self._report(self._outcomes(group))
+        self._connection.close()
+
+    def _next_group(self) -> tuple[list[_Waiting], bool]:
+        group: list[_Waiting] = []
+        waiting = self._queue.get()
+        while waiting is not None:
+            group.append(waiting)
+            if len(group) == _GROUP:
+                return group, True
+            try:
+                waiting = self._queue.get_nowait()
+            except Empty:
+                return group, True
+        return group, False
+
+    def _outcomes(self, group: Sequence[_Waiting]) -> list[_Outcome]:
+        try:
+            return self._store(group)
+        except Exception as error:  # noqa: BLE001 - whatever it is belongs to whoever waits for it
+            if len(group) == 1 or is_environmental(error):
+                failure = explained(error, self._path)
+                return [_Outcome(waiting.future, error=failure) for waiting in group]
+        outcomes: list[_Outcome] = []
+        for waiting in group:
+            outcomes += self._outcomes([waiting])
+        return outcomes
+
+    def _store(self, group: Sequence[_Waiting]) -> list[_Outcome]:
+        connection = self._connection
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._patience)
+        try:
+            outcomes = [_Outcome(waiting.future, waiting.job(connection)) for waiting in group]
+            patiently(lambda: connection.execute("COMMIT"), self._patience)
+        except BaseException:
+            # A full disk may have rolled back already.
+            with suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            raise
+        return outcomes
+
+    def _report(self, outcomes: list[_Outcome]) -> None:
+        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+            self._loop.call_soon_threadsafe(_settle, outcomes)
+
+
+def _settle(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.future.done():
+            continue
+        if outcome.error is not None:
+            outcome.future.set_exception(outcome.error)
+        else:
+            outcome.future.set_result(outcome.value)

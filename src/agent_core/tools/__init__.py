@@ -1,0 +1,35 @@
+"""Tools: what a model may do, how a call is checked, and what the built-in ones do."""
+
+from agent_core.tools.base import (
+    Action,
+    ArtifactWriter,
+    Lane,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    ToolReturn,
+)
+from agent_core.tools.decorator import FunctionTool, tool
+from agent_core.tools.handler import Handler, tool_from
+from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
+from agent_core.tools.results import storable, storable_text, wrap
+
+__all__ = [
+    "Action",
+    "ArtifactWriter",
+    "FunctionTool",
+    "Handler",
+    "Lane",
+    "Tool",
+    "ToolContext",
+    "ToolOutput",
+    "ToolRegistry",
+    "ToolReturn",
+    "Toolbox",
+    "overridden",
+    "storable",
+    "storable_text",
+    "tool",
+    "tool_from",
+    "wrap",
+]

@@ -1,0 +1,172 @@
+"""Which tools there are, and which of them a run may use."""
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, overload
+
+from agent_core.config.models import ToolOverrideConfig
+from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.tools.base import Action, Lane, Tool, ToolContext
+from agent_core.tools.handler import Handler, lane_of, tool_from
+from agent_core.types import ToolCall, ToolDefinition, ToolPermission
+
+_MAX_NAMED = 40
+
+
+class ToolRegistry:
+    """Every tool there is, by its canonical name."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for each in tools:
+            self.register(each)
+
+    @overload
+    def register(self, tool: Tool, /) -> None: ...
+
+    @overload
+    def register(self, definition: ToolDefinition, handler: Handler, /) -> None: ...
+
+    def register(self, tool: Tool | ToolDefinition, handler: Handler | None = None, /) -> None:
+        """Add a tool: one made with `@tool`, or a definition and its handler.
+
+        The handler gets `(arguments, context)`: the checked arguments as a dict and a
+        `ToolContext`; it may be async or plain.
+
+        Raises:
+            ConfigError: `validation_error`; the name is taken, or the handler is missing.
+        """
+        made = self._made(tool, handler)
+        if made.name in self._tools:
+            raise ConfigError(
+                ErrorCode.VALIDATION_ERROR,
+                f"there is already a tool named {made.name}; give one of them another name",
+                details={"tool_name": made.name},
+            )
+        self._tools[made.name] = made
+
+    def _made(self, tool: Tool | ToolDefinition, handler: Handler | None) -> Tool:
+        if isinstance(tool, Tool):
+            return tool
+        if handler is None:
+            message = f"the tool {tool.name} has a definition but no handler"
+            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+        return tool_from(tool, handler)
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that canonical name."""
+        return self._tools.get(name)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(tuple(self._tools.values()))
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+
+class Toolbox:
+    """The effective tools of one run: the hard boundary of what it can see and do."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools = {each.name: each for each in tools}
+
+    def only(self, names: Collection[str]) -> "Toolbox":
+        """The tools that are here and in `names`."""
+        return Toolbox(each for name, each in self._tools.items() if name in names)
+
+    def without(self, names: Collection[str]) -> "Toolbox":
+        """The tools that are here and not in `names`."""
+        return Toolbox(each for name, each in self._tools.items() if name not in names)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The canonical names."""
+        return frozenset(self._tools)
+
+    @cached_property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What the model is shown, by name: the same bytes in every turn."""
+        return tuple(self._tools[name].definition for name in sorted(self._tools))
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that canonical name, if this run may use it."""
+        return self._tools.get(name)
+
+    def resolve(self, call: ToolCall) -> tuple[Tool, Any]:
+        """The tool a call means, and its arguments, checked and parsed.
+
+        Raises:
+            ToolError: `tool_not_available`, or `validation_error` with the JSON path in
+                `details.path`.
+        """
+        found = self._tools.get(call.name)
+        if found is None:
+            raise self._missing(call.name)
+        if "invalid_arguments" in call.metadata:
+            raise _not_an_object(call.name, str(call.metadata["invalid_arguments"]))
+        return found, found.parse(call.arguments)
+
+    def lane(self, call: ToolCall) -> Lane:
+        """How a call is ordered. One for an unknown tool has no effect: it only reads."""
+        found = self._tools.get(call.name)
+        return found.lane if found else Lane.READ
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def _missing(self, name: str) -> ToolError:
+        near = difflib.get_close_matches(name[:200], self._tools, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else self._listed()
+        shown = name if len(name) <= 200 else name[:200] + "…"
+        return ToolError(
+            ErrorCode.TOOL_NOT_AVAILABLE,
+            f"there is no tool {shown} here; {hint}",
+            details={"tool_name": shown},
+        )
+
+    def _listed(self) -> str:
+        names = sorted(self._tools)[:_MAX_NAMED]
+        return f"there are: {', '.join(names)}" if names else "this run has no tools"
+
+
+def overridden(tool: Tool, override: ToolOverrideConfig) -> Tool:
+    """The tool with another permission or other tags, as the user's configuration wants it.
+
+    A permission of `readonly` lets calls through unasked unless they ask for a reason of their
+    own (a sensitive path, a place outside the roots); `write` asks every time.
+    """
+    changes: dict[str, Any] = {}
+    if override.permission is not None:
+        changes["permission"] = ToolPermission(override.permission)
+    if override.tags is not None:
+        changes["tags"] = set(override.tags)
+    if not changes:
+        return tool
+    definition = tool.definition.model_copy(update=changes)
+    if "permission" not in changes:
+        return replace(tool, definition=definition)
+    writes = definition.permission is ToolPermission.WRITE
+
+    async def prepare(arguments: Any, context: ToolContext) -> Action:
+        action = await tool.prepare(arguments, context)
+        asks = writes or action.access.reason is not None
+        return replace(action, access=replace(action.access, asks=asks))
+
+    return replace(tool, definition=definition, prepare=prepare, lane=lane_of(definition))
+
+
+def _not_an_object(name: str, sent: str) -> ToolError:
+    shown = sent if len(sent) <= 500 else sent[:500] + "…"
+    return ToolError(
+        ErrorCode.VALIDATION_ERROR,
+        f"the arguments of {name} are not a JSON object; send one. They were: {shown}",
+        details={"path": "$"},
+    )

@@ -1,0 +1,259 @@
+"""Schemas of arguments: small for the model, strict for the caller.
+
+Two kinds of tools meet here. Built-in and `@tool` tools have a pydantic type, from which the
+schema is made; MCP, declarative and registered tools bring a raw JSON Schema, which is checked
+with `jsonschema`. Either way a call that does not fit is one `validation_error` with JSON paths.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
+from typing import Any, Protocol, cast
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from agent_core.errors import ErrorCode, ToolError
+
+Json = dict[str, Any]
+
+_MAX_REPORTED = 5
+_MAX_MESSAGE = 300
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_OPENERS = {
+    *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
+    *("allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref", "$dynamicRef"),
+}
+"""Where a schema uses one of these, it says itself what else an object may hold."""
+
+
+class Arguments(BaseModel):
+    """Base of the argument types of built-in tools: unknown is an error, null means absent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        required = {name for name, field in cls.model_fields.items() if field.is_required()}
+        return without_nulls(cast("Json", given), keep=required)
+
+
+def without_nulls(given: Mapping[str, Any], *, keep: Iterable[str] = ()) -> Json:
+    """`given` without the arguments that are null, except those named in `keep`."""
+    return {name: value for name, value in given.items() if value is not None or name in keep}
+
+
+# --- what the model sees -------------------------------------------------------------------------
+
+
+@cache
+def model_schema(model: type[BaseModel]) -> Json:
+    """The small schema of an argument model. Callers share it and must not change it."""
+    return small_schema(model.model_json_schema())
+
+
+def small_schema(schema: Mapping[str, Any]) -> Json:
+    """`schema` without what costs tokens and says nothing.
+
+    Titles go, `$ref` is put in place unless it is recursive, and an optional property loses its
+    "or null": leaving it out says the same.
+    """
+    definitions = cast("Json", schema.get("$defs", {}))
+    body = {key: value for key, value in schema.items() if key != "$defs"}
+    small = _small(body, definitions, ())
+    recursive = sorted(_recursive(small))
+    left = {name: _small(definitions[name], definitions, (name,)) for name in recursive}
+    return small | {"$defs": left} if left else small
+
+
+def _small(schema: Any, definitions: Json, within: tuple[str, ...]) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    node = cast("Json", schema)
+    name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions and name not in within:
+        rest = {key: value for key, value in node.items() if key != "$ref"}
+        return _small(definitions[name] | rest, definitions, (*within, name))
+    small = {key: _small_member(key, value, definitions, within) for key, value in node.items()}
+    small.pop("title", None) if isinstance(small.get("title"), str) else None
+    return _without_optional_nulls(small)
+
+
+def _small_member(key: str, value: Any, definitions: Json, within: tuple[str, ...]) -> Any:
+    match key:
+        case "properties" | "patternProperties" | "dependentSchemas":
+            members = cast("Json", value)
+            return {name: _small(item, definitions, within) for name, item in members.items()}
+        case "anyOf" | "oneOf" | "allOf" | "prefixItems":
+            return [_small(item, definitions, within) for item in value]
+        case "items" | "additionalProperties" | "not" | "contains":
+            return _small(value, definitions, within)
+        case _:
+            return value
+
+
+def _without_optional_nulls(schema: Json) -> Json:
+    properties = cast("dict[str, Any]", schema.get("properties", {}))
+    required = cast("list[str]", schema.get("required", []))
+    slim = {
+        name: item if name in required else _not_null(item) for name, item in properties.items()
+    }
+    return schema | {"properties": slim} if properties else schema
+
+
+def _not_null(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    node = cast("Json", schema)
+    if node.get("default", ...) is None:
+        node = {key: value for key, value in node.items() if key != "default"}
+    choices = cast("list[Json]", node.get("anyOf", []))
+    kept = [choice for choice in choices if choice != {"type": "null"}]
+    if len(kept) == len(choices):
+        return node
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    return kept[0] | rest if len(kept) == 1 else rest | {"anyOf": kept}
+
+
+def _recursive(schema: Any) -> set[str]:
+    """The names of definitions that are still referred to."""
+    if isinstance(schema, list):
+        return set[str]().union(*(_recursive(item) for item in cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return set()
+    node = cast("Json", schema)
+    inner = set[str]().union(*(_recursive(value) for value in node.values()))
+    reference = str(node.get("$ref", ""))
+    ours = reference.removeprefix("#/$defs/")
+    return inner | {ours} if ours != reference else inner
+
+
+# --- what the caller gets ------------------------------------------------------------------------
+
+
+def model_check(tool: str, model: type[BaseModel]) -> Callable[[Mapping[str, Any]], BaseModel]:
+    """A check of raw arguments against an argument model."""
+
+    def check(arguments: Mapping[str, Any]) -> BaseModel:
+        try:
+            return model.model_validate(dict(arguments))
+        except (ValidationError, RecursionError) as error:
+            raise misfit(tool, error) from error
+
+    return check
+
+
+class _Validator(Protocol):
+    def iter_errors(self, instance: Any) -> Iterable[Any]: ...
+    def evolve(self, **changes: Any) -> "_Validator": ...
+    def is_valid(self, instance: Any) -> bool: ...
+
+
+class SchemaCheck:
+    """A check of raw arguments against a raw JSON Schema; compiled when first used.
+
+    A schema that lists its properties and says nothing about others allows no others.
+    """
+
+    def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
+        self._tool = tool
+        self._schema = dict(schema)
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Json:
+        """The arguments, optional nulls left out.
+
+        Raises:
+            ToolError: `validation_error` if they do not fit, `schema_error` if the schema itself
+                cannot be used (it is broken, or refers to another document).
+        """
+        given = self._present(arguments)
+        try:
+            failures = list(self._validator.iter_errors(given))
+        except RecursionError as error:
+            raise misfit(self._tool, error) from error
+        except Exception as error:
+            # An unresolvable reference or a broken pattern shows only when it is reached.
+            raise self._unusable(error) from error
+        if failures:
+            raise _refusal(
+                self._tool, [(failure.absolute_path, failure.message) for failure in failures]
+            )
+        return given
+
+    @cached_property
+    def _validator(self) -> _Validator:
+        from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415
+        from jsonschema.validators import validator_for  # noqa: PLC0415
+        from referencing import Registry  # noqa: PLC0415
+
+        schema = self._schema
+        if "properties" in schema and not _OPENERS & schema.keys():
+            schema = schema | {"additionalProperties": False}
+        dialect = cast("Any", validator_for(schema, default=Draft202012Validator))
+        try:
+            dialect.check_schema(schema)
+        except SchemaError as error:
+            raise self._unusable(error) from error
+        # An empty registry of its own: references to other documents are never fetched.
+        return dialect(schema, registry=Registry[Any]())
+
+    def _present(self, arguments: Mapping[str, Any]) -> Json:
+        if None not in arguments.values():
+            return dict(arguments)
+        properties = self._schema.get("properties", {})
+        required = self._schema.get("required", [])
+        meant = {
+            name
+            for name, value in arguments.items()
+            if value is None and (name in required or self._takes_null(properties.get(name)))
+        }
+        return without_nulls(arguments, keep=meant)
+
+    def _takes_null(self, schema: object) -> bool:
+        return isinstance(schema, dict) and self._validator.evolve(schema=schema).is_valid(None)
+
+    def _unusable(self, error: Exception) -> ToolError:
+        if isinstance(error, ToolError):
+            return error
+        reason = _bounded(str(error).partition("\n")[0])
+        message = f"the input schema of {self._tool} cannot be used: {reason}"
+        return ToolError(ErrorCode.SCHEMA_ERROR, message)
+
+
+def misfit(tool: str, error: ValidationError | RecursionError) -> ToolError:
+    """What the model is told when its arguments do not fit."""
+    if isinstance(error, RecursionError):
+        return _refusal(tool, [((), "nested too deeply")])
+    failures = error.errors(include_url=False, include_context=False, include_input=False)
+    return _refusal(tool, [(failure["loc"], failure["msg"]) for failure in failures])
+
+
+def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> ToolError:
+    reported = [
+        {"path": json_path(place), "message": _bounded(message)}
+        for place, message in failures[:_MAX_REPORTED]
+    ]
+    lines = "; ".join(f"{failure['path']}: {failure['message']}" for failure in reported)
+    more = f" (and {len(failures) - _MAX_REPORTED} more)" if len(failures) > _MAX_REPORTED else ""
+    return ToolError(
+        ErrorCode.VALIDATION_ERROR,
+        f"the arguments of {tool} do not fit: {lines}{more}",
+        details={"path": reported[0]["path"], "errors": reported},
+    )
+
+
+def json_path(parts: Iterable[int | str]) -> str:
+    """`("edits", 0, "old")` as `$.edits[0].old`."""
+    return "$" + "".join(_step(part) for part in parts)
+
+
+def _step(part: int | str) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _IDENTIFIER.match(part) else f"[{_bounded(repr(part))}]"
+
+
+def _bounded(message: str) -> str:
+    return message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE] + "…"

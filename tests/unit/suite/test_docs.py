@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent_core.config.models import Config
+from isolation import Home
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"])
@@ -109,3 +111,31 @@ def test_the_picture_of_the_layers_is_the_contract_that_is_checked() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     drawn = re.findall(r"^│ (\w+(?: \| \w+)*) ", page, re.MULTILINE)
     assert drawn == [re.sub(r"[()]", "", layer) for layer in checked]
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    for path in (ROOT / "README.md", ROOT / "docs" / "sdk.md"):
+        blocks = re.findall(r"^```python\n(.+?)^```$", path.read_text("utf-8"), re.S | re.M)
+        for number, block in enumerate(blocks, start=1):
+            yield f"{path.stem}-{number}", block
+
+
+@pytest.mark.parametrize("program", [pytest.param(code, id=name) for name, code in programs()])
+def test_a_program_in_the_documents_runs_as_it_stands(
+    program: str, home: Home, project: Path
+) -> None:
+    (project / "path" / "to" / "project").mkdir(parents=True)
+    replies = home.write("replies.json", json.dumps(["Answered."] * 4))
+    provider = "mine" if '"mine"' in program else "scripted"
+    home.write_config(f'[model]\nprovider = "{provider}"\nname = "x"\npath = "{replies}"\n')
+    done = subprocess.run(  # noqa: S603 - our own text, in our own interpreter
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=project,
+        env=home.env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in done.stdout
+    assert done.stdout.strip()

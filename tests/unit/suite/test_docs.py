@@ -139,3 +139,17 @@ def test_a_program_in_the_documents_runs_as_it_stands(
     assert done.returncode == 0, done.stderr
     assert "failed" not in done.stdout
     assert done.stdout.strip()
+
+
+def configurations() -> Iterator[tuple[str, str]]:
+    for path in DOCUMENTS:
+        blocks = re.findall(r"^```toml\n(.+?)^```$", path.read_text("utf-8"), re.S | re.M)
+        for number, block in enumerate(blocks, start=1):
+            yield f"{path.stem}-{number}", block
+
+
+@pytest.mark.parametrize("block", [pytest.param(text, id=name) for name, text in configurations()])
+def test_a_configuration_in_the_documents_is_accepted(block: str) -> None:
+    table = tomllib.loads(block)
+    table["model"] = {"provider": "ollama", "name": "x", **table.get("model", {})}
+    Config.model_validate(table)

@@ -1,0 +1,1 @@
+"""Tasks: an orchestrator's graph of steps, and the append-only log it is made from."""

@@ -1,0 +1,76 @@
+"""What can be asked of a Task, as data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from agent_core.tasks.model import StepStatus, TaskStatus
+from agent_core.tasks.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change the graph; only an orchestrator does."""
+
+    operations: Sequence[Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStep:
+    """Take a ready step, until `lease` unless renewed."""
+
+    step_id: str
+    agent_id: str
+    run_id: str
+    lease: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Say how a step goes.
+
+    `holder` is the run that must hold the claim, and renews it until `lease`; None is the
+    orchestrator, who may speak for any step and renews nothing. Absent values stay as they are.
+    """
+
+    step_id: str
+    holder: str | None
+    lease: datetime
+    status: StepStatus | None = None
+    result_summary: str | None = None
+    artifact_ids: tuple[str, ...] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """End the Task well."""
+
+    result_summary: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the Task, failed or cancelled, with everything that is unfinished."""
+
+    status: TaskStatus
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRun:
+    """A worker's run is over: if its step is still open, the step has failed."""
+
+    run_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireLeases:
+    """Take these claims back. `may_promote` also writes what a crash left unwritten."""
+
+    step_ids: Sequence[str]
+    may_promote: bool = False
+
+
+Command = Update | ClaimStep | Report | Complete | GiveUp | CloseRun | ExpireLeases

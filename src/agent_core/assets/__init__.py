@@ -3,6 +3,7 @@
 from agent_core.assets.front_matter import FrontMatter, parse_front_matter
 from agent_core.assets.load import (
     AGENT_IDS,
+    FRAME_IDS,
     REQUIRED_ASSETS,
     SYSTEM_IDS,
     Asset,
@@ -12,6 +13,7 @@ from agent_core.assets.load import (
 
 __all__ = [
     "AGENT_IDS",
+    "FRAME_IDS",
     "REQUIRED_ASSETS",
     "SYSTEM_IDS",
     "Asset",

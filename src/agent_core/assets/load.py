@@ -17,6 +17,14 @@ SYSTEM_IDS = (
 )
 """The static system prompt, in its order."""
 
+FRAME_IDS = (
+    "system.agent_definition",
+    "system.skill_catalog",
+    "system.memory_catalog",
+    "system.runtime_state",
+)
+"""The words around dynamic blocks."""
+
 AGENT_IDS = (
     "agent.default_sub_agent",
     "agent.default_fork_agent",
@@ -30,7 +38,7 @@ _TEMPLATES = {
     "template.config.default": "templates/config_default.toml",
 }
 
-REQUIRED_ASSETS = (*SYSTEM_IDS, *AGENT_IDS, *_TEMPLATES)
+REQUIRED_ASSETS = (*SYSTEM_IDS, *FRAME_IDS, *AGENT_IDS, *_TEMPLATES)
 
 
 @dataclass(frozen=True, slots=True)

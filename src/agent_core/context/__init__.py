@@ -1,0 +1,32 @@
+"""What the model sees: the path and the run's own texts, made into one request a turn."""
+
+from agent_core.context.blocks import (
+    definition_block,
+    memory_block,
+    runtime_block,
+    skills_block,
+    static_blocks,
+    system_block,
+)
+from agent_core.context.budget import Budget
+from agent_core.context.composer import Built, Composer, TaskBoardSource
+from agent_core.context.report import ContextBuildReport
+from agent_core.context.tokens import TokenScale, estimate_blocks, estimate_text, estimate_tools
+
+__all__ = [
+    "Budget",
+    "Built",
+    "Composer",
+    "ContextBuildReport",
+    "TaskBoardSource",
+    "TokenScale",
+    "definition_block",
+    "estimate_blocks",
+    "estimate_text",
+    "estimate_tools",
+    "memory_block",
+    "runtime_block",
+    "skills_block",
+    "static_blocks",
+    "system_block",
+]

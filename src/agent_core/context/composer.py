@@ -1,0 +1,125 @@
+"""Path in, request out: what the model sees in each turn of one run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_core.config.models import ContextConfig, ModelConfig
+from agent_core.context.account import Account, Parts
+from agent_core.context.budget import Budget
+from agent_core.context.history import History
+from agent_core.context.report import ContextBuildReport, Use
+from agent_core.context.segments import SystemSegment, ToolSegment
+from agent_core.context.tokens import TokenScale, estimate_blocks
+from agent_core.context.trim import Trimmed, trim
+from agent_core.context.wrappers import board_message
+from agent_core.types import (
+    ModelMessage,
+    ModelRequest,
+    Node,
+    SystemBlock,
+    ToolDefinition,
+)
+
+TaskBoardSource = Callable[[int], str | None]
+"""Gives the task board as it stands, within a budget in tokens; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A request, and the account of how it came to be.
+
+    `over_budget` says that it does not fit: compact the path and build again, or give up with
+    `prompt_too_long`.
+    """
+
+    request: ModelRequest
+    report: ContextBuildReport
+
+    @property
+    def over_budget(self) -> bool:
+        return self.report.over_budget
+
+    def report_payload(self) -> dict[str, Any]:
+        """The report as the payload of `context_built`."""
+        return self.report.payload()
+
+
+class Composer:
+    """Builds the requests of one run, and keeps what it has made of the path so far.
+
+    Args:
+        model: window, name and settings.
+        context: reserves and budgets, clamped to the window.
+        static: blocks that are always kept, in their order.
+        dynamic: blocks that are kept as far as they fit, by priority. Instruction files the
+            model has read come with the path and join them.
+        scale: what is known about real token counts, shared by all runs.
+        board: the task board, shown after the history.
+        previous: the last `context_built` payload of the session, for `changed_segment`.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+        self,
+        *,
+        model: ModelConfig,
+        context: ContextConfig,
+        static: Sequence[SystemBlock],
+        dynamic: Sequence[SystemBlock] = (),
+        scale: TokenScale | None = None,
+        board: TaskBoardSource | None = None,
+        previous: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._scale = scale or TokenScale()
+        self._board = board
+        budget = Budget.share_out(model, context)
+        block_budget = int(budget.dynamic / self._scale.of(model.name))
+        self._parts = Parts(
+            model,
+            budget,
+            History(budget.reattached),
+            SystemSegment(static, dynamic, budget=block_budget),
+            ToolSegment(),
+        )
+        self._account = Account(previous)
+
+    def build(
+        self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
+    ) -> Built:
+        """Turn the path, root first, into the next request.
+
+        Older tool results are cut down when it does not fit. `may_drop` allows leaving out the
+        oldest whole exchanges after that; what still does not fit is `over_budget`.
+        """
+        parts = self._parts
+        parts.history.take(path)
+        parts.system.show(list(parts.history.instructions.values()))
+        parts.tools.show(tools)
+        board = self._board(parts.budget.board) if self._board else None
+        trailing = [board_message(board)] if board else []
+        trimmed = self._make_fit(trailing, may_drop=may_drop)
+        use = self._use(trailing)
+        request = ModelRequest(
+            **parts.settings(use),
+            system=parts.system.blocks,
+            messages=parts.history.fold.messages + trailing,
+            tools=list(tools),
+        )
+        report = self._account.report(parts, use=use, trimmed=trimmed, board=board)
+        return Built(request, report)
+
+    def _make_fit(self, trailing: Sequence[ModelMessage], *, may_drop: bool) -> Trimmed:
+        history, use = self._parts.history, self._use(trailing)
+        room = int(self._parts.budget.prompt / use.scale) - use.estimated + history.fold.tokens
+        return trim(history, room, may_drop=may_drop)
+
+    def _use(self, trailing: Sequence[ModelMessage]) -> Use:
+        parts = self._parts
+        extra = sum(estimate_blocks(message.content) for message in trailing)
+        return Use(
+            static_system=parts.system.static_tokens,
+            dynamic_system=parts.system.dynamic_tokens,
+            tools=parts.tools.tokens,
+            messages=parts.history.fold.tokens + extra,
+            scale=self._scale.of(parts.model.name),
+        )

@@ -1,0 +1,165 @@
+"""One path as a model's conversation: where it starts, what is carried along, what was cut."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from agent_core.context.fold import Fold
+from agent_core.context.tokens import estimate_blocks
+from agent_core.types import Node, NodeType, Role, ToolCallBlock, ToolResultBlock
+
+_CONSUMED_BY = {
+    NodeType.PLAN_INSTRUCTION: "code.write_file",
+    NodeType.TASK_INSTRUCTION: "agent.task_create",
+}
+
+
+class History:
+    """Keeps the fold of a growing path up to date.
+
+    Args:
+        reattached: tokens that skills and memories carried over a compaction may take.
+        cut: ids of tool nodes to show as summaries; grows by `cut_down`.
+        dropped: ids of nodes to leave out; grows by `drop`.
+    """
+
+    def __init__(
+        self, reattached: int, *, cut: Iterable[str] = (), dropped: Iterable[str] = ()
+    ) -> None:
+        self.path: Sequence[Node] = ()
+        self.instructions: dict[str, Node] = {}
+        self.compaction: Node | None = None
+        self.summarised = 0
+        self.revision = 0
+        self.cut = set(cut)
+        self.dropped = set(dropped)
+        self.fold = Fold(self.cut, self.dropped)
+        self._reattached = reattached
+        self._late: dict[str, ToolResultBlock] = {}
+        self._positions: dict[str, int] = {}
+        self._last: Node | None = None
+
+    def take(self, path: Sequence[Node]) -> None:
+        """Follow the path to its end; only what is new costs anything."""
+        seen = len(self._positions)
+        if seen and (len(path) < seen or path[seen - 1] is not self._last):
+            self._forget()
+            seen = 0
+        self.path = path
+        new = path[seen:]
+        compacted = False
+        for position, node in enumerate(new, seen):
+            self._positions[node.node_id] = position
+            if node.node_type is NodeType.INSTRUCTION_CONTEXT:
+                file = str(node.metadata.get("path", ""))
+                self.instructions.pop(file, None)
+                self.instructions[file] = node
+            elif node.node_type is NodeType.COMPACTION and self._is_valid(node):
+                self.compaction, compacted = node, True
+        if compacted:
+            self.refold()
+        else:
+            self._add(new)
+            self.fold.seal()
+        if self.fold.answered_late:
+            self._late |= self.fold.answered_late
+            self.refold()
+        if new:
+            self._last = new[-1]
+
+    def refold(self) -> None:
+        """Make the messages anew: the past has changed."""
+        if self.fold.entries:
+            self.revision += 1
+        self.fold = Fold(self.cut, self.dropped, self._late)
+        self.summarised = 0
+        if self.compaction is not None:
+            self.summarised = self._start(self.compaction)
+            self.fold.add(self.compaction)
+            for node in self._carried():
+                self.fold.add(node)
+        self._add(self.path[self.summarised :])
+        self.fold.seal()
+
+    def open_instructions(self) -> list[Node]:
+        """Plan and task instructions that the model has not acted on yet."""
+        waiting: dict[NodeType, Node] = {}
+        calls: dict[str, ToolCallBlock] = {}
+        for node in self.path:
+            if node.node_type in _CONSUMED_BY:
+                waiting[node.node_type] = node
+            calls.update((call.tool_call_id, call) for call in node.calls)
+            for result in node.results:
+                call = calls.get(result.tool_call_id)
+                if call is None or result.is_error:
+                    continue
+                for node_type, tool in _CONSUMED_BY.items():
+                    if call.name == tool and _acts_on(node_type, call.arguments):
+                        waiting.pop(node_type, None)
+        return list(waiting.values())
+
+    def _add(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if node.node_type is NodeType.COMPACTION:
+                if node is not self.compaction:
+                    self.fold.excluded.append(node.node_id)
+            elif node.node_type is not NodeType.INSTRUCTION_CONTEXT:
+                self.fold.add(node)
+
+    def _is_valid(self, node: Node) -> bool:
+        kept = node.metadata.get("first_kept_node_id")
+        here = self._positions[node.node_id]
+        return bool(node.text.strip()) and (kept is None or self._positions.get(kept, here) < here)
+
+    def _start(self, compaction: Node) -> int:
+        """Where the kept tail begins: never at a result whose call has been summarised."""
+        kept = compaction.metadata.get("first_kept_node_id")
+        start = self._positions[kept if kept is not None else compaction.node_id]
+        while start > 0 and self.path[start].role is Role.TOOL:
+            start -= 1
+        return start
+
+    def _carried(self) -> list[Node]:
+        """What a compaction re-attaches: loaded skills and memories, instructions still open.
+
+        The newest come first when not all of them fit; a newer version replaces an older one.
+        """
+        open_now = {node.node_id for node in self.open_instructions()}
+        names = {_name(node) for node in self.path[self.summarised :]}
+        room, carried = self._reattached, list[Node]()
+        for node in reversed(self.path[: self.summarised]):
+            if node.node_id in open_now:
+                carried.append(node)
+            elif (name := _name(node)) is not None and name not in names:
+                names.add(name)
+                cost = estimate_blocks(node.content)
+                if cost <= room:
+                    room -= cost
+                    carried.append(node)
+        return carried[::-1]
+
+    def _forget(self) -> None:
+        self.instructions.clear()
+        self.compaction = None
+        self._late.clear()
+        self._positions.clear()
+        self.fold = Fold(self.cut, self.dropped)
+        self.summarised = 0
+        self.revision += 1
+
+
+def _name(node: Node) -> tuple[NodeType, str] | None:
+    """What a skill or memory node holds: two with one name are versions of one thing."""
+    match node.node_type:
+        case NodeType.SKILL_CONTEXT:
+            return node.node_type, str(node.metadata.get("name", node.node_id))
+        case NodeType.MEMORY_CONTEXT:
+            return node.node_type, str(node.metadata.get("ids", node.node_id))
+        case _:
+            return None
+
+
+def _acts_on(node_type: NodeType, arguments: dict[str, Any]) -> bool:
+    """A plan is written as a Markdown file; other writes do not use the instruction up."""
+    if node_type is NodeType.PLAN_INSTRUCTION:
+        return str(arguments.get("path", "")).endswith(".md")
+    return True

@@ -1,0 +1,91 @@
+"""Make a history fit: first shorten older tool results, then, where allowed, leave groups out.
+
+Both go a little further than they must, so that the next turns do not change the past again and
+the provider's prompt cache keeps its prefix.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from agent_core.context.fold import Entry, EntryKind
+from agent_core.context.history import History
+from agent_core.context.shorten import shortened
+from agent_core.context.tokens import estimate_blocks
+from agent_core.types import Node, NodeType
+
+_SLACK = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What stands in a request as a summary, and what not at all, from now on."""
+
+    cut: Sequence[Node] = ()
+    dropped: Sequence[str] = ()
+
+
+def trim(history: History, limit: int, *, may_drop: bool) -> Trimmed:
+    """Bring a history below `limit` estimated tokens, as far as that is possible and allowed."""
+    if history.fold.tokens <= limit:
+        return Trimmed()
+    cut = _cut_results(history, limit)
+    if not may_drop or history.fold.tokens <= limit:
+        return Trimmed(cut)
+    return Trimmed(cut, _drop_groups(history, limit))
+
+
+def _cut_results(history: History, limit: int) -> list[Node]:
+    """Show older tool results as summaries, oldest first; never those of the latest exchange."""
+    entries = history.fold.entries
+    tools = [entry for entry in entries if entry.kind is EntryKind.TOOL]
+    excess = history.fold.tokens - int(limit * _SLACK)
+    cut: list[Node] = []
+    for entry in tools[:-1]:
+        if excess <= 0:
+            break
+        content = entry.message.content
+        saved = entry.tokens - estimate_blocks(shortened(block) for block in content)
+        if saved > 0:
+            excess -= saved
+            cut.extend(entry.nodes)
+    if cut:
+        history.cut.update(node.node_id for node in cut)
+        history.refold()
+    return cut
+
+
+def _drop_groups(history: History, limit: int) -> list[str]:
+    """Leave out the oldest whole groups; what must never go stays, even of an old group."""
+    entries = history.fold.entries
+    protected = _protected(history)
+    excess = history.fold.tokens - int(limit * _SLACK)
+    dropped: list[str] = []
+    for _, group in groupby(entries, lambda entry: entry.group):
+        if excess <= 0:
+            break
+        for entry in group:
+            if id(entry) not in protected:
+                excess -= entry.tokens
+                dropped.extend(entry.node_ids)
+    if dropped:
+        history.dropped.update(dropped)
+        history.refold()
+    return dropped
+
+
+def _protected(history: History) -> set[int]:
+    entries = history.fold.entries
+    users = [entry for entry in entries if entry.kind is EntryKind.USER]
+    kept: list[Entry] = users[-1:]
+    if history.compaction is None:
+        kept += users[:1]  # the first goal; a compaction carries it itself
+    open_now = {node.node_id for node in history.open_instructions()}
+    latest = next((e.group for e in reversed(entries) if e.kind is EntryKind.TOOL), None)
+    for entry in entries:
+        node = entry.nodes[0] if entry.nodes else None
+        is_summary = node is not None and node.node_type is NodeType.COMPACTION
+        is_open = node is not None and node.node_id in open_now
+        if is_summary or is_open or entry.group == latest:
+            kept.append(entry)
+    return {id(entry) for entry in kept}

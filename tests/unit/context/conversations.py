@@ -1,0 +1,99 @@
+"""Paths for the composer's tests, written the way the journal writes them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent_core.config.models import ContextConfig, ModelConfig
+from agent_core.context import Composer, TokenScale, static_blocks
+from agent_core.types import (
+    AgentRole,
+    ContentBlock,
+    ErrorPayload,
+    Node,
+    NodeType,
+    Role,
+    SystemBlock,
+    TextBlock,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolResultBlock,
+    utc_now,
+)
+
+NOW = utc_now()
+READ_FILE = ToolDefinition(name="code.read_file", description="Read a file.")
+
+
+class Talk:
+    """A path that grows at its end."""
+
+    def __init__(self) -> None:
+        self.path: list[Node] = []
+
+    def add(
+        self,
+        role: Role,
+        content: Sequence[ContentBlock],
+        node_type: NodeType = NodeType.MESSAGE,
+        **metadata: Any,
+    ) -> Node:
+        node = Node(
+            node_id=f"node_{len(self.path)}",
+            session_id="sess_1",
+            node_seq=len(self.path) + 1,
+            parent_id=self.path[-1].node_id if self.path else None,
+            agent_id="agent_1",
+            run_id="run_1",
+            role=role,
+            node_type=node_type,
+            content=list(content),
+            metadata=metadata,
+            created_at=NOW,
+        )
+        self.path.append(node)
+        return node
+
+    def user(self, text: str) -> Node:
+        return self.add(Role.USER, [TextBlock(text=text)])
+
+    def says(self, text: str, **metadata: Any) -> Node:
+        return self.add(Role.ASSISTANT, [TextBlock(text=text)], **metadata)
+
+    def calls(self, *call_ids: str, name: str = "code.read_file", **arguments: Any) -> Node:
+        blocks = [ToolCallBlock(tool_call_id=i, name=name, arguments=arguments) for i in call_ids]
+        return self.add(Role.ASSISTANT, blocks)
+
+    def result(self, call_id: str, text: str = "done", **metadata: Any) -> Node:
+        block = ToolResultBlock(tool_call_id=call_id, content=[TextBlock(text=text)])
+        return self.add(Role.TOOL, [block], **metadata)
+
+    def failure(self, call_id: str, error: ErrorPayload) -> Node:
+        block = ToolResultBlock(tool_call_id=call_id, is_error=True, error=error)
+        return self.add(Role.TOOL, [block])
+
+    def exchange(self, call_id: str, text: str = "done") -> None:
+        self.calls(call_id)
+        self.result(call_id, text)
+
+    def inner(self, node_type: NodeType, text: str, **metadata: Any) -> Node:
+        return self.add(Role.USER, [TextBlock(text=text)], node_type, **metadata)
+
+
+def composer(
+    *,
+    window: int = 8192,
+    static: Sequence[SystemBlock] | None = None,
+    dynamic: Sequence[SystemBlock] = (),
+    context: ContextConfig | None = None,
+    scale: TokenScale | None = None,
+    **more: Any,
+) -> Composer:
+    names = [READ_FILE.name]
+    return Composer(
+        model=ModelConfig(provider="scripted", name="a-model", context_window=window),
+        context=context or ContextConfig(),
+        static=static_blocks(AgentRole.MAIN, names) if static is None else static,
+        dynamic=dynamic,
+        scale=scale,
+        **more,
+    )

@@ -1,0 +1,253 @@
+from time import perf_counter
+
+from agent_core.config.models import ContextConfig
+from agent_core.context import TokenScale, system_block
+from agent_core.errors import ErrorCode
+from agent_core.types import (
+    ModelRequest,
+    NodeType,
+    ReasoningBlock,
+    Role,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+)
+from unit.context.conversations import READ_FILE, Talk, composer
+
+TOOLS = (READ_FILE,)
+
+
+def texts(request: ModelRequest) -> list[str]:
+    return [b.text for m in request.messages for b in m.content if isinstance(b, TextBlock)]
+
+
+def results(request: ModelRequest) -> list[ToolResultBlock]:
+    return [b for m in request.messages for b in m.content if isinstance(b, ToolResultBlock)]
+
+
+def test_a_conversation_becomes_messages_in_its_order() -> None:
+    talk = Talk()
+    talk.user("hello")
+    talk.says("hi")
+    talk.user("bye")
+    built = composer().build(talk.path, TOOLS)
+    assert [
+        (m.role, texts_of)
+        for m, texts_of in zip(built.request.messages, texts(built.request), strict=True)
+    ] == [
+        (Role.USER, "hello"),
+        (Role.ASSISTANT, "hi"),
+        (Role.USER, "bye"),
+    ]
+    assert built.request.model == "a-model"
+    assert [tool.name for tool in built.request.tools] == ["code.read_file"]
+    assert not built.over_budget
+
+
+def test_results_of_one_turn_are_one_message_in_the_order_of_the_calls() -> None:
+    talk = Talk()
+    talk.user("look")
+    talk.calls("a", "b", "c")
+    for call_id in ("c", "a", "b"):
+        talk.result(call_id, call_id)
+    request = composer().build(talk.path, TOOLS).request
+    assert [m.role for m in request.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL]
+    assert [r.tool_call_id for r in results(request)] == ["a", "b", "c"]
+
+
+def test_a_context_node_between_two_results_follows_them() -> None:
+    talk = Talk()
+    talk.user("look")
+    talk.calls("a", "b")
+    talk.result("a")
+    talk.inner(NodeType.SKILL_CONTEXT, "How to review.", name="review")
+    talk.result("b")
+    request = composer().build(talk.path, TOOLS).request
+    assert [m.role for m in request.messages][2:] == [Role.TOOL, Role.USER]
+    assert texts(request)[-1] == '<skill name="review">\nHow to review.\n</skill>'
+
+
+def test_a_call_without_a_result_is_answered_as_cancelled() -> None:
+    talk = Talk()
+    talk.user("look")
+    talk.calls("a", "b")
+    talk.result("b")
+    talk.user("go on")
+    request = composer().build(talk.path, TOOLS).request
+    first, second = results(request)
+    assert first.is_error
+    assert first.error is not None
+    assert first.error.code is ErrorCode.CANCELLED
+    assert not second.is_error
+    assert [m.role for m in request.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.USER]
+
+
+def test_a_result_that_comes_late_takes_its_place() -> None:
+    talk = Talk()
+    made = composer()
+    talk.user("look")
+    talk.calls("a")
+    assert results(made.build(talk.path, TOOLS).request)[0].is_error
+    talk.result("a", "here it is")
+    talk.user("thanks")
+    built = made.build(talk.path, TOOLS)
+    (result,) = results(built.request)
+    assert not result.is_error
+    assert built.report.changed_segment == "history"
+    assert [m.role for m in built.request.messages][1:] == [Role.ASSISTANT, Role.TOOL, Role.USER]
+
+
+def test_partial_failed_and_empty_messages_are_left_out() -> None:
+    talk = Talk()
+    talk.user("one")
+    partial = talk.says("half an ans", partial=True, aborted=True)
+    empty = talk.says("  ")
+    talk.user("two")
+    built = composer().build(talk.path, TOOLS)
+    assert texts(built.request) == ["one", "two"]
+    assert built.report.excluded_node_ids == [partial.node_id, empty.node_id]
+
+
+def test_reasoning_stays_with_the_message_it_belongs_to() -> None:
+    talk = Talk()
+    talk.user("think")
+    thought = ReasoningBlock(text="hm", signature="sig")
+    talk.add(Role.ASSISTANT, [thought, ToolCallBlock(tool_call_id="a", name="code.read_file")])
+    talk.result("a")
+    assert composer().build(talk.path, TOOLS).request.messages[1].content[0] is thought
+
+
+def test_inner_nodes_are_wrapped_and_cannot_leave_their_wrapper() -> None:
+    talk = Talk()
+    node = talk.inner(
+        NodeType.MEMORY_CONTEXT,
+        "x </memory> < / Memory > </system_note> <b>y</b>",
+        ids=["mem_1", "mem_2"],
+        categories=['us"er'],
+    )
+    message = composer().build(talk.path, TOOLS).request.messages[0]
+    (text,) = [b.text for b in message.content if isinstance(b, TextBlock)]
+    assert text == (
+        '<memory ids="mem_1,mem_2" categories="us&quot;er">\n'
+        "x &lt;/memory> &lt; / Memory > &lt;/system_note> <b>y</b>\n</memory>"
+    )
+    assert message.role is Role.USER
+    assert message.metadata == {
+        "synthetic": True,
+        "source_type": "memory_context",
+        "node_id": node.node_id,
+    }
+
+
+def test_messages_of_unchanged_nodes_are_the_same_objects_in_every_turn() -> None:
+    talk = Talk()
+    made = composer()
+    talk.user("look")
+    before: list[object] = []
+    for turn in range(5):
+        talk.exchange(f"call_{turn}")
+        messages = made.build(talk.path, TOOLS).request.messages
+        assert all(old is new for old, new in zip(before, messages, strict=False))
+        before = list(messages)
+
+
+def test_a_late_turn_costs_what_an_early_one_costs() -> None:
+    talk = Talk()
+    made = composer(window=10_000_000)
+    talk.user("look")
+    costs: list[float] = []
+    for turn in range(400):
+        talk.exchange(f"call_{turn}", "a result of a usual kind " * 20)
+        started = perf_counter()
+        made.build(talk.path, TOOLS).report_payload()
+        costs.append(perf_counter() - started)
+    early, late = sorted(costs[5:45])[20], sorted(costs[360:])[20]
+    assert late < 1.5 * early + 30e-6
+
+
+def test_the_longest_answer_is_at_most_a_quarter_of_the_window() -> None:
+    talk = Talk()
+    talk.user("hello")
+    assert composer(window=8192).build(talk.path, TOOLS).request.max_output_tokens == 2048
+    assert composer(window=128_000).build(talk.path, TOOLS).request.max_output_tokens == 4096
+
+
+def test_what_the_provider_counted_changes_what_fits() -> None:
+    talk = Talk()
+    talk.user("word " * 3000)
+    scale = TokenScale()
+    made = composer(scale=scale)
+    built = made.build(talk.path, TOOLS)
+    assert not built.over_budget
+    scale.observe("a-model", built.report.use.estimated, built.report.use.estimated * 2)
+    assert made.build(talk.path, TOOLS).over_budget
+
+
+def test_a_refused_request_does_not_fit_the_next_time() -> None:
+    talk = Talk()
+    talk.user("word " * 3000)
+    scale = TokenScale()
+    made = composer(scale=scale)
+    built = made.build(talk.path, TOOLS)
+    scale.exceeded("a-model", built.report.use.estimated, 8192)
+    assert made.build(talk.path, TOOLS).over_budget
+
+
+def test_the_ratio_stays_within_reason() -> None:
+    scale = TokenScale()
+    scale.observe("m", 1000, 1_000_000)
+    assert scale.of("m") == 4.0
+    scale.observe("n", 1000, 1)
+    assert scale.of("n") == 0.5
+    scale.observe("o", 10, 1000)
+    scale.observe("o", 1000, 0)
+    assert scale.of("o") == 1.0
+
+
+def test_the_task_board_follows_the_history_and_is_no_part_of_it() -> None:
+    talk = Talk()
+    talk.user("go")
+    boards = iter(["step 1 ready", "step 1 done", None])
+    made = composer(board=lambda _budget: next(boards))
+    first, second, third = (made.build(talk.path, TOOLS) for _ in range(3))
+    assert texts(first.request)[-1] == "<task_board>\nstep 1 ready\n</task_board>"
+    assert texts(second.request)[-1] == "<task_board>\nstep 1 done\n</task_board>"
+    assert texts(third.request) == ["go"]
+    assert first.report.hashes == second.report.hashes
+    assert second.report.changed_segment is None
+
+
+def test_static_blocks_come_first_and_dynamic_ones_by_priority() -> None:
+    talk = Talk()
+    talk.user("go")
+    dynamic = [
+        system_block("low", "x", "low " * 20, priority=1, dynamic=True),
+        system_block("high", "x", "high " * 20, priority=9, dynamic=True),
+    ]
+    system = composer(dynamic=dynamic).build(talk.path, TOOLS).request.system
+    assert [b.block_id for b in system] == [
+        "system.core",
+        "system.tool_protocol",
+        "system.todo",
+        "system.permissions",
+        "high",
+        "low",
+    ]
+
+
+def test_of_the_dynamic_blocks_the_lowest_priority_is_cut_first() -> None:
+    talk = Talk()
+    talk.user("go")
+    dynamic = [
+        system_block("low", "x", "low\n" * 200, priority=1, dynamic=True),
+        system_block("middle", "x", "middle\n" * 300, priority=5, dynamic=True),
+        system_block("high", "x", "high\n" * 200, priority=9, dynamic=True),
+    ]
+    context = ContextConfig(dynamic_system_budget=600)
+    built = composer(dynamic=dynamic, context=context).build(talk.path, TOOLS)
+    assert [b.block_id for b in built.request.system if b.dynamic] == ["high", "middle"]
+    cut = {c.block_id: (c.tokens, c.kept_tokens) for c in built.report.cut_blocks}
+    assert cut["low"] == (200, 0)
+    assert 300 < cut["middle"][1] <= 400
+    assert built.report.use.dynamic_system <= 600
+    assert built.request.system[-1].content.endswith("does not fit]")

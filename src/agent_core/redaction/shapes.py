@@ -1,0 +1,260 @@
+r"""Recognises what looks like a secret although nobody configured it.
+
+A shape begins with a *lead*, a literal such as `sk-` or `password`. What follows is judged by the
+shape's own rule, which answers one of three things: a `Hit`, not a secret, or `MORE`, if the
+text ends before that is decided. So one set of rules serves whole texts and live streams, and
+each rule looks a bounded distance ahead: the time is linear for any input, and a stream holds
+back little. Shapes:
+
+* tokens with a known beginning: `sk-…`, `ghp_…`, `AKIA…`, `xoxb-…`, JWTs, …
+* pairs in the spellings of shells, headers, INI, JSON, YAML, also JSON within JSON:
+  `password=…`, `"api_key": "…"`, `Authorization: Bearer …`
+* PEM and PGP private keys
+"""
+
+import re
+from dataclasses import dataclass
+
+from agent_core.redaction.leads import KEY_LEAD, KEYWORDS
+
+LONGEST_TOKEN_HEAD = 2048
+LONGEST_PAIR_VALUE = 64  # judged whole; what is longer is a secret without further questions
+LONGEST_QUOTED_VALUE = 256
+LONGEST_KEY_BODY = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A secret at `start` up to `end`; `more` says which characters after `end` belong to it."""
+
+    kind: str
+    start: int
+    end: int
+    more: re.Pattern[str] | None = None
+
+
+class More:
+    """The text ends before it can be decided."""
+
+
+MORE = More()
+Verdict = Hit | More | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    whole: re.Pattern[str]  # matched at the lead
+    run: re.Pattern[str]  # the characters that may stand in it
+
+
+def _ascii(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
+_WORD = _ascii(r"[\w-]*+")
+_DOTTED = _ascii(r"[\w.-]*+")
+_TOKENS = {
+    # Real keys have digits; without one the word must be long, or it may be a CSS class.
+    "sk-": _Token("api_key", _ascii(r"sk-(?:(?=[\w-]{0,64}?\d)[\w-]{8,}+|[\w-]{16,}+)"), _WORD),
+    "sk_live_": _Token("api_key", _ascii(r"sk_live_\w{8,}+"), _WORD),
+    "sk_test_": _Token("api_key", _ascii(r"sk_test_\w{8,}+"), _WORD),
+    "rk_live_": _Token("api_key", _ascii(r"rk_live_\w{8,}+"), _WORD),
+    "ghp_": _Token("github_token", _ascii(r"ghp_\w{12,}+"), _WORD),
+    "gho_": _Token("github_token", _ascii(r"gho_\w{12,}+"), _WORD),
+    "ghu_": _Token("github_token", _ascii(r"ghu_\w{12,}+"), _WORD),
+    "ghs_": _Token("github_token", _ascii(r"ghs_\w{12,}+"), _WORD),
+    "ghr_": _Token("github_token", _ascii(r"ghr_\w{12,}+"), _WORD),
+    "github_pat_": _Token("github_token", _ascii(r"github_pat_\w{12,}+"), _WORD),
+    "glpat-": _Token("gitlab_token", _ascii(r"glpat-[\w-]{12,}+"), _WORD),
+    "AKIA": _Token("aws_key", _ascii(r"AKIA[A-Z0-9]{12,}+"), _WORD),
+    "ASIA": _Token("aws_key", _ascii(r"ASIA[A-Z0-9]{12,}+"), _WORD),
+    "AIza": _Token("google_key", _ascii(r"AIza[\w-]{30,}+"), _WORD),
+    "xoxa-": _Token("slack_token", _ascii(r"xoxa-[\w-]{10,}+"), _WORD),
+    "xoxb-": _Token("slack_token", _ascii(r"xoxb-[\w-]{10,}+"), _WORD),
+    "xoxp-": _Token("slack_token", _ascii(r"xoxp-[\w-]{10,}+"), _WORD),
+    "xoxr-": _Token("slack_token", _ascii(r"xoxr-[\w-]{10,}+"), _WORD),
+    "xoxs-": _Token("slack_token", _ascii(r"xoxs-[\w-]{10,}+"), _WORD),
+    "hf_": _Token("huggingface_token", _ascii(r"hf_[A-Za-z0-9]{20,}+"), _WORD),
+    "eyJ": _Token(
+        "jwt", _ascii(rf"eyJ[\w-]{{5,{LONGEST_TOKEN_HEAD}}}+\.[\w-]{{4,}}+[\w.-]*+"), _DOTTED
+    ),
+}
+
+
+def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:
+    """Decide whether a secret begins at `start`, where `lead` stands.
+
+    `MORE` is only answered if not `final`.
+    """
+    if token := _TOKENS.get(lead):
+        return _judge_token(text, start, token, final=final)
+    if lead == KEY_LEAD:
+        return _judge_private_key(text, start, final=final)
+    end = start + len(lead)
+    if lead == "bearer":
+        return _judge_bearer(text, end, final=final)
+    return _judge_pair(text, end, _kind(lead), final=final)
+
+
+def _judge_token(text: str, start: int, token: _Token, *, final: bool) -> Verdict:
+    found = token.whole.match(text, start)
+    if found:
+        return Hit(token.kind, start, found.end(), token.run)
+    run = token.run.match(text, start)
+    undecided = run is not None and run.end() == len(text)
+    return MORE if undecided and not final and _may_grow(text, start) else None
+
+
+def _may_grow(text: str, start: int) -> bool:
+    # A header segment of a JWT has a longest length; all other tokens are decided much earlier.
+    return len(text) - start <= LONGEST_TOKEN_HEAD + len("eyJ.") + 4
+
+
+# --- private keys ---------------------------------------------------------------------------
+
+_KEY_HEADER = _ascii(r"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY( BLOCK)?-----")
+_KEY_HEADER_SO_FAR = _ascii(r"-----BEGIN [A-Z0-9 ]{0,60}-{0,5}")
+_KEY_BODY = _ascii(rf"(?:[A-Za-z0-9+/=\s\\:,>|\"']|-(?!----)){{0,{LONGEST_KEY_BODY}}}+")
+_PGP_BODY = _ascii(rf"(?:[^-]|-(?!----)){{0,{LONGEST_KEY_BODY}}}+")
+_KEY_FOOTER = _ascii(r"-----END [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-----")
+_KEY_FOOTER_SO_FAR = _ascii(r"-{0,5}(?:(?<=-----)(?:E|EN|END|END [A-Z0-9 ]{0,60}-{0,5}))?")
+_KEY_LINES = _ascii(r"(?:[\s\\nr>|\"',]{0,40}+[A-Za-z0-9+/=]{20,}+)++")
+
+
+def _judge_private_key(text: str, start: int, *, final: bool) -> Verdict:
+    header = _KEY_HEADER.match(text, start)
+    if header is None:
+        so_far = _KEY_HEADER_SO_FAR.fullmatch(text, start)
+        return MORE if so_far and not final else None
+    body = (_PGP_BODY if header[1] else _KEY_BODY).match(text, header.end())
+    end = body.end() if body else header.end()
+    footer = _KEY_FOOTER.match(text, end)
+    if footer:
+        return Hit("private_key", start, footer.end())
+    is_short = end - header.end() < LONGEST_KEY_BODY
+    if not final and is_short and _KEY_FOOTER_SO_FAR.fullmatch(text, end):
+        return MORE
+    # Cut off, or only mentioned: long lines of Base64 are a key, other words are not.
+    lines = _KEY_LINES.match(text, header.end(), end)
+    return Hit("private_key", start, lines.end()) if lines else None
+
+
+# --- pairs ----------------------------------------------------------------------------------
+
+
+def _any_case(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII | re.IGNORECASE)
+
+
+_QUOTE = r"\\{0,3}[\"'`]"
+# After the keyword: the rest of the name, what closes it, and the sign between name and value.
+_SIGN = _any_case(
+    r"(?:[_-]?access)?(?:[_-]?key)?"
+    rf"(?:{_QUOTE})?\]?[ \t]{{0,8}}(?::=|=>|:(?!:)|=(?!=))[ \t]{{0,8}}"
+)
+_SIGN_SO_FAR = _ascii(
+    rf"[A-Za-z_-]{{0,11}}(?:\\{{0,3}}|{_QUOTE})\]?[ \t]{{0,8}}[:=>]{{0,2}}[ \t]{{0,8}}\\{{0,3}}"
+)
+_SCHEME = _any_case(r"(?:bearer|basic|token|digest|negotiate|apikey)[ \t]{1,8}")
+_SCHEME_SO_FAR = _ascii(r"[A-Za-z]{0,9}[ \t]{0,8}")
+_SPACE = _ascii(r"[ \t]{1,8}")
+_SPACE_SO_FAR = _ascii(r"[ \t]{0,8}")
+
+_OPENING = _ascii(_QUOTE)
+_RUN = _ascii(r"[^\s\"'`,;&<>(){}\[\]|\\]*+")
+# A quote after a backslash does not end a value: to look back one character is all it takes.
+_UNTIL_QUOTE = {quote: _ascii(rf"(?:[^{quote}\n]|(?<=\\){quote})*+") for quote in "\"'`"}
+_UNTIL_ESCAPED_QUOTE = _ascii(r"[^\"'`\\\n]*+")
+_PLACEHOLDER = _any_case(r"[\s,;)(\[{<*%]|\$[a-z_{(]")
+_CODE = _any_case(
+    r"(?:[a-z_]++(?:\.[a-z_]++)+|str|string|int|bool|bytes|any|none|null|nil|true|false|undefined"
+    r"|required|optional|password|token|secret)$"
+)
+_SHORTEST_VALUE = 3
+_OPAQUE = _ascii(r"(?=[^\d]*+\d).{16,}")
+
+
+def _judge_pair(text: str, name_end: int, kind: str, *, final: bool) -> Verdict:
+    if not final and _SIGN_SO_FAR.fullmatch(text, name_end):
+        return MORE
+    sign = _SIGN.match(text, name_end)
+    if sign is None:
+        return None
+    if opening := _OPENING.match(text, sign.end()):
+        return _judge_quoted(text, opening, kind, final=final)
+    value = sign.end()
+    if kind == "authorization":
+        if not final and _SCHEME_SO_FAR.fullmatch(text, value):
+            return MORE
+        scheme = _SCHEME.match(text, value)
+        value = scheme.end() if scheme else value
+    return _judge_run(text, value, kind, final=final)
+
+
+def _judge_quoted(text: str, opening: re.Match[str], kind: str, *, final: bool) -> Verdict:
+    start = opening.end()
+    until = _UNTIL_ESCAPED_QUOTE if len(opening[0]) > 1 else _UNTIL_QUOTE[opening[0]]
+    content = until.match(text, start, start + LONGEST_QUOTED_VALUE)
+    end = content.end() if content else start
+    if end - start == LONGEST_QUOTED_VALUE:
+        return Hit(kind, start, end, until)
+    if end == len(text) and not final:
+        return MORE
+    return _value(kind, text, start, end)
+
+
+def _judge_run(text: str, start: int, kind: str, *, final: bool) -> Verdict:
+    run = _RUN.match(text, start, start + LONGEST_PAIR_VALUE)
+    end = run.end() if run else start
+    if end - start == LONGEST_PAIR_VALUE:
+        return Hit(kind, start, end, _RUN)
+    if end == len(text):
+        return _value(kind, text, start, end) if final else MORE
+    if text[end] in "([":  # a call or an index: code, not a value
+        return None
+    return _value(kind, text, start, end)
+
+
+def _judge_bearer(text: str, start: int, *, final: bool) -> Verdict:
+    if not final and _SPACE_SO_FAR.fullmatch(text, start):
+        return MORE
+    space = _SPACE.match(text, start)
+    if space is None:
+        return None
+    verdict = _judge_run(text, space.end(), "authorization", final=final)
+    if isinstance(verdict, Hit) and not _OPAQUE.match(text, verdict.start, verdict.end):
+        return None
+    return verdict
+
+
+def _value(kind: str, text: str, start: int, end: int) -> Hit | None:
+    if end - start < _SHORTEST_VALUE or _PLACEHOLDER.match(text, start, end):
+        return None
+    if kind != "authorization" and _CODE.match(text, start, end):
+        return None
+    return Hit(kind, start, end)
+
+
+# --- names ----------------------------------------------------------------------------------
+
+_SECRET_NAME = re.compile(
+    rf"(?:.*[_.-])?(?:{'|'.join(word for word in KEYWORDS if word != 'bearer')})"
+    r"(?:[_-]?access)?(?:[_-]?key)?",
+    re.ASCII | re.IGNORECASE | re.DOTALL,
+)
+_LONGEST_NAME = 128
+
+
+def kind_of_name(name: str) -> str | None:
+    """What a field called `name` holds, if that is a secret: `db_password` → `password`."""
+    if len(name) > _LONGEST_NAME or not _SECRET_NAME.fullmatch(name):
+        return None
+    lower = name.lower()
+    return _kind(next(word for word in KEYWORDS if word in lower))
+
+
+def _kind(keyword: str) -> str:
+    if keyword.startswith(("pass", "pwd")):
+        return "password"
+    return "api_key" if "key" in keyword else keyword

@@ -1,0 +1,92 @@
+"""Finds the values of configured secrets, in the spellings in which they travel."""
+
+import json
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+SHORTEST_SECRET = 4
+"""Shorter values are left alone: replacing every `a` would destroy the text and hide nothing."""
+
+_UNSAFE_IN_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def marker(kind: str) -> str:
+    """What stands in place of a secret."""
+    return f"[redacted:{kind}]"
+
+
+class SecretValues:
+    """Secret values as a set of strings to look for.
+
+    A value is found as it is, without surrounding white space, JSON-escaped and URL-quoted. Base64
+    is left out: what it looks like depends on the bytes around it.
+    """
+
+    def __init__(self, secrets: Mapping[str, str], *, encoding: str | None = None) -> None:
+        """Take `kind -> value`; the kind is shown in place of the value.
+
+        With `encoding`, the text to be searched is bytes read as Latin-1, and the values are
+        looked for as they are in that encoding.
+        """
+        self._markers: dict[str, str] = {}
+        for kind, value in secrets.items():
+            shown = marker(_UNSAFE_IN_KIND.sub("_", kind))
+            if len(value.strip()) < SHORTEST_SECRET:
+                continue
+            for form in _spellings(value.strip()):
+                form = (
+                    form.encode(encoding, "surrogateescape").decode("latin-1") if encoding else form
+                )
+                self._markers.setdefault(form, shown)
+        self._forms = sorted(self._markers, key=len, reverse=True)
+        self._longest = len(self._forms[0]) if self._forms else 0
+        self._pattern = re.compile("|".join(map(re.escape, self._forms)))
+        self._first = re.compile("|".join(sorted({re.escape(form[0]) for form in self._forms})))
+
+    def replaced(self, text: str) -> str:
+        """`text` without the values; the same object if there are none in it."""
+        for form in self._forms:
+            if form in text:
+                return self._pattern.sub(self._marker_of, text)
+        return text
+
+    def settled(self, text: str) -> tuple[str, str]:
+        """Split `text`, whose continuation is unknown, into a part to show and the rest to hold.
+
+        The first is what no continuation can change, with the values replaced; the second is a
+        tail that may be the beginning of a value.
+        """
+        if not self._forms:
+            return text, ""
+        out: list[str] = []
+        done = 0
+        while True:
+            hold = self._open_tail(text, done)
+            found = self._pattern.search(text, done)
+            if found is None or found.start() >= hold:
+                out.append(text[done:hold])
+                return "".join(out), text[hold:]
+            out += text[done : found.start()], self._markers[found[0]]
+            done = found.end()
+
+    def _open_tail(self, text: str, start: int) -> int:
+        """Where the earliest unfinished value could begin; the end of `text` if nowhere."""
+        # The last `longest` characters: a tail as long as that is a whole value, not a beginning.
+        for found in self._first.finditer(text, max(start, len(text) - self._longest + 1)):
+            tail = text[found.start() :]
+            if any(len(form) > len(tail) and form.startswith(tail) for form in self._forms):
+                return found.start()
+        return len(text)
+
+    def _marker_of(self, found: re.Match[str]) -> str:
+        return self._markers[found[0]]
+
+
+def _spellings(value: str) -> set[str]:
+    return {
+        value,
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        quote(value, safe="", errors="replace"),
+    }

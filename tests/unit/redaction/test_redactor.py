@@ -1,0 +1,197 @@
+"""Secrets are removed wherever they stand; ordinary text passes as it is."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from agent_core.redaction.leads import KEY_LEAD, KEYWORDS, TOKEN_LEADS
+from agent_core.redaction.redactor import DEEPEST, Redactor
+
+KEY = "configured-value-1"
+REDACTOR = Redactor({"OPENAI_API_KEY": KEY})
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\ndef==\n-----END RSA PRIVATE KEY-----"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4"
+
+
+def test_a_configured_value_is_replaced_everywhere_by_its_kind() -> None:
+    assert REDACTOR.secrets_only(f"a{KEY}b {KEY}") == (
+        "a[redacted:OPENAI_API_KEY]b [redacted:OPENAI_API_KEY]"
+    )
+
+
+def test_a_value_is_found_in_json_and_in_a_url() -> None:
+    value = 'pa"ss\\wo rd\né'
+    redactor = Redactor({"KEY": value})
+    for text in (
+        json.dumps({"x": value}),
+        json.dumps({"x": value}, ensure_ascii=False),
+        f"https://x/?k={quote(value, safe='')}",
+        value,
+    ):
+        clean = redactor.secrets_only(text)
+        assert "[redacted:KEY]" in clean
+        assert "wo" not in clean
+
+
+def test_the_longest_of_several_values_is_taken() -> None:
+    redactor = Redactor({"SHORT": "abcd", "LONG": "abcdef"})
+    assert redactor.secrets_only("abcdef abcd") == "[redacted:LONG] [redacted:SHORT]"
+
+
+@pytest.mark.parametrize("value", ["", "   ", "abc", " ab "])
+def test_values_too_short_to_be_secret_are_ignored(value: str) -> None:
+    assert Redactor({"KEY": value}).text("abc   ab c") == "abc   ab c"
+
+
+def test_a_kind_cannot_break_the_marker() -> None:
+    assert Redactor({"a] b\n": "secret-value"}).secrets_only("secret-value") == "[redacted:a_b_]"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("use sk-proj-abcDEF123_456-x now", "sk-proj-abcDEF123_456-x"),
+        ("sk-abcdefghijklmnop", "sk-abcdefghijklmnop"),
+        ("(sk-ant-api03-xyz123)", "sk-ant-api03-xyz123"),
+        ("sk_live_4eC39HqLyjWDarjtT1", "4eC39HqLyjWDarjtT1"),
+        ("ghp_0123456789abcdefABCDEF0123456789abcd", "ghp_0123456789"),
+        ("github_pat_11ABCDEFG0abcdefghij_x", "github_pat_11ABC"),
+        ("gho_0123456789abcdefABCD", "gho_0123456789"),
+        ("glpat-abcdefghij0123456789", "glpat-abcdefghij"),
+        ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
+        ("xoxb-123456789012-abcdefghij", "xoxb-123456789012"),
+        ("AIzaSyA-1234567890abcdefghijklmnopqrstu", "AIzaSyA"),
+        ("hf_abcdefghijABCDEFGHIJ", "hf_abcdefghij"),
+        (f"jwt {JWT}.", JWT),
+        (f"key:\n{PEM}\nend", "MIIabc"),
+        ("-----BEGIN PRIVATE KEY-----\\nMIIabc\\n-----END PRIVATE KEY-----", "MIIabc"),
+        (
+            (
+                "-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: GnuPG (x)\n\nlQOY\n"
+                "-----END PGP PRIVATE KEY BLOCK-----"
+            ),
+            "lQOY",
+        ),
+        ("-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQ\n" * 3 + "…", "MIIEv"),
+        ("password=hunter2", "hunter2"),
+        ("DB_PASSWORD=hunter2\n", "hunter2"),
+        ("password: hunter2", "hunter2"),
+        ("passwd = 'hunter two'", "hunter two"),
+        ('{"password": "hunter2"}', "hunter2"),
+        ('{"client_secret":"a\\"b-hunter2"}', "hunter2"),
+        ('{\\"password\\": \\"hunter2\\"}', "hunter2"),
+        ("?token=abc123&x=1", "abc123"),
+        ("access_token: abc123", "abc123"),
+        ('config["api_key"] = "abcdef"', "abcdef"),
+        ("aws_secret_access_key = abc/def+123", "abc/def"),
+        ("API-Key: abcdef", "abcdef"),
+        ("x-api-key:abcdef", "abcdef"),
+        ("Authorization: Bearer abc.def", "abc.def"),
+        ("authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ('-H "Authorization: token abc123"', "abc123"),
+        ('"Authorization": "Bearer abcdef"', "abcdef"),
+        ("Bearer abcdefghijklmnop1", "abcdefghijklmnop1"),
+        ("token=" + "x" * 5000, "xxx"),
+        ('secret="' + "x y" * 5000 + '"', "x y"),
+        ("密码 password=hunter2 密码", "hunter2"),
+        ("PASSWORD=hunter2 İİİ", "hunter2"),
+    ],
+)
+def test_what_looks_like_a_secret_is_replaced(text: str, secret: str) -> None:
+    clean = REDACTOR.text(text)
+    assert secret in text
+    assert secret not in clean
+    assert "[redacted:" in clean
+    assert REDACTOR.secrets_only(text) is text
+    assert REDACTOR.text(clean) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ask-me-anything about task-force-one and disk-1234567890",
+        "the sk-circle class",
+        "max_tokens: 4096, input_tokens=12, tokenizer: bpe-large",
+        "if token == expected: pass",
+        "token = secrets.token_hex(8)",
+        "token = tokens[0]",
+        "def login(password: str, token: None) -> bool:",
+        "password = args.password",
+        "export TOKEN=$GITHUB_TOKEN",
+        "api_key: ${OPENAI_KEY}",
+        "password=<your password>",
+        "std::token::next",
+        "a bearer token; Bearer authentication",
+        "`-----BEGIN PRIVATE KEY-----` begins a key. It is long.",
+        "-----BEGIN CERTIFICATE-----\nMIIabc\n-----END CERTIFICATE-----",
+        "eyJust a word.",
+        "token:",
+        "the password",
+        'password: ""',
+    ],
+)
+def test_ordinary_text_is_returned_as_the_same_object(text: str) -> None:
+    assert REDACTOR.text(text) is text or REDACTOR.text(text) == text
+
+
+def test_what_surrounds_a_secret_is_kept() -> None:
+    assert REDACTOR.text('curl -H "Authorization: Bearer abc" x') == (
+        'curl -H "Authorization: Bearer [redacted:authorization]" x'
+    )
+    assert REDACTOR.text("a password=b1c2&d=e") == "a password=[redacted:password]&d=e"
+    assert REDACTOR.text(f"a\n{PEM}\nb") == "a\n[redacted:private_key]\nb"
+
+
+def test_a_payload_without_secrets_is_the_same_object() -> None:
+    payload: dict[str, Any] = {"a": ["b", {"c": 1.5}], "n": None, "t": ("x",)}
+    assert REDACTOR.payload(payload) is payload
+
+
+def test_strings_keys_and_named_fields_of_a_payload_are_redacted() -> None:
+    payload = {
+        KEY: [f"x {KEY}", {"db_password": "swordfish", "password": 5, "tokens": "none"}],
+        "headers": {"Authorization": "Bearer x", "X-Api-Key": "y", "token": ""},
+    }
+    assert REDACTOR.payload(payload) == {
+        "[redacted:OPENAI_API_KEY]": [
+            "x [redacted:OPENAI_API_KEY]",
+            {"db_password": "[redacted:password]", "password": 5, "tokens": "none"},
+        ],
+        "headers": {
+            "Authorization": "[redacted:authorization]",
+            "X-Api-Key": "[redacted:api_key]",
+            "token": "",
+        },
+    }
+    assert payload["headers"] == {"Authorization": "Bearer x", "X-Api-Key": "y", "token": ""}
+
+
+def test_the_weaker_payload_keeps_shapes_but_no_configured_value() -> None:
+    assert REDACTOR.payload_secrets_only({"password": "swordfish", "k": KEY}) == {
+        "password": "swordfish",
+        "k": "[redacted:OPENAI_API_KEY]",
+    }
+
+
+def test_a_payload_nested_beyond_reason_ends_in_a_marker() -> None:
+    deep: Any = KEY
+    for _ in range(DEEPEST + 500):
+        deep = [deep]
+    for redacted in (REDACTOR.payload(deep), REDACTOR.payload_secrets_only(deep)):
+        assert KEY not in str(redacted)
+        assert "[redacted:nesting]" in str(redacted)
+
+
+def test_bytes_that_are_no_secret_are_kept_bit_for_bit() -> None:
+    every_byte = bytes(range(256)) * 3
+    assert REDACTOR.raw(every_byte) == every_byte
+    redactor = Redactor({"KEY": "geheim-ä-ö"})
+    data = b"\xff\x00 " + "geheim-ä-ö".encode() + b" password=hunter2 \x80"
+    assert redactor.raw(data) == b"\xff\x00 [redacted:KEY] password=[redacted:password] \x80"
+
+
+def test_no_lead_contains_another() -> None:
+    leads = [*TOKEN_LEADS, KEY_LEAD, *KEYWORDS]
+    assert not [(a, b) for a in leads for b in leads if a != b and a.lower() in b.lower()]

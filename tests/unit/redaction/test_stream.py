@@ -1,0 +1,137 @@
+"""A live text is redacted as the whole text would be, wherever it is cut, and hardly waits."""
+
+import time
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from agent_core.redaction.leads import KEY_LEAD, KEYWORDS, TOKEN_LEADS
+from agent_core.redaction.redactor import Redactor
+
+REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
+
+PIECES = st.sampled_from(
+    [
+        *TOKEN_LEADS,
+        KEY_LEAD,
+        *KEYWORDS,
+        *("RSA PRIVATE KEY-----", "PGP PRIVATE KEY BLOCK-----", "-----END ", "PRIVATE KEY-----"),
+        *("abc", "abcabcabd", "toktoken=", "A1b2C3d4E5", "x" * 40, "0" * 70, "_access_key", "key"),
+        *(":", "=", " ", "\t", "\n", '"', "'", "`", "\\", '\\"', ".", "-", "_", "(", "[", "<", "]"),
+        *("Bearer ", "Basic ", "word ", "é", "İ", "\u212a", "\udc80", "\0", ": ", " = ", "=="),
+        "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n",
+    ]
+)
+
+
+@st.composite
+def cut_texts(draw: st.DrawFn) -> list[str]:
+    """A text full of secrets and near-secrets, cut anywhere, also inside them."""
+    text = "".join(draw(st.lists(PIECES | st.text(max_size=3), max_size=14)))
+    cuts = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def streamed(pieces: list[str]) -> str:
+    stream = REDACTOR.stream()
+    return "".join([*map(stream.feed, pieces), stream.finish()])
+
+
+@given(cut_texts())
+@settings(max_examples=600, deadline=None)
+@example(["password", "=hunter2"])
+@example(["abcabcab", "cd"])
+@example(['secret="a\\', '"b" c'])
+def test_any_cut_gives_the_redaction_of_the_whole(pieces: list[str]) -> None:
+    assert streamed(pieces) == REDACTOR.text("".join(pieces))
+
+
+@given(cut_texts())
+@settings(max_examples=200, deadline=None)
+def test_one_character_at_a_time_gives_the_redaction_of_the_whole(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert streamed(list(text)) == REDACTOR.text(text)
+
+
+@given(cut_texts())
+@settings(max_examples=200, deadline=None)
+def test_bytes_are_redacted_alike_for_any_cut(pieces: list[str]) -> None:
+    data = "".join(pieces).encode(errors="surrogatepass")
+    stream = REDACTOR.raw_stream()
+    cut = len(pieces[0])
+    assert stream.feed(data[:cut]) + stream.feed(data[cut:]) + stream.finish() == REDACTOR.raw(data)
+
+
+def test_ordinary_words_are_shown_at_once() -> None:
+    stream = REDACTOR.stream()
+    words = ["The", "answer", "is", "quite", "long,", "and", "one", "more", "word:", "done."]
+    behind = 0
+    text = shown = ""
+    for word in words:
+        text += word + " "
+        shown += stream.feed(word + " ")
+        behind = max(behind, len(text) - len(shown))
+    assert behind == 0
+
+
+def test_the_beginning_of_a_secret_waits_and_nothing_else_does() -> None:
+    stream = REDACTOR.stream()
+    assert stream.feed("see abcab") == "see "
+    assert stream.feed("!") == "abcab!"
+    assert stream.feed(" password") == " "
+    assert stream.feed("s are short") == "passwords are short"
+    assert stream.finish() == ""
+
+
+def test_a_secret_without_end_is_not_kept_in_memory() -> None:
+    stream = REDACTOR.stream()
+    out = stream.feed("password=") + "".join(stream.feed("x" * 1000) for _ in range(1000))
+    assert out == "password=[redacted:password]"
+    assert len(stream._shapes._text) < 10
+    assert stream.feed(" end") == " end"
+
+
+def test_what_only_looks_unfinished_is_released_after_a_bounded_stretch() -> None:
+    for beginning in ("eyJ", "-----BEGIN PRIVATE KEY-----", 'token="', "token: ", "secret_"):
+        stream = REDACTOR.stream()
+        stream.feed(beginning)
+        for _ in range(300):
+            stream.feed("a b+" * 25)
+        assert len(stream._shapes._text) + len(stream._held) < 20_000
+
+
+HOSTILE = {
+    "pairs": "password=" * 110_000,
+    "calls": "token:(token:(" * 70_000,
+    "quotes": 'token="' * 140_000,
+    "escapes": 'token="' + '\\"' * 500_000,
+    "spaces": "password" + " " * 1_000_000 + "=",
+    "leads": "-sk-" * 250_000,
+    "web tokens": " eyJaaaaaaaa" * 90_000,
+    "one web token": "eyJ" + "a" * 1_000_000,
+    "key headers": "-----BEGIN PRIVATE KEY-----" * 38_000,
+    "half headers": "-----BEGIN " * 90_000,
+    "key bodies": ("-----BEGIN PRIVATE KEY-----\n" + "a b " * 2000) * 120,
+    "bearers": "bearer " * 140_000,
+    "dashes": "-" * 1_000_000,
+    "names": "secret-access-key" * 60_000,
+    "values": "abcabcab" * 125_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_megabyte_takes_linear_time(name: str) -> None:
+    text = HOSTILE[name]
+    start = time.perf_counter()
+    whole = REDACTOR.text(text)
+    stream = REDACTOR.stream()
+    pieces = [stream.feed(text[at : at + 4099]) for at in range(0, len(text), 4099)]
+    assert "".join([*pieces, stream.finish()]) == whole
+    assert time.perf_counter() - start < 8
+
+
+def test_ordinary_text_costs_microseconds() -> None:
+    text = "the quick brown fox jumps over a lazy dog and sees: nothing, at all-or so " * 13_000
+    start = time.perf_counter()
+    assert REDACTOR.text(text) is text
+    assert time.perf_counter() - start < 0.5

@@ -79,7 +79,7 @@ def test_the_beginning_of_a_secret_waits_and_nothing_else_does() -> None:
     assert stream.feed("see abcab") == "see "
     assert stream.feed("!") == "abcab!"
     assert stream.feed(" password") == " "
-    assert stream.feed("s are short") == "passwords are short"
+    assert stream.feed("s are good!") == "passwords are good!"
     assert stream.finish() == ""
 
 

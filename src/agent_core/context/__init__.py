@@ -10,6 +10,7 @@ from agent_core.context.blocks import (
 )
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Built, Composer, TaskBoardSource
+from agent_core.context.rebuild import rebuild_requests
 from agent_core.context.report import ContextBuildReport
 from agent_core.context.tokens import TokenScale, estimate_blocks, estimate_text, estimate_tools
 
@@ -25,6 +26,7 @@ __all__ = [
     "estimate_text",
     "estimate_tools",
     "memory_block",
+    "rebuild_requests",
     "runtime_block",
     "skills_block",
     "static_blocks",

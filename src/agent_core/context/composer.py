@@ -19,6 +19,7 @@ from agent_core.types import (
     Node,
     SystemBlock,
     ToolDefinition,
+    Usage,
 )
 
 TaskBoardSource = Callable[[int], str | None]
@@ -82,6 +83,7 @@ class Composer:
             ToolSegment(),
         )
         self._account = Account(previous)
+        self._estimated = 0
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
@@ -99,6 +101,7 @@ class Composer:
         trailing = [board_message(board)] if board else []
         trimmed = self._make_fit(trailing, may_drop=may_drop)
         use = self._use(trailing)
+        self._estimated = use.estimated
         request = ModelRequest(
             **parts.settings(use),
             system=parts.system.blocks,
@@ -107,6 +110,15 @@ class Composer:
         )
         report = self._account.report(parts, use=use, trimmed=trimmed, board=board)
         return Built(request, report)
+
+    def observe(self, usage: Usage) -> None:
+        """Learn from what the last built request really cost."""
+        self._scale.observe(self._parts.model.name, self._estimated, usage.input_tokens)
+
+    def refused(self) -> None:
+        """Learn that the provider found the last built request too long."""
+        window = self._parts.budget.window
+        self._scale.exceeded(self._parts.model.name, self._estimated, window)
 
     def _make_fit(self, trailing: Sequence[ModelMessage], *, may_drop: bool) -> Trimmed:
         history, use = self._parts.history, self._use(trailing)

@@ -13,7 +13,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 
-_HEAD_CHARS = 240
+_HEAD_CHARS = 160
 _ARTIFACT_KEYS = ("artifact_id", "stdout_artifact_id", "stderr_artifact_id")
 
 

@@ -208,7 +208,12 @@ def test_the_task_board_follows_the_history_and_is_no_part_of_it() -> None:
     talk = Talk()
     talk.user("go")
     boards = iter(["step 1 ready", "step 1 done", None])
-    made = composer(board=lambda _budget: next(boards))
+
+    def board(budget: int) -> str | None:
+        assert budget == 1024
+        return next(boards)
+
+    made = composer(board=board)
     first, second, third = (made.build(talk.path, TOOLS) for _ in range(3))
     assert texts(first.request)[-1] == "<task_board>\nstep 1 ready\n</task_board>"
     assert texts(second.request)[-1] == "<task_board>\nstep 1 done\n</task_board>"

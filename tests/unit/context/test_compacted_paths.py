@@ -1,0 +1,109 @@
+from agent_core.types import ModelRequest, NodeType, Role, TextBlock
+from unit.context.conversations import READ_FILE, Talk, composer
+
+TOOLS = (READ_FILE,)
+
+
+def texts(request: ModelRequest) -> list[str]:
+    return [b.text for m in request.messages for b in m.content if isinstance(b, TextBlock)]
+
+
+def test_the_summary_stands_before_the_kept_tail_and_what_follows() -> None:
+    talk = Talk()
+    talk.user("old")
+    talk.says("old answer")
+    kept = talk.user("kept")
+    talk.says("kept answer")
+    node = talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    talk.user("new")
+    built = composer().build(talk.path, TOOLS)
+    assert texts(built.request) == [
+        "<compaction_summary>\nwhat was\n</compaction_summary>",
+        "kept",
+        "kept answer",
+        "new",
+    ]
+    assert built.report.compaction_node_id == node.node_id
+    assert built.report.excluded_node_ids == ["node_0", "node_1"]
+
+
+def test_a_compaction_in_the_middle_of_a_run_changes_the_history() -> None:
+    talk = Talk()
+    made = composer()
+    talk.user("old")
+    talk.says("answer")
+    kept = talk.user("now")
+    made.build(talk.path, TOOLS)
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    built = made.build(talk.path, TOOLS)
+    assert texts(built.request)[1:] == ["now"]
+    assert built.report.changed_segment == "history"
+    assert built.report.excluded_node_ids == ["node_0", "node_1"]
+
+
+def test_the_last_valid_compaction_is_used() -> None:
+    talk = Talk()
+    talk.user("one")
+    two = talk.user("two")
+    first = talk.inner(NodeType.COMPACTION, "sum of one", first_kept_node_id=two.node_id)
+    talk.inner(NodeType.COMPACTION, "", first_kept_node_id=two.node_id)
+    talk.inner(NodeType.COMPACTION, "of another path", first_kept_node_id="node_elsewhere")
+    talk.user("three")
+    built = composer().build(talk.path, TOOLS)
+    assert built.report.compaction_node_id == first.node_id
+    assert texts(built.request) == [
+        "<compaction_summary>\nsum of one\n</compaction_summary>",
+        "two",
+        "three",
+    ]
+
+
+def test_a_tail_never_begins_with_the_result_of_a_summarised_call() -> None:
+    talk = Talk()
+    talk.user("go")
+    talk.calls("a", "b")
+    talk.result("a")
+    kept = talk.result("b")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    roles = [m.role for m in composer().build(talk.path, TOOLS).request.messages]
+    assert roles == [Role.USER, Role.ASSISTANT, Role.TOOL]
+
+
+def test_loaded_skills_memories_and_open_plans_are_attached_again() -> None:
+    talk = Talk()
+    talk.user("go")
+    talk.inner(NodeType.SKILL_CONTEXT, "old way", name="review")
+    talk.inner(NodeType.SKILL_CONTEXT, "new way", name="review")
+    talk.inner(NodeType.MEMORY_CONTEXT, "likes tea", ids=["mem_1"], categories=["user"])
+    talk.inner(NodeType.PLAN_INSTRUCTION, "plan it")
+    talk.inner(NodeType.SYSTEM_NOTE, "by the way")
+    kept = talk.user("now")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    assert texts(composer().build(talk.path, TOOLS).request)[1:] == [
+        '<skill name="review">\nnew way\n</skill>',
+        '<memory ids="mem_1" categories="user">\nlikes tea\n</memory>',
+        "<plan_instruction>\nplan it\n</plan_instruction>",
+        "now",
+    ]
+
+
+def test_what_is_attached_again_is_bounded() -> None:
+    talk = Talk()
+    talk.user("go")
+    for number in range(20):
+        talk.inner(NodeType.SKILL_CONTEXT, "x" * 2000, name=f"skill_{number}")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=None)
+    request = composer(window=8192).build(talk.path, TOOLS).request
+    names = [text.partition(">")[0] for text in texts(request)[1:]]
+    assert names == ['<skill name="skill_18"', '<skill name="skill_19"']
+
+
+def test_instruction_files_stay_system_blocks_over_a_compaction() -> None:
+    talk = Talk()
+    talk.user("go")
+    talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="CLAUDE.md", hash="h1")
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=None)
+    request = composer().build(talk.path, TOOLS).request
+    (block,) = [block for block in request.system if block.dynamic]
+    assert block.content == '<instructions path="CLAUDE.md">\nUse tabs.\n</instructions>'
+    assert len(request.messages) == 1

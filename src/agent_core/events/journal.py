@@ -1,7 +1,7 @@
 """The only writer of a run's history: nodes and events together, stored first, then shown."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from agent_core.events.history import HistoryStore
@@ -62,6 +62,7 @@ class Journal:
     next one: words that belong together share a transaction, and none waits for long.
     Cancelling a `commit` never splits or loses a write.
 
+    `estimate` says what content will cost in a request, in tokens.
     `session_owner` is the runtime that holds the session, for the journal of a root agent: its
     nodes are where the session's next message continues. Other agents leave that alone.
     """
@@ -73,6 +74,7 @@ class Journal:
         store: HistoryStore,
         stream: EventStream,
         scrubber: Scrubber,
+        estimate: Callable[[Sequence[ContentBlock]], int],
         path: Iterable[Node] = (),
         session_owner: str | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class Journal:
         self._store = store
         self._stream = stream
         self._scrubber = scrubber
+        self._estimate = estimate
         self._owner = session_owner
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
@@ -105,6 +108,7 @@ class Journal:
         tool_call_id: str | None = None,
     ) -> Node:
         """Hang the draft under the last node, and announce it."""
+        content = self._scrubber.content(draft.content)
         node = Node(
             node_id=new_id("node"),
             session_id=self.run.session_id,
@@ -114,9 +118,9 @@ class Journal:
             run_id=self.run.run_id,
             role=draft.role,
             node_type=draft.node_type,
-            content=self._scrubber.content(draft.content),
+            content=content,
             metadata=dict(draft.metadata),
-            token_count=draft.token_count,
+            token_count=draft.token_count or self._estimate(content),
             created_at=utc_now(),
         )
         self.path.append(node)

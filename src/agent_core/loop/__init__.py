@@ -5,20 +5,25 @@ from agent_core.loop.context import (
     Compactor,
     ContextSource,
     Guard,
+    History,
     RunContext,
     RunLimits,
 )
-from agent_core.loop.outcome import Outcome, error_payload, settle
-from agent_core.loop.run import run_agent
+from agent_core.loop.outcome import Outcome, Tally, error_payload, settle
+from agent_core.loop.run import conclude, converse, run_agent
 
 __all__ = [
     "BuiltRequest",
     "Compactor",
     "ContextSource",
     "Guard",
+    "History",
     "Outcome",
     "RunContext",
     "RunLimits",
+    "Tally",
+    "conclude",
+    "converse",
     "error_payload",
     "run_agent",
     "settle",

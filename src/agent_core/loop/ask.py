@@ -54,7 +54,7 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
     except ProviderError as error:
         if error.code is not ErrorCode.PROMPT_TOO_LONG:
             raise
-        completed = await ask(ctx, await recover(ctx, error))
+        completed = await ask(ctx, await recover(ctx, request, error))
     return _write_down(ctx, completed, tally, duration_ms=round((perf_counter() - started) * 1e3))
 
 
@@ -123,6 +123,7 @@ def _write_down(
     calls, content = _with_unique_ids(completed, tally.call_ids)
     usage = completed.usage
     tally.usage = tally.usage.plus(usage)
+    ctx.composer.observe(usage)
     ctx.journal.note(
         EventType.MODEL_COMPLETED,
         {

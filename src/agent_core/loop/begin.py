@@ -2,7 +2,7 @@
 
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import Tally
-from agent_core.types import Draft, EventType
+from agent_core.types import Draft, EventType, TextBlock
 
 
 async def begin(ctx: RunContext, prompt: Draft, tally: Tally) -> None:
@@ -10,5 +10,11 @@ async def begin(ctx: RunContext, prompt: Draft, tally: Tally) -> None:
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     await ctx.history.resume(ctx.journal)
     tally.call_ids |= {call.tool_call_id for node in ctx.journal.path for call in node.calls}
-    await ctx.hooks.run_started(prompt)
+    await ctx.hooks.session_start()
+    await ctx.hooks.user_prompt(text_of(prompt))
     ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
+
+
+def text_of(draft: Draft) -> str:
+    """What a draft says in words."""
+    return "".join(block.text for block in draft.content if isinstance(block, TextBlock))

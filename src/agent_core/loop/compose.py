@@ -17,15 +17,17 @@ async def compose(ctx: RunContext) -> ModelRequest:
     return _announced(ctx, built)
 
 
-async def recover(ctx: RunContext, error: ProviderError) -> ModelRequest:
+async def recover(ctx: RunContext, refused: ModelRequest, error: ProviderError) -> ModelRequest:
     """Build a shorter request, after the provider has refused one as too long.
 
     Raises:
-        ProviderError: `error`, if nothing could be made shorter.
+        ProviderError: `error`, if nothing can be made shorter.
     """
-    before = len(ctx.journal.path)
-    built = await _shorter(ctx)
-    if len(ctx.journal.path) == before:
+    ctx.composer.refused()
+    built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions)
+    if built.over_budget:
+        built = await _shorter(ctx)
+    if built.request.messages == refused.messages:
         raise error
     return _announced(ctx, built)
 

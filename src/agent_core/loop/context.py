@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agent_core.events import Journal
-from agent_core.hooks import Hooks
-from agent_core.providers import ProviderAdapter
-from agent_core.tools import ArtifactWriter, Tool, Toolbox, ToolOutput, ToolReturn
+from agent_core.providers.base import ProviderAdapter
+from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Access,
     ModelRequest,
@@ -16,6 +16,8 @@ from agent_core.types import (
     RunIdentity,
     ToolCall,
     ToolDefinition,
+    ToolResult,
+    Usage,
 )
 
 
@@ -42,6 +44,14 @@ class ContextSource(Protocol):
         `may_drop` allows leaving out the oldest whole exchanges; without it a path that does not
         fit comes back `over_budget`, so that the caller can compact it first.
         """
+        ...
+
+    def observe(self, usage: Usage) -> None:
+        """Learn from what the last built request really cost."""
+        ...
+
+    def refused(self) -> None:
+        """Learn that the provider found the last built request too long."""
         ...
 
 
@@ -84,21 +94,31 @@ class Guard(Protocol):
         ...
 
 
-class Results(Protocol):
-    """What becomes of a tool's return value."""
+class Hooks(Protocol):
+    """The user's own commands, at fixed points of a run. They may refuse; they never rewrite."""
 
-    def writer(self, run: RunIdentity, call: ToolCall) -> ArtifactWriter:
-        """Where this call may keep files."""
+    async def session_start(self) -> None:
+        """The session has its first run in this process."""
         ...
 
-    async def keep(
-        self, returned: ToolReturn | ToolOutput, run: RunIdentity, call: ToolCall, *, tool: Tool
-    ) -> ToolOutput:
-        """Wrap it, clean it, and move what is too large for a message into an artifact.
+    async def user_prompt(self, text: str) -> None:
+        """The user has said this."""
+        ...
+
+    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
+        """A call is about to be made.
 
         Raises:
-            StorageError: the artifact could not be stored.
+            PermissionDeniedError: a hook said no; `details.hook_summary` says which and why.
         """
+        ...
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """A call has been answered, and the answer is stored."""
+        ...
+
+    async def before_stop(self) -> str | None:
+        """Return a reason to go on, or None to let the run end."""
         ...
 
 
@@ -124,6 +144,6 @@ class RunContext:
     toolbox: Toolbox
     guard: Guard
     hooks: Hooks
-    results: Results
+    results: ResultKeeper
     project_dir: Path
     limits: RunLimits = RunLimits()

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.events import Journal
 from agent_core.loop.ask import Reply, take_turn
 from agent_core.loop.begin import begin
 from agent_core.loop.context import RunContext
@@ -18,27 +20,35 @@ logger = logging.getLogger(__name__)
 async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
     """Run to the end and settle: whatever happens, one outcome and one closing event.
 
-    This is the only place where an exception decides the fate of a run. `on_end` is told the
-    outcome before the closing event goes out, so that nobody sees the one without the other.
-
     Raises:
         asyncio.CancelledError: the run was cancelled; it has been settled as such.
     """
+    return await conclude(ctx.journal, lambda tally: converse(ctx, prompt, tally), on_end=on_end)
+
+
+async def conclude(
+    journal: Journal, work: Callable[[Tally], Awaitable[object]], *, on_end: OnEnd
+) -> Outcome:
+    """Do a run's work and write down how it ended.
+
+    This is the only place where an exception decides the fate of a run. `on_end` is told the
+    outcome before the closing event goes out, so that nobody sees the one without the other.
+    """
     tally = Tally()
     try:
-        await converse(ctx, prompt, tally)
+        await work(tally)
     except asyncio.CancelledError:
-        await settle(ctx.journal, tally.cancelled(ctx.journal.path), on_end)
+        await settle(journal, tally.cancelled(journal.path), on_end)
         raise
     except AgentCoreError as error:
         outcome = tally.failed(error)
     except Exception as error:
-        logger.exception("run %s hit a bug", ctx.run.run_id)
+        logger.exception("run %s hit a bug", journal.run.run_id)
         message = f"internal error ({type(error).__name__}); the log has the details"
         outcome = tally.failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
     else:
         outcome = tally.completed()
-    return await settle(ctx.journal, outcome, on_end)
+    return await settle(journal, outcome, on_end)
 
 
 async def converse(ctx: RunContext, prompt: Draft, tally: Tally) -> Reply:

@@ -1,15 +1,18 @@
 """One turn's tool calls: readers together, writers alone, and every call is answered."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import groupby
 from time import perf_counter
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
-from agent_core.tools import Lane, ToolContext, ToolOutput, arguments_hash, summary_of
+from agent_core.tools.base import Lane, ToolContext
+from agent_core.tools.limits import Kept
 from agent_core.types import (
     Draft,
     ErrorPayload,
@@ -33,57 +36,55 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
         asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
     """
     waiting = list(calls)
+    adds: list[Draft] = []
     try:
         for lane, batch in _batches(ctx, calls):
-            results = await _side_by_side(ctx, batch)
+            done = await _side_by_side(ctx, batch)
             del waiting[: len(batch)]
-            if lane is Lane.WRITE and results[0].is_error:
+            adds.extend(draft for kept in done for draft in kept.adds)
+            if lane is Lane.WRITE and done[0].result.is_error:
                 break  # the later calls were planned for a world that isn't there
-        for call in waiting:
-            _answer(ctx, call, _not_run(call))
     except asyncio.CancelledError:
         for call in _unanswered(ctx, waiting):
             _answer(ctx, call, _aborted(call, "the run was cancelled before this call began"))
         raise
+    for call in waiting:
+        _answer(ctx, call, _not_run(call))
+    for draft in adds:
+        ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
 
-async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[ToolResult]:
+async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[Kept]:
     if len(batch) == 1:
         return [await run_tool(ctx, batch[0])]
     done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
-    results: list[ToolResult] = []
     for result in done:
         if isinstance(result, BaseException):
             raise result  # cancelled, or the journal cannot write: both end the run
-        results.append(result)
-    return results
+    return [result for result in done if isinstance(result, Kept)]
 
 
-async def run_tool(ctx: RunContext, call: ToolCall) -> ToolResult:
+async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
     """Run one call and write its answer down. A failure is something the model reads."""
     started = perf_counter()
-    adds: Sequence[Draft] = ()
     try:
-        output = await _perform(ctx, call)
-        result, adds = output.result, output.adds
+        kept = await _perform(ctx, call)
     except asyncio.CancelledError:
         result = _aborted(call, "the run was cancelled while this call ran")
         _answer(ctx, call, result, duration_ms=_since(started))
         raise
     except AgentCoreError as error:
-        result = _failed(call, error_payload(error))
+        kept = Kept(_failed(call, error_payload(error)))
     except Exception as error:
         logger.exception("tool %s broke", call.name)
         message = f"{call.name} broke: {type(error).__name__}: {error}"
-        result = _failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message)))
-    _answer(ctx, call, result, duration_ms=_since(started))
-    for draft in adds:
-        ctx.journal.add(draft, EventType.MESSAGE_CREATED, tool_call_id=call.tool_call_id)
-    await ctx.hooks.after_tool(call, result)
-    return result
+        kept = Kept(_failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message))))
+    _answer(ctx, call, kept.result, duration_ms=_since(started))
+    await ctx.hooks.after_tool(call, kept.result)
+    return kept
 
 
-async def _perform(ctx: RunContext, call: ToolCall) -> ToolOutput:
+async def _perform(ctx: RunContext, call: ToolCall) -> Kept:
     tool, arguments = ctx.toolbox.resolve(call)
     await ctx.hooks.before_tool(call, tool.definition)
     action = await tool.prepare(arguments, _facts(ctx, call))
@@ -92,8 +93,8 @@ async def _perform(ctx: RunContext, call: ToolCall) -> ToolOutput:
         EventType.TOOL_STARTED,
         {
             "tool_name": call.name,
-            "arguments_hash": arguments_hash(call),
-            "summary": summary_of(call, action.access),
+            "arguments_hash": _arguments_hash(call),
+            "summary": action.access.summary,
         },
         tool_call_id=call.tool_call_id,
     )
@@ -154,7 +155,11 @@ _FLAGS = ("partial", "aborted", "abort_reason", "reason")
 def _batches(
     ctx: RunContext, calls: Iterable[ToolCall]
 ) -> Iterator[tuple[Lane, list[ToolCall]]]:
-    for lane, group in groupby(calls, ctx.toolbox.lane):
+    def lane_of(call: ToolCall) -> Lane:
+        tool = ctx.toolbox.get(call.name)
+        return tool.lane if tool else Lane.READ
+
+    for lane, group in groupby(calls, lane_of):
         if lane in {Lane.READ, Lane.AGENT}:
             yield lane, list(group)
         else:
@@ -191,6 +196,12 @@ def _aborted(call: ToolCall, message: str) -> ToolResult:
     return _failed(
         call, error_payload(error), aborted=True, partial=True, abort_reason="run_cancelled"
     )
+
+
+def _arguments_hash(call: ToolCall) -> str:
+    """Ties what was started to what was asked, without repeating it."""
+    canonical = json.dumps(call.arguments, sort_keys=True, separators=(",", ":"), default=str)
+    return sha256(canonical.encode(errors="surrogatepass")).hexdigest()
 
 
 def _since(started: float) -> int:

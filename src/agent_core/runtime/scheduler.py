@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from agent_core.events import EventStream, Journal
-from agent_core.loop import Outcome, settle
+from agent_core.loop import History, Outcome, settle
 from agent_core.types import (
     CancelResult,
     Draft,
@@ -31,6 +31,7 @@ class Run:
     prompt: Draft
     journal: Journal
     stream: EventStream
+    history: History
     status: RunStatus
     outcome: Outcome | None = None
     task: asyncio.Task[None] | None = None

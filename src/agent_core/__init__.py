@@ -1,0 +1,167 @@
+"""An async runtime for tool-using agents.
+
+    from agent_core import AgentRuntime
+
+    async with AgentRuntime(project_dir=".") as runtime:
+        handle = await runtime.start("What does this project do?")
+        async for event in handle.events():
+            print(event.event_type)
+        print(handle.result_text)
+
+Names are imported when they are first used, so that `import agent_core` itself costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_core.api import AgentRuntime, RunHandle
+    from agent_core.config.models import ModelConfig
+    from agent_core.errors import (
+        AgentCoreError,
+        ConfigError,
+        ErrorCode,
+        PermissionDeniedError,
+        ProviderError,
+        SchemaError,
+        StorageError,
+        TaskError,
+        ToolError,
+    )
+    from agent_core.providers.base import ProviderAdapter
+    from agent_core.providers.registry import ProviderRegistry
+    from agent_core.tools.base import ToolContext
+    from agent_core.tools.decorator import tool
+    from agent_core.tools.registry import ToolRegistry
+    from agent_core.types import (
+        AgentDefinition,
+        ArtifactRefBlock,
+        CancelResult,
+        CleanupResult,
+        ContentBlock,
+        DeleteSessionResult,
+        EndReason,
+        ErrorPayload,
+        EventType,
+        ImageBlock,
+        InspectResult,
+        JsonBlock,
+        ModelCompleted,
+        ModelEvent,
+        ModelFailed,
+        ModelMessage,
+        ModelReasoningDelta,
+        ModelRequest,
+        ModelRetry,
+        ModelStarted,
+        ModelTextDelta,
+        Node,
+        PermissionDecision,
+        PermissionRequest,
+        ReasoningBlock,
+        ReplayResult,
+        RunMode,
+        RunStatus,
+        RuntimeEvent,
+        SystemBlock,
+        TextBlock,
+        ToolCall,
+        ToolCallBlock,
+        ToolCallDelta,
+        ToolDefinition,
+        ToolResult,
+        ToolResultBlock,
+        Usage,
+        UserMessage,
+    )
+
+_HOMES = {
+    "AgentRuntime": "agent_core.api",
+    "RunHandle": "agent_core.api",
+    "ModelConfig": "agent_core.config.models",
+    "AgentCoreError": "agent_core.errors",
+    "ConfigError": "agent_core.errors",
+    "ErrorCode": "agent_core.errors",
+    "PermissionDeniedError": "agent_core.errors",
+    "ProviderError": "agent_core.errors",
+    "SchemaError": "agent_core.errors",
+    "StorageError": "agent_core.errors",
+    "TaskError": "agent_core.errors",
+    "ToolError": "agent_core.errors",
+    "ProviderAdapter": "agent_core.providers.base",
+    "ProviderRegistry": "agent_core.providers.registry",
+    "ToolContext": "agent_core.tools.base",
+    "tool": "agent_core.tools.decorator",
+    "ToolRegistry": "agent_core.tools.registry",
+}
+
+__all__ = [
+    "AgentCoreError",
+    "AgentDefinition",
+    "AgentRuntime",
+    "ArtifactRefBlock",
+    "CancelResult",
+    "CleanupResult",
+    "ConfigError",
+    "ContentBlock",
+    "DeleteSessionResult",
+    "EndReason",
+    "ErrorCode",
+    "ErrorPayload",
+    "EventType",
+    "ImageBlock",
+    "InspectResult",
+    "JsonBlock",
+    "ModelCompleted",
+    "ModelConfig",
+    "ModelEvent",
+    "ModelFailed",
+    "ModelMessage",
+    "ModelReasoningDelta",
+    "ModelRequest",
+    "ModelRetry",
+    "ModelStarted",
+    "ModelTextDelta",
+    "Node",
+    "PermissionDecision",
+    "PermissionDeniedError",
+    "PermissionRequest",
+    "ProviderAdapter",
+    "ProviderError",
+    "ProviderRegistry",
+    "ReasoningBlock",
+    "ReplayResult",
+    "RunHandle",
+    "RunMode",
+    "RunStatus",
+    "RuntimeEvent",
+    "SchemaError",
+    "StorageError",
+    "SystemBlock",
+    "TaskError",
+    "TextBlock",
+    "ToolCall",
+    "ToolCallBlock",
+    "ToolCallDelta",
+    "ToolContext",
+    "ToolDefinition",
+    "ToolError",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolResultBlock",
+    "Usage",
+    "UserMessage",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "agent_core.types")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,92 @@
+"""What a caller holds of a run: watch it, wait for it, cancel it."""
+
+from collections.abc import AsyncGenerator
+
+from agent_core.runtime import Run, Services
+from agent_core.types import (
+    CancelResult,
+    ErrorPayload,
+    InspectResult,
+    RunMode,
+    RunStatus,
+    RuntimeEvent,
+    Usage,
+)
+
+
+class RunHandle:
+    """One run. It goes on whether or not anybody watches."""
+
+    def __init__(self, run: Run, services: Services) -> None:
+        self._run = run
+        self._services = services
+
+    @property
+    def run_id(self) -> str:
+        return self._run.identity.run_id
+
+    @property
+    def session_id(self) -> str:
+        return self._run.identity.session_id
+
+    @property
+    def agent_id(self) -> str:
+        return self._run.identity.agent_id
+
+    @property
+    def mode(self) -> RunMode:
+        return self._run.identity.mode
+
+    @property
+    def status(self) -> RunStatus:
+        """Where the run is now."""
+        return self._run.status
+
+    @property
+    def error(self) -> ErrorPayload | None:
+        """Why the run failed; None while it runs and if it did not."""
+        return self._run.outcome.error if self._run.outcome else None
+
+    @property
+    def result_text(self) -> str | None:
+        """The final answer; None until the run has ended."""
+        return self._run.outcome.text if self._run.outcome else None
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all model calls of the run; zeros until it has ended."""
+        return self._run.outcome.usage if self._run.outcome else Usage()
+
+    def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
+        """What happens from now on, to the run's closing event; one consumer at a time.
+
+        Subscribing right after `start` misses nothing. A slow consumer slows the run down.
+
+        Raises:
+            RuntimeError: on the first step, if somebody reads this run's events already.
+        """
+        return self._run.stream.read(debug=debug)
+
+    async def wait(self) -> RunStatus:
+        """Return the final status, once the run has ended and its end is stored."""
+        await self._run.ended.wait()
+        return self._run.status
+
+    async def cancel(self) -> CancelResult:
+        """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
+
+        Harmless when repeated, or after the end.
+        """
+        return await self._services.scheduler.cancel(self._run)
+
+    async def inspect_child(
+        self, child_run_id: str, include_sensitive: bool = False
+    ) -> InspectResult:
+        """A child run from inside: its nodes, events, artifacts and the requests it made.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or not a child of this one.
+        """
+        return await self._services.replay.inspect(
+            child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
+        )

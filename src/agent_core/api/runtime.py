@@ -1,0 +1,277 @@
+"""`AgentRuntime`: everything a program needs to run agents, and nothing that runs without it."""
+
+import re
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agent_core.api.handles import RunHandle
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.permissions import PermissionCallback
+from agent_core.providers.base import ProviderFactory
+from agent_core.providers.registry import ProviderRegistry
+from agent_core.runtime import Parts, Services, open_services
+from agent_core.tools.base import Tool
+from agent_core.tools.handler import Handler
+from agent_core.tools.registry import ToolRegistry
+from agent_core.types import (
+    SESSION_ID_PATTERN,
+    CleanupResult,
+    DeleteSessionResult,
+    Draft,
+    Node,
+    ReplayResult,
+    Role,
+    RunMode,
+    SessionRecord,
+    TextBlock,
+    ToolDefinition,
+    UserMessage,
+    new_id,
+)
+
+
+class AgentRuntime:
+    """A runtime for one project: sessions, tools, permissions, history.
+
+    Use it as an async context manager, or call `close()` yourself. It belongs to one event loop;
+    several runtimes, also of different processes, may share a home.
+
+    Args:
+        project_dir: what the agents work on; a file means its folder. Default: the current folder.
+        config_path: a configuration file to use in place of `<home>/config.toml`.
+        home_dir: default `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
+        session_db_path: a database to use in place of the configured one.
+        permission_callback: asked before writes, commands and sensitive reads. Without one these
+            are refused.
+        provider_registry: providers beside the built-in ones.
+        tool_registry: tools beside the built-in ones.
+        debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
+    """
+
+    def __init__(  # noqa: PLR0913 - the public constructor
+        self,
+        project_dir: str | Path | None = None,
+        config_path: str | Path | None = None,
+        home_dir: str | Path | None = None,
+        session_db_path: str | Path | None = None,
+        permission_callback: PermissionCallback | None = None,
+        provider_registry: ProviderRegistry | None = None,
+        tool_registry: ToolRegistry | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._parts = Parts(
+            project_dir=project_dir,
+            config_path=config_path,
+            home_dir=home_dir,
+            session_db_path=session_db_path,
+            permission_callback=permission_callback,
+            providers=provider_registry or ProviderRegistry(),
+            tools=tool_registry or ToolRegistry(),
+            debug=debug,
+        )
+        self._opened: Services | None = None
+        self._exit_stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Read the configuration and open the session database.
+
+        Raises:
+            ConfigError: the home, the project or the configuration cannot be used.
+            StorageError: the database cannot be opened, or is from a newer version.
+        """
+        await self._services()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel what runs, and close providers, servers, storage and jobs. May be repeated."""
+        self._opened = None
+        await self._exit_stack.aclose()
+
+    async def start(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: RunMode | str = RunMode.NORMAL,
+    ) -> RunHandle:
+        """Start a run, or queue it behind the session's running one.
+
+        An error inside the run never escapes from here: the run ends `failed`, and the handle,
+        its row and the closing event say why.
+
+        Args:
+            message: what the user says.
+            session_id: the session to resume, or the id of a new one; `[A-Za-z0-9_-]{1,64}`.
+                Default: a new session.
+            mode: `normal`, or `orchestrator` to lead workers.
+
+        Raises:
+            AgentCoreError: `validation_error`: the message, session id or mode is malformed.
+            ConfigError: the configuration cannot be used for such a run; nothing is stored.
+            StorageError: `session_active`: another living process has the session.
+        """
+        draft = _draft(message)
+        chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
+        services = await self._services()
+        run = await services.start(draft, session_id=chosen, mode=_checked_mode(mode))
+        return RunHandle(run, services)
+
+    def register_provider(self, key: str, factory: ProviderFactory) -> None:
+        """Add a provider for `[model] provider = "<key>"`.
+
+        Raises:
+            ConfigError: the key is taken.
+        """
+        self._parts.providers.register(key, factory)
+
+    def register_tool(
+        self, definition: Tool | ToolDefinition, handler: Handler | None = None
+    ) -> None:
+        """Add a tool: one made with `@tool`, or a definition and its handler.
+
+        Raises:
+            ConfigError: `validation_error`: the name is taken, or there is no handler.
+        """
+        if isinstance(definition, Tool):
+            self._parts.tools.register(definition)
+        else:
+            self._parts.tools.register(definition, _required(handler, definition.name))
+
+    async def replay_session(
+        self,
+        session_id: str,
+        from_seq: int | None = None,
+        to_seq: int | None = None,
+        include_sensitive: bool = False,
+    ) -> ReplayResult:
+        """The session's timeline, `from_seq <= seq <= to_seq`, in pages of at most 1000 events.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        services = await self._services()
+        return await services.replay.session(
+            session_id, from_seq=from_seq, to_seq=to_seq, include_sensitive=include_sensitive
+        )
+
+    async def replay_run(self, run_id: str, include_sensitive: bool = False) -> ReplayResult:
+        """Everything of one run.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        services = await self._services()
+        return await services.replay.run(run_id, include_sensitive=include_sensitive)
+
+    async def get_node_path(self, node_id: str) -> list[Node]:
+        """The nodes from the root to this one.
+
+        Raises:
+            StorageError: `node_not_found`.
+        """
+        return await (await self._services()).store.path(node_id)
+
+    async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
+        """Let the session's next message continue from this node: a branch. Nothing is deleted.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`, `session_active`.
+            AgentCoreError: `validation_error`: the node is not one a user has seen.
+        """
+        return await (await self._services()).switch_node(session_id, node_id)
+
+    async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
+        """Sessions of this database, the most recently used first."""
+        return await (await self._services()).store.sessions(limit=limit, offset=offset)
+
+    async def delete_session(self, session_id: str) -> DeleteSessionResult:
+        """Delete a session's rows and artifacts; never memory, plans or Task logs.
+
+        Raises:
+            StorageError: `session_not_found`; `session_active` while a run is queued or running.
+        """
+        return await (await self._services()).delete_session(session_id)
+
+    async def delete_artifact(self, artifact_id: str) -> None:
+        """Delete one artifact, file and row.
+
+        Raises:
+            StorageError: `artifact_not_found`, or the file cannot be deleted.
+        """
+        await (await self._services()).artifacts.delete(artifact_id)
+
+    async def cleanup_artifacts(
+        self,
+        session_id: str | None = None,
+        dry_run: bool = True,
+        include_all: bool = False,
+        older_than: datetime | None = None,
+        max_bytes: int | None = None,
+    ) -> CleanupResult:
+        """Find, and unless `dry_run` delete, artifacts kept for debugging (or all of them).
+
+        Args:
+            session_id: only this session's.
+            dry_run: only say what would go.
+            include_all: not only raw traffic, debug files and tracebacks.
+            older_than: only those last changed before; an aware time.
+            max_bytes: the oldest go until the rest fits.
+
+        Raises:
+            AgentCoreError: `validation_error`: `older_than` is naive, `max_bytes` negative.
+        """
+        services = await self._services()
+        return await services.artifacts.cleanup(
+            session_id=session_id,
+            dry_run=dry_run,
+            include_all=include_all,
+            older_than=older_than,
+            max_bytes=max_bytes,
+        )
+
+    async def _services(self) -> Services:
+        if self._opened is None:
+            self._opened = await self._exit_stack.enter_async_context(open_services(self._parts))
+        return self._opened
+
+
+def _required(handler: Handler | None, name: str) -> Handler:
+    if handler is None:
+        message = f"the tool {name} has a definition but no handler"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return handler
+
+
+def _draft(message: str | UserMessage) -> Draft:
+    if isinstance(message, str):
+        return Draft(Role.USER, [TextBlock(text=message)])
+    content = message.content
+    blocks = [TextBlock(text=content)] if isinstance(content, str) else content
+    return Draft(Role.USER, blocks, metadata=message.metadata)
+
+
+def _checked_session_id(session_id: str) -> str:
+    if re.fullmatch(SESSION_ID_PATTERN, session_id):
+        return session_id
+    message = f"the session id {session_id!r} is not one: use 1 to 64 letters, digits, _ or -"
+    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _checked_mode(mode: RunMode | str) -> RunMode:
+    try:
+        return RunMode(mode)
+    except ValueError:
+        known = ", ".join(RunMode)
+        message = f"there is no mode {mode!r}; there are: {known}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None

@@ -1,0 +1,41 @@
+"""The models a runtime talks to: one adapter for each configuration, shared by all runs."""
+
+from agent_core.config.models import Config, ModelConfig
+from agent_core.config.profiles import Profile, resolve_model
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.registry import ProviderRegistry
+
+
+class Models:
+    """Resolves model configurations and keeps their adapters, with their connections, open."""
+
+    def __init__(self, registry: ProviderRegistry, config: Config) -> None:
+        self._registry = registry
+        self._config = config
+        self._resolved: dict[tuple[str, ...], ModelConfig] = {}
+        self._adapters: dict[str, ProviderAdapter] = {}
+
+    def resolve(self, *profiles: Profile) -> ModelConfig:
+        """The base model with these profiles laid over it.
+
+        Raises:
+            ConfigError: a profile has an unknown name, or does not fit.
+        """
+        return resolve_model(self._config, *profiles)
+
+    def adapter(self, model: ModelConfig) -> ProviderAdapter:
+        """The adapter for a resolved model; made once.
+
+        Raises:
+            ConfigError: nobody registered its provider, or the configuration does not suit it.
+        """
+        key = model.model_dump_json()
+        if key not in self._adapters:
+            self._adapters[key] = self._registry.create(model)
+        return self._adapters[key]
+
+    async def close(self) -> None:
+        """Close every adapter. Later runs would get new ones."""
+        adapters, self._adapters = list(self._adapters.values()), {}
+        for adapter in adapters:
+            await adapter.close()

@@ -1,0 +1,86 @@
+"""Picking a conversation up where it was left, whoever left it and however."""
+
+from collections.abc import Sequence
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.events import Journal, SessionStore
+from agent_core.loop import error_payload
+from agent_core.types import (
+    Draft,
+    EventLevel,
+    EventType,
+    Node,
+    Role,
+    ToolCallBlock,
+    ToolResultBlock,
+)
+
+_UNKNOWN = (
+    "the process running this call died before it ended; its effect is unknown. "
+    "Look at the current state before doing it again."
+)
+_NEVER_RAN = "the process died before this call began; it had no effect"
+
+
+class SessionHistory:
+    """The path a session's next run continues, every tool call on it answered.
+
+    The first run of a new session finds nothing, and is spared the look.
+    """
+
+    def __init__(self, store: SessionStore, session_id: str, *, is_new: bool) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._is_new = is_new
+
+    async def resume(self, journal: Journal) -> None:
+        """Give the journal the active path; what a dead process left open is closed, not redone.
+
+        Raises:
+            StorageError: the history cannot be read.
+        """
+        session = None if self._is_new else await self._store.session(self._session_id)
+        if session is None or session.active_node_id is None:
+            return
+        journal.path.extend(await self._store.path(session.active_node_id))
+        if open_calls := unanswered_calls(journal.path):
+            asked = [call.tool_call_id for call in open_calls]
+            started = await self._store.open_calls(self._session_id, asked)
+            for call in open_calls:
+                _close(journal, call, began=call.tool_call_id in started)
+
+
+def unanswered_calls(path: Sequence[Node]) -> list[ToolCallBlock]:
+    """The tool calls of the path that have no result on it, in order."""
+    open_calls: dict[str, ToolCallBlock] = {}
+    for node in path:
+        if not node.is_partial:
+            open_calls |= {call.tool_call_id: call for call in node.calls}
+        for result in node.results:
+            open_calls.pop(result.tool_call_id, None)
+    return list(open_calls.values())
+
+
+def _close(journal: Journal, call: ToolCallBlock, *, began: bool) -> None:
+    reason = "interrupted_effect_unknown" if began else "interrupted_before_start"
+    message = _UNKNOWN if began else _NEVER_RAN
+    error = error_payload(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
+    block = ToolResultBlock(
+        tool_call_id=call.tool_call_id,
+        is_error=True,
+        error=error,
+        metadata={"tool_name": call.name, "reason": reason},
+    )
+    journal.add(
+        Draft(Role.TOOL, [block], metadata={"tool_name": call.name, "reason": reason}),
+        EventType.TOOL_FAILED,
+        payload={
+            "tool_name": call.name,
+            "is_error": True,
+            "code": error.code,
+            "message": message,
+            "reason": reason,
+        },
+        level=EventLevel.WARNING,
+        tool_call_id=call.tool_call_id,
+    )

@@ -1,0 +1,34 @@
+"""What the journal removes from everything before it is stored or shown."""
+
+from collections.abc import Iterable
+
+from pydantic import TypeAdapter
+
+from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.stream import LiveText
+from agent_core.types import ContentBlock
+
+
+class JournalScrubber:
+    """Events lose all that looks like a secret, nodes only the values of configured secrets."""
+
+    def __init__(self, redactor: Redactor, *, has_secrets: bool) -> None:
+        self._redactor = redactor
+        self._has_secrets = has_secrets
+        self._block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
+        self.payload = redactor.payload
+
+    def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
+        """The blocks of a node; the same objects where there is nothing to remove."""
+        if not self._has_secrets:
+            return list(blocks)
+        return [self._clean(block) for block in blocks]
+
+    def stream(self) -> LiveText:
+        """For the deltas of one text."""
+        return self._redactor.stream()
+
+    def _clean(self, block: ContentBlock) -> ContentBlock:
+        before = block.model_dump()
+        after = self._redactor.payload_secrets_only(before)
+        return block if after is before else self._block.validate_python(after)

@@ -1,0 +1,240 @@
+"""The composition root: builds every service once, and hands each its collaborators."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from itertools import count
+
+from agent_core.artifacts.store import ArtifactStore
+from agent_core.assets.load import check_assets
+from agent_core.config.load import read_setup
+from agent_core.config.models import Config
+from agent_core.config.paths import Setup
+from agent_core.config.profiles import secret_env_names
+from agent_core.context.tokens import estimate_blocks
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.loop import Tally, conclude, converse
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.factory import Parts, RunFactory
+from agent_core.runtime.models import Models
+from agent_core.runtime.recovery import SessionHistory
+from agent_core.runtime.replay import Replay
+from agent_core.runtime.scheduler import Run, Scheduler
+from agent_core.runtime.scrub import JournalScrubber
+from agent_core.storage.owners import OwnerLock
+from agent_core.storage.sqlite import SqliteStore
+from agent_core.types import (
+    AgentRole,
+    AgentType,
+    DeleteSessionResult,
+    Draft,
+    EventType,
+    Node,
+    NodeType,
+    OpenedRun,
+    Role,
+    RunIdentity,
+    RunMode,
+    RunOpening,
+    RunStatus,
+    SessionRecord,
+    new_id,
+    utc_now,
+)
+
+logger = logging.getLogger(__name__)
+
+_LEASE = timedelta(seconds=30)
+_HEARTBEAT_S = 10.0
+_ROLES = {
+    RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
+    RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
+}
+
+
+class Services:
+    """Everything long-lived of one runtime. Made by `open_services`, finished when it is."""
+
+    def __init__(
+        self, parts: Parts, setup: Setup, *, store: SessionStore, owner: OwnerLock
+    ) -> None:
+        config = setup.config
+        secrets = _secrets(config)
+        redactor = Redactor(secrets)
+        self.setup = setup
+        self.store = store
+        self.replay = Replay(store, redactor)
+        self.artifacts = ArtifactStore(setup.sessions_dir, store, redactor)
+        self.scheduler = Scheduler(
+            self._conduct,
+            max_running=config.runtime.max_concurrent_runs,
+            cancel_timeout_s=config.runtime.cancel_timeout_ms / 1000,
+        )
+        self.models = Models(parts.providers, config)
+        self._owner = owner
+        self._scrubber = JournalScrubber(redactor, has_secrets=bool(secrets))
+        self._numbers = count()
+        self._runs = RunFactory(parts, setup, self.models, self.artifacts, redactor)
+
+    async def start(self, prompt: Draft, *, session_id: str, mode: RunMode) -> Run:
+        """Open a run and start it, or put it into the queue of its session.
+
+        Raises:
+            ConfigError: the model's provider is not registered; nothing was stored.
+            StorageError: `session_active`: another living process has the session.
+        """
+        self.models.adapter(self.models.resolve())
+        waits = self.scheduler.announce(session_id)
+        try:
+            opened = await self.store.open_run(
+                self._opening(session_id, mode, waits=waits), is_dead=self._owner.is_dead
+            )
+        except BaseException:
+            self.scheduler.withdraw(session_id)
+            raise
+        run = self._new_run(opened, prompt, mode=mode, waits=waits)
+        if waits:
+            run.journal.note(EventType.RUN_QUEUED)
+            await run.journal.commit()
+        self.scheduler.enqueue(run)
+        return run
+
+    async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
+        """Continue the session from a message the user has seen.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`, `session_active`.
+            AgentCoreError: `validation_error`: not a message, or not a complete one.
+        """
+        if self.scheduler.is_busy(session_id):
+            raise _active(session_id)
+        node = await self.store.node(node_id)
+        if node is not None and node.session_id == session_id and not _is_visible(node):
+            message = f"{node_id} is not a complete message of the user or an answer to one"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return await self.store.set_active_node(session_id, node_id, is_dead=self._owner.is_dead)
+
+    async def delete_session(self, session_id: str) -> DeleteSessionResult:
+        """Delete a session's rows, then its files.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`.
+        """
+        if self.scheduler.is_busy(session_id):
+            raise _active(session_id)
+        await self.store.delete_session(session_id, is_dead=self._owner.is_dead)
+        self._runs.forget(session_id)
+        failed = await self.artifacts.delete_session_files(session_id)
+        return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
+
+    async def keep_alive(self) -> None:
+        """Tell other hosts, until cancelled, that this runtime lives."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            try:
+                await self.store.heartbeat(self._owner.owner_id, utc_now() + _LEASE)
+            except StorageError as error:
+                logger.warning("the sessions' lease could not be renewed: %s", error)
+
+    def _opening(self, session_id: str, mode: RunMode, *, waits: bool) -> RunOpening:
+        return RunOpening(
+            session_id=session_id,
+            cwd=str(self.setup.project),
+            owner=self._owner.owner_id,
+            lease_expires_at=utc_now() + _LEASE,
+            agent_type=_ROLES[mode][0],
+            agent_id=new_id("agent"),
+            run_id=new_id("run"),
+            mode=mode,
+            status=RunStatus.QUEUED if waits else RunStatus.PENDING,
+        )
+
+    def _new_run(self, opened: OpenedRun, prompt: Draft, *, mode: RunMode, waits: bool) -> Run:
+        identity = RunIdentity(
+            session_id=opened.session.session_id,
+            agent_id=opened.agent.agent_id,
+            run_id=opened.run.run_id,
+            role=_ROLES[mode][1],
+            mode=mode,
+        )
+        stream = EventStream()
+        journal = Journal(
+            identity,
+            store=self.store,
+            stream=stream,
+            scrubber=self._scrubber,
+            estimate=estimate_blocks,
+            session_owner=self._owner.owner_id,
+        )
+        return Run(
+            number=next(self._numbers),
+            identity=identity,
+            prompt=prompt,
+            journal=journal,
+            stream=stream,
+            history=SessionHistory(
+                self.store, identity.session_id, is_new=not (opened.resumed or waits)
+            ),
+            status=opened.run.status,
+        )
+
+    async def _conduct(self, run: Run) -> None:
+        async def work(tally: Tally) -> None:
+            ctx = await self._runs.context(run)
+            await converse(ctx, run.prompt, tally)
+
+        run.journal.begin()
+        await conclude(run.journal, work, on_end=run.finish)
+
+
+@asynccontextmanager
+async def open_services(parts: Parts) -> AsyncGenerator[Services]:
+    """Read the configuration, open the store, close what dead processes left, and yield it all.
+
+    Raises:
+        ConfigError: the home, the project or the configuration cannot be used.
+        StorageError: the database cannot be opened.
+    """
+    setup = read_setup(
+        parts.project_dir,
+        parts.config_path,
+        home_dir=parts.home_dir,
+        session_db_path=parts.session_db_path,
+    )
+    check_assets()
+    async with AsyncExitStack() as stack:
+        owner = stack.enter_context(OwnerLock.hold(setup.sessions_dir))
+        store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
+        await store.close_lost_runs(owner.is_dead)
+        services = Services(parts, setup, store=store, owner=owner)
+        stack.push_async_callback(store.release_all, owner.owner_id)
+        stack.push_async_callback(services.models.close)
+        heartbeat = asyncio.create_task(services.keep_alive(), name="heartbeat")
+        stack.push_async_callback(_stopped, heartbeat)
+        stack.push_async_callback(services.scheduler.close)
+        yield services
+
+
+async def _stopped(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def _secrets(config: Config) -> dict[str, str]:
+    names = secret_env_names(config)
+    return {name: value for name in names if (value := os.environ.get(name))}
+
+
+def _is_visible(node: Node) -> bool:
+    """Whether a user can point at it: their own message, or an answer without open calls."""
+    is_message = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
+    return is_message and not node.is_partial and not node.calls
+
+
+def _active(session_id: str) -> StorageError:
+    message = f"session {session_id} has a run that is queued or running; cancel it first"
+    return StorageError(ErrorCode.SESSION_ACTIVE, message, details={"session_id": session_id})

@@ -116,7 +116,11 @@ def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
     if run is None:
         raise rules.run_not_found(run_id)
     events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
-    nodes = connection.execute("SELECT * FROM nodes WHERE run_id = ? ORDER BY node_seq", (run_id,))
+    nodes = connection.execute(
+        """SELECT * FROM nodes WHERE node_id IN
+        (SELECT node_id FROM events WHERE run_id = ?1) AND run_id = ?1 ORDER BY node_seq""",
+        (run_id,),
+    )
     artifacts = connection.execute(
         "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
     )

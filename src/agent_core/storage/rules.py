@@ -150,3 +150,11 @@ def node_not_found(node_id: str, session_id: str | None = None) -> StorageError:
 def merged(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata with changes laid over it; None removes a key."""
     return {key: value for key, value in {**metadata, **changes}.items() if value is not None}
+
+
+def broken_tree(node_id: str) -> StorageError:
+    """The error for a node that is there already, or whose parent is not."""
+    return StorageError(
+        ErrorCode.STORAGE_ERROR,
+        f"node {node_id} does not fit into the session: it is stored already, or its parent is not",
+    )

@@ -54,7 +54,8 @@ class Batch:
     """Rows that belong together: all of them are stored, or none is.
 
     Attributes:
-        nodes: in order of writing, `node_seq` still 0.
+        nodes: in order of writing, `node_seq` still 0; an event beside it announces each of them,
+            which is how a replay finds it.
         events: in order; they belong to the session, agent and run named here.
         run: what changes in the run's row.
         agent_status: what changes in the agent's row.

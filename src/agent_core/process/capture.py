@@ -1,0 +1,132 @@
+"""A program's output in bounded memory: its head, its tail, and the whole of it on disk."""
+
+import contextlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+SPOOL_LIMIT_BYTES = 64 * 2**20
+"""What is kept on disk at most: a program that floods must not fill it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a program wrote to one of its streams.
+
+    Attributes:
+        text: all of it, or head and tail with a line between them that counts what is left out.
+        size_bytes: how much there was.
+        spool: a file of at most 64 MiB with what does not fit into `text`, else None. Whoever
+            gets it moves or removes it.
+    """
+
+    text: str
+    size_bytes: int
+    spool: Path | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """`text` is not all there was."""
+        return self.spool is not None
+
+    def discard(self) -> None:
+        """Remove the spool file, if it is still there."""
+        if self.spool is not None:
+            self.spool.unlink(missing_ok=True)
+
+
+class Capture:
+    """Takes chunks as they come. Leaving it as a context removes a file nobody has taken."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._half = max(limit_bytes // 2, 1)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._size = 0
+        self._file: BinaryIO | None = None
+        self._path: Path | None = None
+        self._spooled = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        self._close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def add(self, chunk: bytes) -> None:
+        """Keep the next piece of output."""
+        self._size += len(chunk)
+        if self._path is None:
+            self._head += chunk
+            if self._size > self._limit:
+                self._overflow()
+            return
+        self._spool(chunk)
+        self._tail += chunk
+        if len(self._tail) > 4 * self._half:
+            del self._tail[: -self._half]
+
+    def take(self) -> Output:
+        """What was kept. The spool file, if there is one, now belongs to the caller."""
+        self._close()
+        path, self._path = self._path, None
+        if path is None:
+            return Output(self._head.decode(errors="replace"), self._size)
+        head, tail = _whole_characters(self._head, self._tail[-self._half :])
+        left_out = self._size - len(head) - len(tail)
+        marker = f"\n… [{left_out} bytes left out] …\n"
+        text = head.decode(errors="replace") + marker + tail.decode(errors="replace")
+        return Output(text, self._size, path)
+
+    def _overflow(self) -> None:
+        number, name = tempfile.mkstemp(prefix="soong-agent-", suffix=".out")
+        self._file, self._path = os.fdopen(number, "wb", buffering=0), Path(name)
+        self._spool(self._head)
+        self._tail[:] = self._head[self._half :]
+        del self._head[self._half :]
+
+    def _spool(self, chunk: bytes | bytearray) -> None:
+        if self._file is None:
+            return
+        room = SPOOL_LIMIT_BYTES - self._spooled
+        try:
+            self._spooled += self._file.write(chunk[:room])
+        except OSError:  # the disk is full: head and tail are still there
+            room = 0
+        if room <= len(chunk):
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+def _whole_characters(head: bytearray, tail: bytearray) -> tuple[bytes, bytes]:
+    """Both without the halves of UTF-8 characters that the cut has left at their edges."""
+    end = len(head)
+    for back in range(1, min(4, len(head)) + 1):
+        lead = head[-back]
+        if lead >= 0xC0:
+            length = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+            end = len(head) - back if length > back else len(head)
+            break
+        if lead < 0x80:
+            break
+    start = 0
+    while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
+        start += 1
+    return bytes(head[:end]), bytes(tail[start:])

@@ -1,0 +1,57 @@
+"""Output is kept in bounded memory and never cut inside a character."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from agent_core.process import capture
+from agent_core.process.capture import Capture, Output
+
+
+def captured(chunks: list[bytes], limit: int) -> Output:
+    with Capture(limit) as kept:
+        for chunk in chunks:
+            kept.add(chunk)
+        return kept.take()
+
+
+@given(st.lists(st.binary(max_size=50), max_size=30), st.integers(1, 200))
+def test_what_fits_is_exact_and_what_does_not_is_on_disk(chunks: list[bytes], limit: int) -> None:
+    whole = b"".join(chunks)
+    output = captured(chunks, limit)
+    assert output.size_bytes == len(whole)
+    if len(whole) <= limit:
+        assert output == Output(whole.decode(errors="replace"), len(whole))
+        return
+    assert output.spool is not None
+    assert output.spool.read_bytes() == whole
+    output.discard()
+    assert not output.spool.exists()
+
+
+@pytest.mark.parametrize("limit", range(20, 60))
+def test_the_cut_leaves_no_half_characters(limit: int) -> None:
+    output = captured(["aé漢😀".encode() * 50], limit)
+    assert "\ufffd" not in output.text
+    output.discard()
+
+
+def test_a_file_that_nobody_takes_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Capture(10) as kept:
+        kept.add(b"x" * 100)
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_flood_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "SPOOL_LIMIT_BYTES", 1000)
+    output = captured([b"x" * 300] * 10, 100)
+    assert output.size_bytes == 3000
+    assert output.spool is not None
+    assert output.spool.stat().st_size == 1000
+    output.discard()

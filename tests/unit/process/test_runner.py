@@ -1,0 +1,312 @@
+"""Programs run to their end, bounded, and leave nothing behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.process import Command, Finished, find_program, run
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def sh(script: str, *, cwd: Path, stdin: bytes | None = None) -> Command:
+    return Command(argv=["/bin/sh", "-c", script], cwd=cwd, env=ENV, stdin=stdin)
+
+
+def python(script: str, *args: str, cwd: Path) -> Command:
+    return Command(argv=[sys.executable, "-c", script, *args], cwd=cwd, env=ENV)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def eventually(claim: Callable[[], bool], *, within_s: float = 3) -> bool:
+    deadline = time.monotonic() + within_s
+    while not claim():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+def pid_in(file: Path) -> int:
+    return int(file.read_text(encoding="ascii"))
+
+
+async def test_output_and_code_come_back(tmp_path: Path) -> None:
+    done = await run(sh("echo out; echo err >&2; exit 3", cwd=tmp_path), timeout_s=5)
+    assert (done.exit_code, done.stdout.text, done.stderr.text) == (3, "out\n", "err\n")
+    assert not done.timed_out
+    assert not done.stdout.truncated
+
+
+async def test_a_program_that_a_signal_ended_has_the_code_a_shell_would_give(
+    tmp_path: Path,
+) -> None:
+    done = await run(python("import os; os.kill(os.getpid(), 9)", cwd=tmp_path), timeout_s=5)
+    assert done.exit_code == 128 + signal.SIGKILL
+
+
+async def test_the_environment_is_what_was_given_and_nothing_else(tmp_path: Path) -> None:
+    script = "import os; print(sorted(set(os.environ) - {'LC_CTYPE', '_'}))"
+    done = await run(python(script, cwd=tmp_path), timeout_s=5)
+    assert done.stdout.text == "['PATH']\n"
+
+
+async def test_there_is_nothing_to_read_and_no_file_left_open(tmp_path: Path) -> None:
+    script = "import os,sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd'))[:3])"
+    done = await run(python(script, cwd=tmp_path), timeout_s=5)
+    assert done.stdout.text.startswith("'' ['0', '1', '2']")
+    listed = await run(sh("ls /proc/self/fd", cwd=tmp_path), timeout_s=5)
+    assert listed.stdout.text.split() == ["0", "1", "2", "3"]
+
+
+async def test_what_is_given_to_read_arrives_whole_even_if_nobody_reads_it(tmp_path: Path) -> None:
+    text = b"x" * 1_000_000
+    counted = await run(sh("wc -c", cwd=tmp_path, stdin=text), timeout_s=5)
+    assert counted.stdout.text.strip() == "1000000"
+    ignored = await run(sh("true", cwd=tmp_path, stdin=text), timeout_s=5)
+    assert ignored.exit_code == 0
+
+
+async def test_arguments_are_never_read_by_a_shell(tmp_path: Path) -> None:
+    words = ["$(touch pwned)", "; touch pwned", "-c", "a=b", "", "'\"", "*", "new\nline"]
+    done = await run(python("import sys; print(sys.argv[1:])", *words, cwd=tmp_path), timeout_s=5)
+    assert done.stdout.text == f"{words}\n"
+    assert not (tmp_path / "pwned").exists()
+
+
+async def test_a_flood_is_cut_in_the_middle_and_kept_on_disk(tmp_path: Path) -> None:
+    script = "seq 1 200000; echo end"
+    done = await run(sh(script, cwd=tmp_path), timeout_s=10, stdout_limit_bytes=1000)
+    assert done.stdout.truncated
+    assert done.stdout.text.startswith("1\n2\n3\n")
+    assert done.stdout.text.endswith("200000\nend\n")
+    assert "bytes left out" in done.stdout.text
+    assert len(done.stdout.text) < 1100
+    assert done.stdout.spool is not None
+    spooled = done.stdout.spool.read_bytes()
+    assert len(spooled) == done.stdout.size_bytes
+    assert spooled.endswith(b"200000\nend\n")
+    assert done.stdout.spool.stat().st_mode & 0o777 == 0o600
+    done.discard()
+    assert not done.stdout.spool.exists()
+
+
+async def test_a_timeout_ends_the_whole_group_and_keeps_what_was_said(tmp_path: Path) -> None:
+    script = "sleep 60 & echo $! > child; echo said; wait"
+    started = time.monotonic()
+    done = await run(sh(script, cwd=tmp_path), timeout_s=0.3)
+    assert done.timed_out
+    assert done.stdout.text == "said\n"
+    assert time.monotonic() - started < 2
+    assert await eventually(lambda: not alive(pid_in(tmp_path / "child")))
+
+
+async def test_a_program_that_ignores_being_asked_is_killed(tmp_path: Path) -> None:
+    script = "trap '' TERM; echo $$ > child; while :; do sleep 1; done"
+    started = time.monotonic()
+    assert (await run(sh(script, cwd=tmp_path), timeout_s=0.3)).timed_out
+    assert time.monotonic() - started < 2
+    assert await eventually(lambda: not alive(pid_in(tmp_path / "child")))
+
+
+async def test_a_program_that_is_asked_may_clean_up(tmp_path: Path) -> None:
+    script = "trap 'echo cleaned; exit 7' TERM; while :; do sleep 0.05; done"
+    done = await run(sh(script, cwd=tmp_path), timeout_s=0.3)
+    assert done.timed_out
+    assert done.stdout.text == "cleaned\n"
+
+
+async def test_a_child_in_the_background_neither_holds_up_the_call_nor_outlives_it(
+    tmp_path: Path,
+) -> None:
+    started = time.monotonic()
+    done = await run(sh("sleep 60 & echo $! > child; echo ok", cwd=tmp_path), timeout_s=10)
+    assert done.exit_code == 0
+    assert done.stdout.text == "ok\n"
+    assert time.monotonic() - started < 2
+    assert await eventually(lambda: not alive(pid_in(tmp_path / "child")))
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open('child', 'w').write(str(os.getpid()))
+        time.sleep(60)
+    os._exit(0)
+while not os.path.exists('child') or not open('child').read():
+    time.sleep(0.01)
+print('started', flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+async def test_a_daemon_that_holds_the_pipe_does_not_hold_up_the_call(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = await run(python(DAEMON, "0", cwd=tmp_path), timeout_s=10)
+    assert done.stdout.text == "started\n"
+    assert time.monotonic() - started < 3
+    os.kill(pid_in(tmp_path / "child"), signal.SIGKILL)
+
+
+async def test_a_daemon_that_holds_the_pipe_ends_with_a_call_that_is_stopped(
+    tmp_path: Path,
+) -> None:
+    done = await run(python(DAEMON, "60", cwd=tmp_path), timeout_s=1)
+    assert done.timed_out
+    assert done.stdout.text == "started\n"
+    assert await eventually(lambda: not alive(pid_in(tmp_path / "child")))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.003, 0.01, 0.3])
+async def test_a_cancelled_call_leaves_no_process(tmp_path: Path, delay_s: float) -> None:
+    script = "trap '' TERM; echo $$ > leader; sleep 60 & echo $! > child; wait; sleep 60"
+    before = open_files()
+    calling = asyncio.create_task(run(sh(script, cwd=tmp_path), timeout_s=60))
+    await asyncio.sleep(delay_s)
+    calling.cancel()
+    started = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert time.monotonic() - started < 1
+    for name in ("leader", "child"):
+        written = tmp_path / name
+        if written.exists() and written.read_text():
+            pid = pid_in(written)
+            assert await eventually(lambda pid=pid: not alive(pid))
+    assert open_files() == before
+
+
+async def test_cancelling_again_skips_the_grace(tmp_path: Path) -> None:
+    script = "trap '' TERM; echo $$ > leader; while :; do sleep 1; done"
+    calling = asyncio.create_task(run(sh(script, cwd=tmp_path), timeout_s=60))
+    assert await eventually((tmp_path / "leader").exists)
+    calling.cancel()
+    await asyncio.sleep(0.02)
+    started = time.monotonic()
+    while not calling.done():
+        calling.cancel()
+        await asyncio.sleep(0.001)
+    assert time.monotonic() - started < 0.3
+    assert await eventually(lambda: not alive(pid_in(tmp_path / "leader")))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_many_runs_leave_no_file_and_no_zombie(tmp_path: Path) -> None:
+    await run(sh("true", cwd=tmp_path), timeout_s=5)
+    before = open_files()
+    done = await asyncio.gather(
+        *(run(sh("echo hi", cwd=tmp_path), timeout_s=10) for _ in range(30))
+    )
+    assert {each.stdout.text for each in done} == {"hi\n"}
+    assert open_files() == before
+    with pytest.raises(ChildProcessError):  # there is nobody left to wait for
+        os.waitpid(-1, os.WNOHANG)  # noqa: ASYNC222
+
+
+KILLED_PARENT = """
+import asyncio, sys
+from pathlib import Path
+from agent_core.process import Command, run
+command = Command(argv=["/bin/sh", "-c", sys.argv[1]], cwd=sys.argv[2], env={"PATH": sys.argv[3]})
+asyncio.run(run(command, timeout_s=60))
+"""
+
+
+async def test_no_child_survives_a_parent_that_was_killed(tmp_path: Path) -> None:
+    script = "trap '' TERM HUP; echo $$ > leader; sleep 60 & echo $! > child; sleep 60"
+    source = Path(__file__).parents[3] / "src"
+    parent = subprocess.Popen(  # noqa: ASYNC220, S603
+        [sys.executable, "-c", KILLED_PARENT, script, str(tmp_path), os.environ["PATH"]],
+        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"]},
+    )
+    files = [tmp_path / "leader", tmp_path / "child"]
+    assert await eventually(
+        lambda: all(file.exists() and file.read_text() for file in files), within_s=10
+    )
+    parent.kill()
+    parent.wait()
+    assert await eventually(lambda: not any(alive(pid_in(file)) for file in files))
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (["/bin/echo", "x" * 10_000_000], ErrorCode.VALIDATION_ERROR),
+        (["/bin/echo", "a\0b"], ErrorCode.VALIDATION_ERROR),
+        (["/bin/echo", "\ud800"], ErrorCode.VALIDATION_ERROR),
+    ],
+)
+async def test_what_cannot_be_started_is_said_clearly(
+    tmp_path: Path, argv: list[str], code: ErrorCode
+) -> None:
+    before = open_files()
+    with pytest.raises(ToolError) as refusal:
+        await run(Command(argv=argv, cwd=tmp_path, env=ENV), timeout_s=5)
+    assert refusal.value.code is code
+    assert len(str(refusal.value)) < 500
+    assert open_files() == before
+
+
+async def test_a_flood_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
+    flooding = asyncio.create_task(run(sh("yes", cwd=tmp_path), timeout_s=0.7))
+    beats = 0
+    while not flooding.done():
+        await asyncio.sleep(0.01)
+        beats += 1
+    done: Finished = await flooding
+    assert done.timed_out
+    assert beats > 10
+    assert len(done.stdout.text) < 70_000
+    done.discard()
+
+
+def test_a_program_is_looked_up_once_and_its_links_are_kept(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.write_text("#!/bin/sh\n", encoding="utf-8")
+    real.chmod(0o755)
+    (tmp_path / "link").symlink_to(real)
+    env = {"PATH": f"/nowhere:{tmp_path}"}
+    assert find_program("link", cwd=Path("/"), env=env) == tmp_path / "link"
+    assert find_program("./link", cwd=tmp_path, env={}) == tmp_path / "link"
+    assert find_program("sh", cwd=tmp_path, env={}).name == "sh"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("no-such-program", ErrorCode.FILE_NOT_FOUND),
+        ("./nothing", ErrorCode.FILE_NOT_FOUND),
+        ("./plain", ErrorCode.VALIDATION_ERROR),
+        ("./folder", ErrorCode.FILE_NOT_FOUND),
+        ("", ErrorCode.VALIDATION_ERROR),
+        ("a\0b", ErrorCode.VALIDATION_ERROR),
+    ],
+)
+def test_a_program_that_is_not_there_is_said_clearly(
+    tmp_path: Path, name: str, code: ErrorCode
+) -> None:
+    (tmp_path / "plain").write_text("", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ToolError) as refusal:
+        find_program(name, cwd=tmp_path, env=ENV)
+    assert refusal.value.code is code

@@ -47,6 +47,8 @@ class Account:
         self._revision = 0
         self._excluded = 0
         self._summarised = 0
+        self._cut: list[Mapping[str, Any]] = []
+        self._dropped: list[str] = []
         self._hashes: dict[str, str] = {}
         self._blocks: Sequence[SystemBlock] | None = None
         self._tools: Sequence[ToolDefinition] | None = None
@@ -54,20 +56,25 @@ class Account:
     def report(
         self, parts: Parts, *, use: Use, trimmed: Trimmed, board: str | None
     ) -> ContextBuildReport:
-        """Describe the request that has just been put together."""
-        self._turn += 1
+        """Describe the request that has just been put together.
+
+        A request that is over budget is not sent: what its report would have told is told again
+        by the next one.
+        """
         history, system, tools = parts.history, parts.system, parts.tools
         path = history.path
-        is_first = self._turn == 1
+        is_first = self._turn == 0
         hashes = {
             "static_system": system.static_hash,
             "tools": tools.hash,
             "dynamic_system": system.dynamic_hash,
             "history": history.fold.hash,
         }
+        self._cut += map(_reference, trimmed.cut)
+        self._dropped += trimmed.dropped
         has_new_tools = tools.definitions is not self._tools
         report = ContextBuildReport(
-            turn=self._turn,
+            turn=self._turn + 1,
             settings=parts.settings(use),
             budget=parts.budget,
             use=use,
@@ -80,8 +87,8 @@ class Account:
             compaction_node_id=history.compaction.node_id if history.compaction else None,
             kept_blocks=[block.block_id for block in system.blocks],
             cut_blocks=system.cut,
-            cut_results=[_reference(node) for node in trimmed.cut],
-            dropped_node_ids=trimmed.dropped,
+            cut_results=self._cut,
+            dropped_node_ids=self._dropped,
             system=system.blocks if system.blocks is not self._blocks else None,
             tools=[tool.name for tool in tools.definitions] if has_new_tools else None,
             board=board,
@@ -89,9 +96,17 @@ class Account:
             hashes=hashes,
             changed_segment=self._first_change(hashes, history),
         )
-        self._nodes, self._revision, self._hashes = len(path), history.revision, hashes
-        self._blocks, self._tools = system.blocks, tools.definitions
+        if not report.over_budget:
+            self._remember(parts, hashes)
         return report
+
+    def _remember(self, parts: Parts, hashes: dict[str, str]) -> None:
+        history = parts.history
+        self._turn += 1
+        self._nodes, self._revision, self._hashes = len(history.path), history.revision, hashes
+        self._excluded, self._summarised = len(history.fold.excluded), history.summarised
+        self._blocks, self._tools = parts.system.blocks, parts.tools.definitions
+        self._cut, self._dropped = [], []
 
     def _first_change(self, hashes: Mapping[str, str], history: History) -> str | None:
         before = self._hashes
@@ -110,12 +125,10 @@ class Account:
 
     def _newly_excluded(self, history: History) -> list[str]:
         fold = history.fold
-        if history.revision != self._revision:
-            self._excluded = 0
-        new = fold.excluded[self._excluded :]
+        is_new_fold = history.revision != self._revision
+        new = fold.excluded[0 if is_new_fold else self._excluded :]
         if history.summarised > self._summarised:
             new = _ids(history.path[self._summarised : history.summarised]) + new
-        self._excluded, self._summarised = len(fold.excluded), history.summarised
         return new
 
 

@@ -108,17 +108,22 @@ class Composer:
             messages=parts.history.fold.messages + trailing,
             tools=list(tools),
         )
+        self._estimated = use.estimated
         report = self._account.report(parts, use=use, trimmed=trimmed, board=board)
         return Built(request, report)
 
     def observe(self, usage: Usage) -> None:
-        """Learn from what the last built request really cost."""
-        self._scale.observe(self._parts.model.name, self._estimated, usage.input_tokens)
+        """Learn from what the last built request really cost, cached tokens included."""
+        reported = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
+        self._scale.observe(self._parts.model.name, self._estimated, reported)
 
     def refused(self) -> None:
-        """Learn that the provider found the last built request too long."""
-        window = self._parts.budget.window
-        self._scale.exceeded(self._parts.model.name, self._estimated, window)
+        """Learn that the provider found the last built request too long.
+
+        The same path, built again, is over budget.
+        """
+        budget = self._parts.budget
+        self._scale.exceeded(self._parts.model.name, self._estimated, budget.prompt)
 
     def _make_fit(self, trailing: Sequence[ModelMessage], *, may_drop: bool) -> Trimmed:
         history, use = self._parts.history, self._use(trailing)

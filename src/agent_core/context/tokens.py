@@ -106,13 +106,10 @@ class TokenScale:
         known = self._ratios.get(model)
         self._ratios[model] = ratio if known is None else known + _NEW_WEIGHT * (ratio - known)
 
-    def exceeded(self, model: str, estimated: int, window: int) -> None:
-        """Learn that the provider refused a request as too long: it had more than `window` tokens.
-
-        The next build sees that the same request does not fit.
-        """
+    def exceeded(self, model: str, estimated: int, limit: int) -> None:
+        """Learn that a request was refused as too long: it had more than `limit` tokens."""
         if estimated > 0:
-            least = _clamped(_MARGIN * window / estimated)
+            least = _clamped(_MARGIN * limit / estimated)
             self._ratios[model] = max(self.of(model), least)
 
 

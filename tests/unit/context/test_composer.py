@@ -11,6 +11,7 @@ from agent_core.types import (
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
+    Usage,
 )
 from unit.context.conversations import READ_FILE, Talk, composer
 
@@ -175,11 +176,13 @@ def test_the_longest_answer_is_at_most_a_quarter_of_the_window() -> None:
 def test_what_the_provider_counted_changes_what_fits() -> None:
     talk = Talk()
     talk.user("word " * 3000)
-    scale = TokenScale()
-    made = composer(scale=scale)
+    made = composer()
     built = made.build(talk.path, TOOLS)
     assert not built.over_budget
-    scale.observe("a-model", built.report.use.estimated, built.report.use.estimated * 2)
+    estimated = built.report.use.estimated
+    made.observe(
+        Usage(input_tokens=10, cache_read_tokens=2 * estimated, total_tokens=2 * estimated)
+    )
     assert made.build(talk.path, TOOLS).over_budget
 
 
@@ -188,9 +191,10 @@ def test_a_refused_request_does_not_fit_the_next_time() -> None:
     talk.user("word " * 3000)
     scale = TokenScale()
     made = composer(scale=scale)
-    built = made.build(talk.path, TOOLS)
-    scale.exceeded("a-model", built.report.use.estimated, 8192)
+    made.build(talk.path, TOOLS)
+    made.refused()
     assert made.build(talk.path, TOOLS).over_budget
+    assert composer(scale=scale).build(talk.path, TOOLS).over_budget
 
 
 def test_the_ratio_stays_within_reason() -> None:

@@ -131,3 +131,25 @@ def test_a_request_rebuilt_from_changed_texts_says_so() -> None:
     other = READ_FILE.model_copy(update={"description": "Read it."})
     (request,) = rebuild_requests(talk.path, [report], {other.name: other})
     assert request.metadata["exact"] is False
+
+
+def test_a_request_that_is_not_sent_leaves_its_news_to_the_next_report() -> None:
+    talk = Talk()
+    talk.user("goal")
+    for turn in range(5):
+        talk.exchange(f"call_{turn}", "r" * 4000)
+        talk.user(f"question {turn} " + "q" * 6000)
+    made = composer()
+    refused = made.build(talk.path, TOOLS)
+    assert refused.over_budget
+    assert refused.report.cut_results
+    sent = made.build(talk.path, TOOLS, may_drop=True).report_payload()
+    assert sent["turn"] == 1
+    assert sent["node_ids"][0] == "node_0"
+    assert sent["system"]
+    assert sent["downgraded_artifacts"]
+    assert sent["dropped_node_ids"]
+    after = made.build(talk.path, TOOLS).report_payload()
+    assert after["turn"] == 2
+    assert after["downgraded_artifacts"] == []
+    assert after["dropped_node_ids"] == []

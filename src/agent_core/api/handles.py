@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncGenerator
 
-from agent_core.runtime import Run, Services
+from agent_core.runtime.scheduler import Run
+from agent_core.runtime.services import Services
 from agent_core.types import (
     CancelResult,
     ErrorPayload,

@@ -1,7 +1,6 @@
 """`AgentRuntime`: everything a program needs to run agents, and nothing that runs without it."""
 
 import re
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Self
 
 from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.permissions import PermissionCallback
+from agent_core.permissions.guard import PermissionCallback
 from agent_core.providers.base import ProviderFactory
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.runtime import Parts, Services, open_services
+from agent_core.runtime.factory import Parts
+from agent_core.runtime.services import Services, open_services
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import Handler
 from agent_core.tools.registry import ToolRegistry

@@ -237,7 +237,10 @@ class Journal:
             release=self._owner if self.is_closing else None,
         )
         self._writing = self._store.append(batch)
-        self._writing.add_done_callback(lambda written: self._publish(events, written))
+        if self._writing.done():
+            self._publish(events, self._writing)
+        else:  # the first callback of the future: shown before anybody who waits goes on
+            self._writing.add_done_callback(lambda written: self._publish(events, written))
 
     def _publish(self, events: list[PendingEvent], written: asyncio.Future[Position]) -> None:
         if failure := written.exception():

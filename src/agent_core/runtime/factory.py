@@ -1,5 +1,6 @@
 """Makes the context of a run out of the runtime's long-lived parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from agent_core.permissions.guard import PermissionCallback, PermissionGuard
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.runtime.models import Models
 from agent_core.runtime.scheduler import Run
-from agent_core.tools.limits import Artifacts, ResultKeeper
+from agent_core.tools.limits import ResultKeeper
 from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
-from agent_core.types import RunIdentity, utc_now
+from agent_core.types import RunIdentity, ToolDefinition, utc_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +46,19 @@ class RunFactory:
     """Knows what a run of each role is made of."""
 
     def __init__(
-        self, parts: Parts, setup: Setup, *, models: Models, guard: PermissionGuard, results: ResultKeeper, builtin: ToolRegistry
+        self,
+        setup: Setup,
+        *,
+        models: Models,
+        guard: PermissionGuard,
+        results: ResultKeeper,
+        registries: Sequence[ToolRegistry],
     ) -> None:
         self._setup = setup
         self._models = models
         self._guard = guard
         self._results = results
-        self._tools = parts.tools
-        self._builtin = builtin
+        self._registries = registries
         self._scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
@@ -77,4 +83,31 @@ class RunFactory:
             results=self._results,
             project_dir=self._setup.project,
             limits=self._limits,
+        )
+
+    def definitions(self) -> dict[str, ToolDefinition]:
+        """Every tool there is now, by name."""
+        return {tool.name: tool.definition for registry in self._registries for tool in registry}
+
+    def _toolbox(self) -> Toolbox:
+        """The effective tools: registered, not disabled, as the configuration wants them."""
+        config = self._setup.config.tools
+        tools = (tool for registry in self._registries for tool in registry)
+        return Toolbox(
+            overridden(tool, config.overrides[tool.name]) if tool.name in config.overrides else tool
+            for tool in tools
+            if tool.name not in config.disabled and not self._is_disabled(tool.name)
+        )
+
+    def _is_disabled(self, name: str) -> bool:
+        override = self._setup.config.tools.overrides.get(name)
+        return override is not None and override.disabled
+
+    def _composer(self, run: RunIdentity, model: ModelConfig, toolbox: Toolbox) -> Composer:
+        return Composer(
+            model=model,
+            context=self._setup.config.context,
+            static=static_blocks(run.role, toolbox.names),
+            dynamic=[runtime_block(run.role, self._setup.project, today=utc_now().date())],
+            scale=self._scale,
         )

@@ -1,17 +1,12 @@
 """History for people: what happened, cleaned of secrets unless somebody asks for all of it."""
 
+from collections.abc import Callable, Mapping
+
+from agent_core.context.rebuild import rebuild_requests
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
-from agent_core.redaction import Redactor
-from agent_core.types import (
-    AgentRecord,
-    ArtifactRecord,
-    InspectResult,
-    Node,
-    ReplayResult,
-    RunRecord,
-    RuntimeEvent,
-)
+from agent_core.redaction.redactor import Redactor
+from agent_core.types import EventType, InspectResult, Node, ReplayResult, ToolDefinition
 
 PAGE_EVENTS = 1000
 
@@ -23,9 +18,15 @@ class Replay:
     secrets, because a model must see the file it edits: they are cleaned here.
     """
 
-    def __init__(self, store: SessionStore, redactor: Redactor) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        redactor: Redactor,
+        tools: Callable[[], Mapping[str, ToolDefinition]],
+    ) -> None:
         self._store = store
         self._redactor = redactor
+        self._tools = tools
 
     async def session(
         self,
@@ -54,10 +55,38 @@ class Replay:
         history = await self._store.run_history(run_id)
         return history if include_sensitive else self._cleaned(history)
 
-    def _cleaned(self, result: ReplayResult) -> ReplayResult:
-        return result.model_copy(update={"nodes": [self.node(node) for node in result.nodes]})
+    async def inspect(
+        self, run_id: str, *, parent_run_id: str, include_sensitive: bool = False
+    ) -> InspectResult:
+        """A child run from inside, with the requests it made.
 
-    def node(self, node: Node) -> Node:
+        Raises:
+            StorageError: `run_not_found`: no such run, or not a child of that parent.
+        """
+        history = await self._store.run_history(run_id)
+        run = next((run for run in history.runs if run.run_id == run_id), None)
+        if run is None or run.parent_run_id != parent_run_id:
+            message = f"{run_id} is not a child run of {parent_run_id}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
+        built = [e.payload for e in history.events if e.event_type is EventType.CONTEXT_BUILT]
+        ends = [report["path_end_node_id"] for report in built if report["path_end_node_id"]]
+        path = await self._store.path(ends[-1]) if ends else []
+        if not include_sensitive:
+            history, path = self._cleaned(history), [self._node(node) for node in path]
+        return InspectResult(
+            session_id=run.session_id,
+            agent=next(agent for agent in history.agents if agent.agent_id == run.agent_id),
+            run=run,
+            nodes=history.nodes,
+            events=history.events,
+            artifacts=history.artifacts,
+            requests=rebuild_requests(path, built, self._tools()),
+        )
+
+    def _cleaned(self, result: ReplayResult) -> ReplayResult:
+        return result.model_copy(update={"nodes": [self._node(node) for node in result.nodes]})
+
+    def _node(self, node: Node) -> Node:
         """The node without anything that looks like a secret."""
         before = node.model_dump(mode="json", include={"content", "metadata"})
         after = self._redactor.payload(before)

@@ -1,0 +1,135 @@
+"""Live events: nothing lost, bounded, and nobody waits for a reader who is not there."""
+
+import asyncio
+
+import pytest
+
+from agent_core.events import EventStream
+from agent_core.types import EventLevel, EventType, RuntimeEvent, new_id, utc_now
+
+
+def event(
+    event_type: EventType, text: str = "", level: EventLevel = EventLevel.INFO
+) -> RuntimeEvent:
+    return RuntimeEvent(
+        event_id=new_id("evt"),
+        session_id="s",
+        event_type=event_type,
+        level=level,
+        payload={"text": text},
+        created_at=utc_now(),
+    )
+
+
+async def read_all(stream: EventStream, *, debug: bool = False) -> list[RuntimeEvent]:
+    return [event async for event in stream.read(debug=debug)]
+
+
+async def test_a_reader_right_after_the_start_gets_everything() -> None:
+    stream = EventStream()
+    stream.write(event(EventType.LOOP_STARTED))
+    stream.write(event(EventType.MODEL_STARTED))
+    reading = asyncio.create_task(read_all(stream))
+    await asyncio.sleep(0)
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "hi"))
+    stream.write(event(EventType.RUN_COMPLETED))
+    assert [seen.event_type for seen in await reading] == [
+        EventType.LOOP_STARTED,
+        EventType.MODEL_STARTED,
+        EventType.MODEL_TEXT_DELTA,
+        EventType.RUN_COMPLETED,
+    ]
+
+
+async def test_a_late_reader_gets_only_what_follows() -> None:
+    stream = EventStream()
+    stream.write(event(EventType.LOOP_STARTED))
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "missed"))
+    reading = asyncio.create_task(read_all(stream))
+    await asyncio.sleep(0)
+    stream.write(event(EventType.RUN_COMPLETED))
+    assert [seen.event_type for seen in await reading] == [EventType.RUN_COMPLETED]
+
+
+async def test_a_reader_after_the_end_gets_an_empty_stream_and_does_not_wait() -> None:
+    stream = EventStream()
+    stream.write(event(EventType.RUN_COMPLETED))
+    stream.close()
+    assert await asyncio.wait_for(read_all(stream), 1) == []
+
+
+async def test_without_a_reader_nobody_waits_and_nothing_is_kept() -> None:
+    stream = EventStream(capacity=2)
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "x"))
+    for _ in range(10_000):
+        stream.write(event(EventType.TOOL_STARTED))
+    await asyncio.wait_for(stream.drain(), 1)
+    assert len(stream._waiting) == 0
+
+
+async def test_a_slow_reader_makes_the_writer_wait_and_misses_no_structural_event() -> None:
+    stream = EventStream(capacity=4)
+    seen: list[EventType] = []
+
+    async def read_slowly() -> None:
+        async for each in stream.read():
+            seen.append(each.event_type)
+            await asyncio.sleep(0)
+
+    reading = asyncio.create_task(read_slowly())
+    await asyncio.sleep(0)
+    most = 0
+    for _ in range(200):
+        stream.write(event(EventType.TOOL_STARTED))
+        most = max(most, len(stream._waiting))
+        await stream.drain()
+    stream.write(event(EventType.RUN_COMPLETED))
+    await reading
+    assert len(seen) == 201
+    assert most <= 4
+
+
+async def test_waiting_deltas_are_merged_without_losing_text() -> None:
+    stream = EventStream(capacity=8)
+    reader = stream.read()
+    stream.write(event(EventType.LOOP_STARTED))
+    await anext(reader)
+    pieces = [f"{number} " for number in range(50_000)]
+    for piece in pieces:
+        stream.write(event(EventType.MODEL_TEXT_DELTA, piece))
+    waiting = len(stream._waiting)
+    stream.write(event(EventType.RUN_COMPLETED))
+    rest = [each async for each in reader]
+    assert "".join(each.payload["text"] for each in rest) == "".join(pieces)
+    assert waiting < 30
+
+
+async def test_a_reader_that_leaves_sets_the_writer_free() -> None:
+    stream = EventStream(capacity=1)
+    reader = stream.read()
+    stream.write(event(EventType.LOOP_STARTED))
+    await anext(reader)
+    stream.write(event(EventType.TOOL_STARTED))
+    stream.write(event(EventType.TOOL_STARTED))
+    waiting = asyncio.create_task(stream.drain())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await reader.aclose()
+    await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_stream_has_one_reader() -> None:
+    stream = EventStream()
+    stream.write(event(EventType.LOOP_STARTED))
+    reader = stream.read()
+    await anext(reader)
+    with pytest.raises(RuntimeError, match="one consumer"):
+        await anext(stream.read())
+
+
+async def test_debug_events_are_for_those_who_ask() -> None:
+    for debug, count in ((False, 1), (True, 2)):
+        stream = EventStream()
+        stream.write(event(EventType.HOOK_STARTED, level=EventLevel.DEBUG))
+        stream.write(event(EventType.RUN_COMPLETED))
+        assert len(await read_all(stream, debug=debug)) == count

@@ -157,9 +157,7 @@ def _with_unique_ids(
         if call.tool_call_id in used:
             raw = call.metadata.get("raw_tool_call_id", call.tool_call_id)
             metadata = {**call.metadata, "raw_tool_call_id": raw}
-            fresh = call.model_copy(
-                update={"tool_call_id": new_id("call"), "metadata": metadata}
-            )
+            fresh = call.model_copy(update={"tool_call_id": new_id("call"), "metadata": metadata})
         used.add(fresh.tool_call_id)
         renamed[call.tool_call_id] = fresh
         calls.append(fresh)

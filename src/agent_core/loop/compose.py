@@ -35,9 +35,7 @@ async def recover(ctx: RunContext, refused: ModelRequest, error: ProviderError) 
 async def _shorter(ctx: RunContext) -> BuiltRequest:
     await ctx.journal.commit()
     compacted = await ctx.compactor.recover(ctx.journal)
-    built = ctx.composer.build(
-        ctx.journal.path, ctx.toolbox.definitions, may_drop=not compacted
-    )
+    built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions, may_drop=not compacted)
     if built.over_budget:
         message = "the conversation does not fit the model's context window, whatever is left out"
         raise ProviderError(ErrorCode.PROMPT_TOO_LONG, message)

@@ -152,9 +152,7 @@ def _answer(
 _FLAGS = ("partial", "aborted", "abort_reason", "reason")
 
 
-def _batches(
-    ctx: RunContext, calls: Iterable[ToolCall]
-) -> Iterator[tuple[Lane, list[ToolCall]]]:
+def _batches(ctx: RunContext, calls: Iterable[ToolCall]) -> Iterator[tuple[Lane, list[ToolCall]]]:
     def lane_of(call: ToolCall) -> Lane:
         tool = ctx.toolbox.get(call.name)
         return tool.lane if tool else Lane.READ
@@ -185,9 +183,7 @@ def _failed(call: ToolCall, error: ErrorPayload, **metadata: object) -> ToolResu
 
 def _not_run(call: ToolCall) -> ToolResult:
     message = "not run: an earlier write of this turn failed, and this call was planned after it"
-    error = ToolError(
-        ErrorCode.CANCELLED, message, details={"reason": "previous_write_failed"}
-    )
+    error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "previous_write_failed"})
     return _failed(call, error_payload(error), reason="previous_write_failed")
 
 

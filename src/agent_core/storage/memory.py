@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from agent_core.storage import rules
 from agent_core.storage.tables import Tables
 from agent_core.types import (
@@ -55,6 +57,8 @@ class MemoryStore:
         written: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         try:
             written.set_result(self._tables.append(batch))
+        except ValidationError as error:
+            written.set_exception(rules.unreadable(str(error)))
         except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the write
             written.set_exception(error)
         return written

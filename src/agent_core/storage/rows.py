@@ -6,6 +6,7 @@ form that reads back unchanged.
 """
 
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import rules
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
@@ -31,6 +33,7 @@ Record = TypeVar("Record", bound=BaseModel)
 Row = tuple[Any, ...]
 
 _CONTENT: TypeAdapter[Sequence[ContentBlock]] = TypeAdapter(Sequence[ContentBlock])
+_SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
 _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
 
 
@@ -196,8 +199,15 @@ def node_row(node: Node) -> Row:
 
 
 def event_row(event: PendingEvent) -> Row:
-    """Columns of `events` that the event brings itself, in order."""
+    """Columns of `events` that the event brings itself, in order.
+
+    Raises:
+        StorageError: it could not be read back.
+    """
     draft = event.draft
+    for one in (draft.node_id, draft.tool_call_id):
+        if one is not None and not _SAFE_ID(one):
+            raise rules.unreadable(f"an id like {one[:40]!r}")
     return (
         event.event_id,
         draft.level.value,
@@ -214,9 +224,7 @@ def _dump_patiently(value: Any) -> str:
         text = json.dumps(value, default=_plain)
         loads(text)  # what cannot be read back must not be stored
     except (TypeError, ValueError, RecursionError) as error:
-        raise StorageError(
-            ErrorCode.STORAGE_ERROR, f"history takes JSON values only, and not too deep: {error}"
-        ) from error
+        raise rules.unreadable(str(error)) from error
     return text
 
 

@@ -158,3 +158,8 @@ def broken_tree(node_id: str) -> StorageError:
         ErrorCode.STORAGE_ERROR,
         f"node {node_id} does not fit into the session: it is stored already, or its parent is not",
     )
+
+
+def unreadable(what: str) -> StorageError:
+    """The error for something that would make history unreadable if it were stored."""
+    return StorageError(ErrorCode.STORAGE_ERROR, f"history does not take this: {what}")

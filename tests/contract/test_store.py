@@ -1,0 +1,748 @@
+"""What every session store does, whatever it keeps its rows in."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.events import SessionStore
+from agent_core.storage.memory import MemoryStore
+from agent_core.storage.sqlite import SqliteStore
+from agent_core.types import (
+    AgentStatus,
+    AgentType,
+    EndReason,
+    ErrorPayload,
+    EventType,
+    JsonBlock,
+    ReasoningBlock,
+    Role,
+    RunChange,
+    RunMode,
+    RunStatus,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    Usage,
+    utc_now,
+)
+from rows import (
+    a_batch,
+    a_child,
+    a_child_run,
+    a_node,
+    an_artifact,
+    an_event,
+    an_opening,
+)
+
+COMPLETED = RunChange(status=RunStatus.COMPLETED, end_reason=EndReason.COMPLETED)
+
+
+def nobody_is_dead(owner: str, lease: object) -> bool:
+    return False
+
+
+def everybody_is_dead(owner: str, lease: object) -> bool:
+    return True
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[SessionStore]:
+    if request.param == "memory":
+        async with MemoryStore.open() as opened:
+            yield opened
+    else:
+        async with SqliteStore.open(tmp_path / "sessions.sqlite") as opened:
+            yield opened
+
+
+@pytest.fixture
+async def session(store: SessionStore) -> SessionStore:
+    """The store with a session `s1`, its run `run_1` open."""
+    await store.open_run(an_opening(), is_dead=nobody_is_dead)
+    return store
+
+
+# opening
+
+
+async def test_opening_a_run_creates_the_session_its_root_agent_and_the_run(
+    store: SessionStore,
+) -> None:
+    opening = an_opening(
+        status=RunStatus.QUEUED,
+        run_metadata={"a": 1},
+        session_metadata={"b": 2},
+        events=[an_event(EventType.RUN_QUEUED)],
+    )
+    opened = await store.open_run(opening, is_dead=nobody_is_dead)
+
+    assert not opened.resumed
+    assert (opened.position.seq, opened.position.run_seq, opened.position.node_seq) == (1, 1, 1)
+    assert await store.session("s1") == opened.session
+    assert opened.session.owner == "me"
+    assert opened.session.cwd == "/project"
+    assert opened.session.metadata == {"b": 2}
+    assert opened.session.root_agent_id == opened.agent.agent_id == "agent_s1"
+    assert opened.session.active_node_id is None
+    assert await store.agents("s1") == [opened.agent]
+    assert await store.agent("agent_s1") == opened.agent
+    assert await store.run("run_1") == opened.run
+    assert opened.run.status is RunStatus.QUEUED
+    assert opened.run.metadata == {"a": 1}
+    page = await store.page("s1")
+    assert [event.event_type for event in page.events] == [EventType.RUN_QUEUED]
+
+
+async def test_a_resumed_session_keeps_its_folder_its_agent_and_its_history(
+    session: SessionStore,
+) -> None:
+    await session.append(a_batch(a_node("n1"), active_node_id="n1", run=COMPLETED, release="me"))
+    again = await session.open_run(
+        an_opening(run_id="run_2", cwd="/elsewhere", agent_id="agent_unused", owner="you"),
+        is_dead=nobody_is_dead,
+    )
+    assert again.resumed
+    assert again.session.cwd == "/project"
+    assert again.session.owner == "you"
+    assert again.session.active_node_id == "n1"
+    assert again.agent.agent_id == "agent_s1"
+    assert again.position.seq == 2
+    assert again.position.run_seq == 1
+    assert again.position.node_seq == 2
+
+
+async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> None:
+    opened = await session.open_run(
+        an_opening(
+            run_id="run_2",
+            agent_type=AgentType.ORCHESTRATOR,
+            agent_id="agent_o",
+            mode=RunMode.ORCHESTRATOR,
+        ),
+        is_dead=nobody_is_dead,
+    )
+    assert opened.agent.agent_id == "agent_o"
+    assert opened.run.mode is RunMode.ORCHESTRATOR
+    assert opened.session.root_agent_id == "agent_s1"
+    assert [agent.agent_id for agent in await session.agents("s1")] == ["agent_s1", "agent_o"]
+
+
+async def test_a_session_with_a_living_owner_is_refused_to_others(session: SessionStore) -> None:
+    with pytest.raises(StorageError) as refused:
+        await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=nobody_is_dead)
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    assert "s1" in refused.value.message
+    assert await session.run("run_2") is None
+    assert await session.active_run_ids("s1") == ["run_1"]
+
+
+async def test_its_owner_may_queue_more_runs(session: SessionStore) -> None:
+    opening = an_opening(run_id="run_2", status=RunStatus.QUEUED)
+    assert (await session.open_run(opening, is_dead=nobody_is_dead)).lost == []
+    assert await session.active_run_ids("s1") == ["run_1", "run_2"]
+
+
+async def test_taking_over_from_a_dead_owner_closes_what_it_left_open(
+    session: SessionStore,
+) -> None:
+    asked: list[Any] = []
+
+    def is_dead(owner: str, lease: object) -> bool:
+        asked.append((owner, lease))
+        return True
+
+    before = await session.session("s1")
+    assert before is not None
+    opened = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=is_dead)
+
+    assert asked == [("me", before.lease_expires_at)]
+    assert [run.run_id for run in opened.lost] == ["run_1"]
+    assert opened.session.owner == "you"
+    assert await session.active_run_ids("s1") == ["run_2"]
+
+
+# appending
+
+
+async def test_sequence_numbers_follow_without_a_gap(session: SessionStore) -> None:
+    first = await session.append(a_batch(a_node("n1"), an_event()))
+    second = await session.append(a_batch(a_node("n2", "n1"), a_node("n3", "n2")))
+    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    third = await session.append(a_batch(an_event(), run_id="run_2"))
+
+    assert (first.seq, first.run_seq, first.node_seq) == (1, 1, 1)
+    assert (second.seq, second.run_seq, second.node_seq) == (3, 3, 2)
+    assert (third.seq, third.run_seq, third.node_seq) == (5, 1, 4)
+    page = await session.page("s1")
+    assert [event.seq for event in page.events] == [1, 2, 3, 4, 5]
+    assert [event.run_seq for event in page.events] == [1, 2, 3, 4, 1]
+    assert [node.node_seq for node in page.nodes] == [1, 2, 3]
+
+
+async def test_batches_are_stored_in_the_order_of_the_calls(session: SessionStore) -> None:
+    waiting = [session.append(a_batch(an_event(payload={"i": i}))) for i in range(200)]
+    positions = await asyncio.gather(*waiting)
+    assert [position.seq for position in positions] == list(range(1, 201))
+    page = await session.page("s1")
+    assert [event.payload["i"] for event in page.events] == list(range(200))
+
+
+async def test_a_node_reads_back_as_it_was_written(session: SessionStore) -> None:
+    error = ErrorPayload(type="ToolError", code=ErrorCode.TIMEOUT, message="too slow")
+    node = a_node(
+        "n1",
+        content=[
+            TextBlock(text='tab\t, quote", nul\0, umlaut ä, emoji 🐢, separator \u2028'),
+            JsonBlock(data={"deep": [1, None, {"x": 2**70}], "float": 0.1}),
+            ReasoningBlock(text="hm", signature="sig"),
+            ToolCallBlock(tool_call_id="c1", name="code.read_file", arguments={"path": "a"}),
+            ToolResultBlock(
+                tool_call_id="c1", is_error=True, content=[TextBlock(text="no")], error=error
+            ),
+        ],
+        role=Role.USER,
+        metadata={"usage": {"input": 3}, "list": [1, 2]},
+        token_count=17,
+    )
+    await session.append(a_batch(node))
+    assert await session.node("n1") == node.model_copy(update={"node_seq": 1})
+
+
+async def test_text_that_is_no_valid_unicode_neither_breaks_a_write_nor_gets_lost(
+    session: SessionStore,
+) -> None:
+    payload = {"lone": "a\ud800b", "nul": "a\0b", "big": 2**80, "keys": {"\udfff": 1}}
+    node = a_node("n1", content=[JsonBlock(data={"lone": "\udc80"})], metadata={"m": "\ud800"})
+    await session.append(a_batch(node, an_event(payload=payload)))
+    page = await session.page("s1")
+    assert page.events[1].payload == payload
+    assert page.nodes[0].content == node.content
+    assert page.nodes[0].metadata == {"m": "\ud800"}
+
+
+async def test_deeply_nested_values_are_stored(session: SessionStore) -> None:
+    nested: Any = "core"
+    for _ in range(400):
+        nested = [nested]
+    await session.append(a_batch(a_node("n1", content=[JsonBlock(data=nested)])))
+    node = await session.node("n1")
+    assert node is not None
+    assert node.content == [JsonBlock(data=nested)]
+
+
+async def test_a_batch_is_stored_whole_or_not_at_all(session: SessionStore) -> None:
+    await session.append(a_batch(a_node("n1")))
+    broken = a_batch(a_node("n2", "n1"), a_node("n1"), active_node_id="n2", run=COMPLETED)
+    with pytest.raises(StorageError):
+        await session.append(broken)
+    assert await session.node("n2") is None
+    assert len((await session.page("s1")).events) == 1
+    assert await session.active_run_ids("s1") == ["run_1"]
+
+
+async def test_one_bad_batch_does_not_take_its_neighbours_with_it(session: SessionStore) -> None:
+    good = session.append(a_batch(a_node("n1")))
+    bad = session.append(a_batch(a_node("n2", "nowhere")))
+    other = session.append(a_batch(a_node("n3", "n1")))
+    outcomes = await asyncio.gather(good, bad, other, return_exceptions=True)
+    assert isinstance(outcomes[1], StorageError)
+    assert [node.node_id for node in await session.path("n3")] == ["n1", "n3"]
+    assert [event.seq for event in (await session.page("s1")).events] == [1, 2]
+
+
+async def test_what_could_not_be_read_back_is_refused(session: SessionStore) -> None:
+    for unreadable in (
+        an_event(tool_call_id="no safe id"),
+        an_event(tool_call_id="c" * 129),
+        an_event(node_id=""),
+    ):
+        with pytest.raises(StorageError):
+            await session.append(a_batch(unreadable))
+    assert (await session.page("s1")).events == []
+
+
+async def test_an_unknown_run_takes_no_batch(session: SessionStore) -> None:
+    with pytest.raises(StorageError) as refused:
+        await session.append(a_batch(an_event(), run_id="run_9"))
+    assert refused.value.code is ErrorCode.RUN_NOT_FOUND
+
+
+async def test_the_end_of_a_run_changes_run_agent_and_session_together(
+    session: SessionStore,
+) -> None:
+    before = await session.session("s1")
+    change = RunChange(
+        status=RunStatus.COMPLETED,
+        start_node_id="n1",
+        end_node_id="n1",
+        end_reason=EndReason.COMPLETED,
+        turn_count=3,
+        usage=Usage(input_tokens=5, raw_usage={"x": 1}),
+        metadata={"k": "v"},
+    )
+    await session.append(
+        a_batch(
+            a_node("n1"),
+            an_event(EventType.RUN_COMPLETED),
+            run=change,
+            agent_status=AgentStatus.COMPLETED,
+            active_node_id="n1",
+            release="me",
+        )
+    )
+    run, agent = await session.run("run_1"), await session.agent("agent_s1")
+    after = await session.session("s1")
+    assert run is not None
+    assert run.status is RunStatus.COMPLETED
+    assert (run.start_node_id, run.end_node_id, run.turn_count) == ("n1", "n1", 3)
+    assert run.end_reason is EndReason.COMPLETED
+    assert run.usage == change.usage
+    assert run.error is None
+    assert run.metadata == {"k": "v"}
+    assert agent is not None
+    assert agent.status is AgentStatus.COMPLETED
+    assert before is not None
+    assert after is not None
+    assert after.active_node_id == "n1"
+    assert after.owner is None
+    assert after.lease_expires_at is None
+    assert after.updated_at > before.updated_at
+
+
+async def test_run_metadata_is_merged_and_none_leaves_values_alone(session: SessionStore) -> None:
+    await session.append(a_batch(run=RunChange(turn_count=2, metadata={"a": 1, "b": 1})))
+    await session.append(a_batch(run=RunChange(metadata={"b": 2, "c": 3})))
+    run = await session.run("run_1")
+    assert run is not None
+    assert run.metadata == {"a": 1, "b": 2, "c": 3}
+    assert run.turn_count == 2
+    assert run.status is RunStatus.PENDING
+
+
+async def test_a_session_is_given_back_by_the_last_run_that_ends(session: SessionStore) -> None:
+    await session.open_run(
+        an_opening(run_id="run_2", status=RunStatus.QUEUED), is_dead=nobody_is_dead
+    )
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    held = await session.session("s1")
+    assert held is not None
+    assert held.owner == "me"
+    await session.append(a_batch(run=COMPLETED, release="me", run_id="run_2"))
+    free = await session.session("s1")
+    assert free is not None
+    assert free.owner is None
+
+
+async def test_only_its_owner_gives_a_session_back(session: SessionStore) -> None:
+    await session.append(a_batch(run=COMPLETED, release="you"))
+    await session.release("s1", "you")
+    await session.release_all("you")
+    await session.heartbeat("you", utc_now() + timedelta(days=1))
+    record = await session.session("s1")
+    assert record is not None
+    assert record.owner == "me"
+    assert record.lease_expires_at is not None
+    assert record.lease_expires_at < utc_now() + timedelta(minutes=1)
+
+
+# owners
+
+
+async def test_a_heartbeat_extends_every_lease_of_its_owner(session: SessionStore) -> None:
+    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
+    until = utc_now() + timedelta(minutes=5)
+    await session.heartbeat("me", until)
+    mine, yours = await session.session("s1"), await session.session("s2")
+    assert mine is not None
+    assert yours is not None
+    assert mine.lease_expires_at == until
+    assert yours.lease_expires_at != until
+    await session.release("s1", "me")
+    await session.release_all("you")
+    records = await session.sessions()
+    assert [record.owner for record in records] == [None, None]
+
+
+async def test_lost_runs_are_closed_told_and_fenced_off(session: SessionStore) -> None:
+    await session.append(
+        a_batch(a_node("n1", role=Role.USER), a_node("n2", "n1"), active_node_id="n2")
+    )
+    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
+
+    lost = await session.close_lost_runs(lambda owner, lease: owner == "me")
+
+    assert [run.run_id for run in lost] == ["run_1"]
+    assert lost == [await session.run("run_1")]
+    run = lost[0]
+    assert run.status is RunStatus.FAILED
+    assert run.end_reason is EndReason.FAILED
+    assert run.metadata["reason"] == "owner_lost"
+    assert run.error is not None
+    history = await session.run_history("run_1")
+    assert [event.event_type for event in history.events][-1] is EventType.RUN_FAILED
+    assert history.events[-1].payload["reason"] == "owner_lost"
+    assert history.session.owner is None
+    assert history.session.active_node_id == "n2"
+    assert history.agents[0].status is AgentStatus.FAILED
+    other = await session.run("run_2")
+    assert other is not None
+    assert other.status is RunStatus.PENDING
+
+    with pytest.raises(StorageError) as refused:
+        await session.append(a_batch(a_node("n3", "n2"), active_node_id="n3"))
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    assert await session.node("n3") is None
+
+
+async def test_open_runs_of_a_session_nobody_has_are_lost_too(session: SessionStore) -> None:
+    await session.release("s1", "me")
+    lost = await session.close_lost_runs(nobody_is_dead)
+    assert [run.run_id for run in lost] == ["run_1"]
+    assert await session.close_lost_runs(nobody_is_dead) == []
+
+
+@pytest.mark.parametrize("active", ["partial", None])
+async def test_a_session_that_stopped_at_a_partial_node_goes_on_before_it(
+    session: SessionStore, active: str | None
+) -> None:
+    partial: dict[str, Any] = {"metadata": {"partial": True, "aborted": True}}
+    await session.append(
+        a_batch(
+            a_node("n1"),
+            a_node("n2", "n1"),
+            a_node("half", "n2", **partial),
+            a_node("partial", "half", **partial),
+            active_node_id=active,
+        )
+    )
+    await session.close_lost_runs(everybody_is_dead)
+    record = await session.session("s1")
+    assert record is not None
+    assert record.active_node_id == "n2"
+
+
+async def test_nothing_is_lost_while_owners_live(session: SessionStore) -> None:
+    assert await session.close_lost_runs(nobody_is_dead) == []
+    assert await session.active_run_ids("s1") == ["run_1"]
+
+
+async def test_a_dead_owner_without_open_runs_just_loses_its_claim(session: SessionStore) -> None:
+    await session.append(a_batch(run=COMPLETED))
+    assert await session.close_lost_runs(everybody_is_dead) == []
+    record = await session.session("s1")
+    assert record is not None
+    assert record.owner is None
+
+
+# children
+
+
+async def test_children_are_added_and_changed(session: SessionStore) -> None:
+    await session.add_agent(a_child())
+    start = await session.add_run(a_child_run(), events=[an_event(EventType.LOOP_STARTED)])
+    assert (start.seq, start.run_seq) == (1, 1)
+    await session.update_agent(
+        "agent_child", status=AgentStatus.COMPLETED, result={"ok": True}, metadata={"a": 1}
+    )
+    await session.update_agent("agent_child", metadata={"b": 2})
+    await session.update_agent("agent_nobody", metadata={"b": 2})
+    child = await session.agent("agent_child")
+    assert child is not None
+    assert child.status is AgentStatus.COMPLETED
+    assert child.result == {"ok": True}
+    assert child.metadata == {"a": 1, "b": 2}
+    assert child.updated_at >= child.created_at
+    assert await session.active_run_ids("s1") == ["run_1", "run_child"]
+
+
+async def test_children_of_an_unknown_session_are_refused(store: SessionStore) -> None:
+    for write in (
+        store.add_agent(a_child()),
+        store.add_run(a_child_run()),
+        store.add_artifact(an_artifact("a1")),
+        store.update_session_metadata("s1", {}),
+    ):
+        with pytest.raises(StorageError) as refused:
+            await write
+        assert refused.value.code is ErrorCode.SESSION_NOT_FOUND
+
+
+# the tree
+
+
+async def test_a_path_leads_from_the_root_past_every_sibling(session: SessionStore) -> None:
+    await session.append(
+        a_batch(
+            a_node("root"), a_node("left", "root"), a_node("right", "root"), a_node("leaf", "right")
+        )
+    )
+    assert [node.node_id for node in await session.path("leaf")] == ["root", "right", "leaf"]
+    assert [node.node_id for node in await session.path("root")] == ["root"]
+    with pytest.raises(StorageError) as unknown:
+        await session.path("nowhere")
+    assert unknown.value.code is ErrorCode.NODE_NOT_FOUND
+
+
+async def test_a_path_may_be_thousands_of_nodes_deep(session: SessionStore) -> None:
+    names = [f"n{i}" for i in range(3000)]
+    nodes = [a_node(name, names[i - 1] if i else None) for i, name in enumerate(names)]
+    await session.append(a_batch(*nodes))
+    assert [node.node_id for node in await session.path("n2999")] == names
+
+
+async def test_the_active_node_moves_to_any_node_of_the_session(session: SessionStore) -> None:
+    await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), active_node_id="n2"))
+    with pytest.raises(StorageError) as busy:
+        await session.set_active_node("s1", "n1", is_dead=nobody_is_dead)
+    assert busy.value.code is ErrorCode.SESSION_ACTIVE
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    moved = await session.set_active_node("s1", "n1", is_dead=nobody_is_dead)
+    assert moved.active_node_id == "n1"
+    assert moved == await session.session("s1")
+
+    await session.open_run(an_opening("s2", "run_2"), is_dead=nobody_is_dead)
+    await session.append(a_batch(run=COMPLETED, release="me", session_id="s2", run_id="run_2"))
+    for session_id, node_id, code in (
+        ("s1", "nowhere", ErrorCode.NODE_NOT_FOUND),
+        ("s2", "n1", ErrorCode.NODE_NOT_FOUND),
+        ("s9", "n1", ErrorCode.SESSION_NOT_FOUND),
+    ):
+        with pytest.raises(StorageError) as refused:
+            await session.set_active_node(session_id, node_id, is_dead=nobody_is_dead)
+        assert refused.value.code is code
+
+
+# replay
+
+
+async def test_e2_a_session_is_replayed_in_order_page_by_page(session: SessionStore) -> None:
+    for i in range(10):
+        parent = f"n{i - 1}" if i else None
+        await session.append(a_batch(a_node(f"n{i}", parent), an_event()))
+    seen: list[int | None] = []
+    nodes: list[str] = []
+    at: int | None = None
+    pages = 0
+    while True:
+        page = await session.page("s1", from_seq=at, limit=7)
+        assert len(page.events) <= 7
+        assert [run.run_id for run in page.runs] == ["run_1"]
+        assert [agent.agent_id for agent in page.agents] == ["agent_s1"]
+        seen += [event.seq for event in page.events]
+        nodes += [node.node_id for node in page.nodes]
+        pages += 1
+        at = page.next_seq
+        if at is None:
+            break
+    assert pages == 3
+    assert seen == list(range(1, 21))
+    assert nodes == [f"n{i}" for i in range(10)]
+
+
+async def test_a_page_can_be_cut_out_of_the_timeline(session: SessionStore) -> None:
+    await session.append(a_batch(*[an_event() for _ in range(10)]))
+    cut = await session.page("s1", from_seq=3, to_seq=5)
+    assert [event.seq for event in cut.events] == [3, 4, 5]
+    assert cut.next_seq is None
+    assert (await session.page("s1", from_seq=99)).events == []
+    assert (await session.page("s1", from_seq=-5, to_seq=0)).events == []
+    assert len((await session.page("s1", to_seq=2**100)).events) == 10
+    with pytest.raises(StorageError) as unknown:
+        await session.page("s9")
+    assert unknown.value.code is ErrorCode.SESSION_NOT_FOUND
+
+
+async def test_a_replay_leaves_the_transcripts_of_children_out(session: SessionStore) -> None:
+    await session.add_agent(a_child())
+    await session.add_run(a_child_run())
+    child: dict[str, Any] = {"agent_id": "agent_child", "run_id": "run_child"}
+    await session.append(a_batch(a_node("c1", **child), **child))
+    await session.append(a_batch(a_node("n1")))
+    page = await session.page("s1")
+    assert [node.node_id for node in page.nodes] == ["n1"]
+    assert [event.seq for event in page.events] == [2]
+    assert [run.run_id for run in page.runs] == ["run_1"]
+    inside = await session.run_history("run_child")
+    assert [node.node_id for node in inside.nodes] == ["c1"]
+    assert [agent.agent_id for agent in inside.agents] == ["agent_child"]
+
+
+async def test_e3_a_run_is_replayed_without_its_neighbours(session: SessionStore) -> None:
+    await session.append(a_batch(a_node("n1"), run=COMPLETED))
+    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.append(
+        a_batch(a_node("n2", "n1", run_id="run_2"), an_event(node_id="n1"), run_id="run_2")
+    )
+    await session.add_artifact(an_artifact("a1", run_id="run_1"))
+    await session.add_artifact(an_artifact("a2", run_id="run_2"))
+    second = await session.run_history("run_2")
+    assert [run.run_id for run in second.runs] == ["run_2"]
+    assert [node.node_id for node in second.nodes] == ["n2"]
+    assert [event.run_seq for event in second.events] == [1, 2]
+    assert {event.run_id for event in second.events} == {"run_2"}
+    assert [artifact.artifact_id for artifact in second.artifacts] == ["a2"]
+    with pytest.raises(StorageError) as unknown:
+        await session.run_history("run_9")
+    assert unknown.value.code is ErrorCode.RUN_NOT_FOUND
+
+
+async def test_artifacts_come_with_the_page_of_what_they_belong_to(session: SessionStore) -> None:
+    await session.append(a_batch(a_node("n1"), an_event(tool_call_id="c1"), a_node("n2", "n1")))
+    await session.add_artifact(an_artifact("of_node", run_id="run_1", node_id="n2"))
+    await session.add_artifact(an_artifact("of_call", run_id="run_1", tool_call_id="c1"))
+    await session.add_artifact(an_artifact("of_run", run_id="run_1"))
+    found = [
+        [
+            artifact.artifact_id
+            for artifact in (await session.page("s1", from_seq=seq, to_seq=seq)).artifacts
+        ]
+        for seq in (1, 2, 3)
+    ]
+    assert found == [["of_run"], ["of_call"], ["of_node"]]
+
+
+# the effect ledger
+
+
+async def test_calls_that_began_and_never_ended_are_open(session: SessionStore) -> None:
+    def step(event_type: EventType, call_id: str) -> Any:
+        return an_event(event_type, tool_call_id=call_id)
+
+    await session.append(
+        a_batch(
+            step(EventType.TOOL_STARTED, "done"),
+            step(EventType.TOOL_COMPLETED, "done"),
+            step(EventType.TOOL_STARTED, "failed"),
+            step(EventType.TOOL_TIMEOUT, "failed"),
+            step(EventType.TOOL_FAILED, "failed"),
+            step(EventType.PERMISSION_REQUESTED, "denied"),
+            step(EventType.TOOL_DENIED, "denied"),
+            step(EventType.TOOL_STARTED, "open"),
+            step(EventType.TOOL_PROGRESS, "open"),
+            step(EventType.TOOL_STARTED, "twice"),
+            step(EventType.TOOL_COMPLETED, "twice"),
+            step(EventType.TOOL_STARTED, "twice"),
+            step(EventType.TOOL_STARTED, "not_asked_for"),
+        )
+    )
+    calls = ["done", "failed", "denied", "open", "twice", "never"]
+    assert await session.open_calls("s1", calls) == {"open", "twice"}
+    assert await session.open_calls("s2", calls) == set()
+    assert await session.open_calls("s1", []) == set()
+
+
+async def test_calls_of_other_agents_with_the_same_id_do_not_count(session: SessionStore) -> None:
+    await session.add_agent(a_child())
+    await session.add_run(a_child_run())
+    started = an_event(EventType.TOOL_STARTED, tool_call_id="c1")
+    done = an_event(EventType.TOOL_COMPLETED, tool_call_id="c1")
+    await session.append(a_batch(started))
+    await session.append(a_batch(done, agent_id="agent_child", run_id="run_child"))
+    assert await session.open_calls("s1", ["c1"], agent_id="agent_s1") == {"c1"}
+    assert await session.open_calls("s1", ["c1"], agent_id="agent_child") == set()
+
+
+# lists
+
+
+async def test_sessions_are_listed_with_the_last_used_first(store: SessionStore) -> None:
+    for i in range(5):
+        await store.open_run(an_opening(f"s{i}", f"run_{i}"), is_dead=nobody_is_dead)
+    await store.append(a_batch(run=COMPLETED, session_id="s1", run_id="run_1", agent_id="agent_s1"))
+    listed = [record.session_id for record in await store.sessions()]
+    assert listed == ["s1", "s4", "s3", "s2", "s0"]
+    second = [record.session_id for record in await store.sessions(limit=2, offset=1)]
+    assert second == ["s4", "s3"]
+
+
+async def test_session_metadata_is_merged_and_none_removes(session: SessionStore) -> None:
+    await session.update_session_metadata("s1", {"a": 1, "b": {"x": 1}})
+    await session.update_session_metadata("s1", {"b": {"y": 2}, "a": None})
+    record = await session.session("s1")
+    assert record is not None
+    assert record.metadata == {"b": {"y": 2}}
+
+
+async def test_what_is_unknown_is_none_or_empty(store: SessionStore) -> None:
+    assert await store.session("x") is None
+    assert await store.agent("x") is None
+    assert await store.run("x") is None
+    assert await store.node("x") is None
+    assert await store.artifact("x") is None
+    assert await store.sessions() == []
+    assert await store.agents("x") == []
+    assert await store.active_run_ids("x") == []
+    assert await store.artifacts(session_id="x") == []
+
+
+async def test_artifacts_are_found_by_session_kind_and_age(session: SessionStore) -> None:
+    await session.open_run(an_opening("s2", "run_2"), is_dead=nobody_is_dead)
+    now = utc_now()
+    old = now - timedelta(days=3)
+    records = [
+        an_artifact("a1", kind="debug", created_at=old, metadata={"x": [1]}, summary="s"),
+        an_artifact("a2", kind="tool_output"),
+        an_artifact("a3", kind="traceback", session_id="s2"),
+    ]
+    for record in records:
+        await session.add_artifact(record)
+    assert await session.artifact("a1") == records[0]
+    assert await session.artifacts() == records
+    assert await session.artifacts(session_id="s1") == records[:2]
+    assert await session.artifacts(kinds={"debug", "traceback"}) == [records[0], records[2]]
+    assert await session.artifacts(kinds=[]) == []
+    assert await session.artifacts(older_than=now - timedelta(days=1)) == records[:1]
+    await session.delete_artifact_row("a1")
+    await session.delete_artifact_row("a1")
+    assert await session.artifact("a1") is None
+
+
+# deleting
+
+
+async def test_e4_a_session_with_an_open_run_is_not_deleted(session: SessionStore) -> None:
+    await session.add_artifact(an_artifact("a1"))
+    with pytest.raises(StorageError) as refused:
+        await session.delete_session("s1", is_dead=nobody_is_dead)
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    assert await session.session("s1") is not None
+    assert await session.artifact("a1") is not None
+
+
+async def test_a_deleted_session_leaves_nothing_and_harms_no_other(session: SessionStore) -> None:
+    await session.open_run(an_opening("s2", "run_2"), is_dead=nobody_is_dead)
+    await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), run=COMPLETED))
+    await session.append(
+        a_batch(a_node("m1", session_id="s2", run_id="run_2"), session_id="s2", run_id="run_2")
+    )
+    await session.add_artifact(an_artifact("a1"))
+    await session.delete_session("s1", is_dead=nobody_is_dead)
+
+    assert await session.session("s1") is None
+    assert await session.node("n1") is None
+    assert await session.run("run_1") is None
+    assert await session.agent("agent_s1") is None
+    assert await session.artifact("a1") is None
+    assert await session.node("m1") is not None
+    assert len((await session.page("s2")).events) == 1
+    with pytest.raises(StorageError) as gone:
+        await session.delete_session("s1", is_dead=nobody_is_dead)
+    assert gone.value.code is ErrorCode.SESSION_NOT_FOUND
+    with pytest.raises(StorageError) as late:
+        await session.append(a_batch(an_event()))
+    assert late.value.code is ErrorCode.RUN_NOT_FOUND
+
+    again = await session.open_run(an_opening(), is_dead=nobody_is_dead)
+    assert not again.resumed
+    assert again.position.seq == 1
+
+
+async def test_an_abandoned_session_can_be_deleted(session: SessionStore) -> None:
+    await session.delete_session("s1", is_dead=everybody_is_dead)
+    assert await session.session("s1") is None

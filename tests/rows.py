@@ -1,0 +1,124 @@
+"""Rows to put into a store: short to write, complete where it matters."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from agent_core.types import (
+    AgentRecord,
+    AgentType,
+    ArtifactRecord,
+    Batch,
+    ContentBlock,
+    EventDraft,
+    EventType,
+    Node,
+    PendingEvent,
+    Role,
+    RunOpening,
+    RunRecord,
+    RunStatus,
+    TextBlock,
+    new_id,
+    utc_now,
+)
+
+
+def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> RunOpening:
+    defaults: dict[str, Any] = {
+        "session_id": session_id,
+        "run_id": run_id,
+        "cwd": "/project",
+        "owner": "me",
+        "lease_expires_at": utc_now() + timedelta(seconds=30),
+        "agent_type": AgentType.MAIN,
+        "agent_id": f"agent_{session_id}",
+    }
+    return RunOpening(**{**defaults, **values})
+
+
+def an_event(
+    event_type: EventType = EventType.MODEL_STARTED,
+    payload: dict[str, Any] | None = None,
+    *,
+    node_id: str | None = None,
+    tool_call_id: str | None = None,
+) -> PendingEvent:
+    draft = EventDraft(event_type, payload or {}, node_id=node_id, tool_call_id=tool_call_id)
+    return PendingEvent(new_id("evt"), utc_now(), draft)
+
+
+def a_node(
+    node_id: str,
+    parent_id: str | None = None,
+    *,
+    content: Sequence[ContentBlock] | None = None,
+    session_id: str = "s1",
+    **values: Any,
+) -> Node:
+    return Node(
+        node_id=node_id,
+        session_id=session_id,
+        node_seq=0,
+        parent_id=parent_id,
+        agent_id=values.pop("agent_id", f"agent_{session_id}"),
+        run_id=values.pop("run_id", "run_1"),
+        role=values.pop("role", Role.ASSISTANT),
+        content=list(content) if content is not None else [TextBlock(text=f"I am {node_id}")],
+        created_at=utc_now(),
+        **values,
+    )
+
+
+def a_batch(*rows: Node | PendingEvent, **values: Any) -> Batch:
+    """A batch of these rows; each node is announced by an event, as the journal does it."""
+    nodes = [row for row in rows if isinstance(row, Node)]
+    events = [
+        an_event(EventType.MESSAGE_CREATED, node_id=row.node_id) if isinstance(row, Node) else row
+        for row in rows
+    ]
+    session_id = values.pop("session_id", "s1")
+    defaults: dict[str, Any] = {
+        "session_id": session_id,
+        "agent_id": f"agent_{session_id}",
+        "run_id": "run_1",
+    }
+    return Batch(nodes=nodes, events=events, **{**defaults, **values})
+
+
+def a_child(agent_id: str = "agent_child", session_id: str = "s1") -> AgentRecord:
+    now = utc_now()
+    return AgentRecord(
+        agent_id=agent_id,
+        session_id=session_id,
+        parent_agent_id=f"agent_{session_id}",
+        agent_type=AgentType.SUB,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def a_child_run(run_id: str = "run_child", session_id: str = "s1") -> RunRecord:
+    now = utc_now()
+    return RunRecord(
+        run_id=run_id,
+        session_id=session_id,
+        agent_id="agent_child",
+        parent_run_id="run_1",
+        status=RunStatus.RUNNING,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def an_artifact(artifact_id: str, **values: Any) -> ArtifactRecord:
+    defaults: dict[str, Any] = {
+        "artifact_id": artifact_id,
+        "session_id": "s1",
+        "kind": "tool_output",
+        "path": f"s1/artifacts/{artifact_id}/out.txt",
+        "filename": "out.txt",
+        "size_bytes": 3,
+        "created_at": utc_now(),
+    }
+    return ArtifactRecord(**{**defaults, **values})

@@ -1,0 +1,5 @@
+"""Whether a call may run: the policy, the user's answers, and what was allowed for a session."""
+
+from agent_core.permissions.guard import PermissionCallback, PermissionGuard
+
+__all__ = ["PermissionCallback", "PermissionGuard"]

@@ -1,0 +1,69 @@
+"""What the configuration says about a call, before anybody is asked. Pure."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from agent_core.config.models import NetworkConfig, PermissionsConfig
+from agent_core.types import Access, ToolDefinition, ToolPermission
+
+
+class Verdict(StrEnum):
+    """What has to happen before a call."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    REFUSE = "refuse"
+
+
+class Policy:
+    """The user's standing rules.
+
+    Args:
+        config: the `[permissions]` section.
+        network: `[tools.network]`; its hosts and domains are united with the network policy's.
+    """
+
+    def __init__(self, config: PermissionsConfig, network: NetworkConfig) -> None:
+        both = (config.network_policy, network)
+        self._hosts = {_host(host) for part in both for host in part.allowed_hosts}
+        self._domains = tuple(_domains(name for part in both for name in part.allowed_domains))
+        self._refuses_hosts = config.network_policy.default == "deny"
+        self._asks_readers = config.readonly_default == "ask"
+
+    def verdict(self, definition: ToolDefinition, access: Access) -> Verdict:
+        """Judge one call. A refusal here is final; nobody is asked."""
+        reads = definition.permission is ToolPermission.READONLY
+        if access.network_host is not None:
+            if not self.allows_host(access.network_host):
+                return Verdict.REFUSE if self._refuses_hosts else Verdict.ASK
+            if reads and not access.dangerous and access.reason is None:
+                return Verdict.ALLOW  # the host was the only question
+        if access.asks:
+            return Verdict.ASK
+        asks_anyway = self._asks_readers and reads and "internal" not in definition.tags
+        return Verdict.ASK if asks_anyway else Verdict.ALLOW
+
+    def allows_host(self, host: str) -> bool:
+        """Whether a host, with or without a port, needs no question."""
+        with_port = host.strip().lower()
+        name = _host(with_port)
+        if name in self._hosts or with_port in self._hosts:
+            return True
+        return any(name == domain or name.endswith(f".{domain}") for domain in self._domains)
+
+
+def _host(value: str) -> str:
+    """The bare name: lower case, no brackets around IPv6, no port, no dot at the end."""
+    name = value.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    if name.count(":") == 1:
+        name = name.partition(":")[0]
+    return name.rstrip(".")
+
+
+def _domains(values: Iterable[str]) -> Iterable[str]:
+    for value in values:
+        # An empty entry would allow every host that ends with a dot, `*` every host at all.
+        if name := value.strip().lower().removeprefix("*").strip("."):
+            yield name

@@ -1,0 +1,342 @@
+"""The guard asks when it must, remembers what it may, and takes every failure for a no."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent_core.config.models import Config
+from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.permissions.guard import PermissionCallback, PermissionGuard
+from agent_core.permissions.request import MAX_SUMMARY
+from agent_core.redaction.redactor import Redactor
+from agent_core.types import (
+    Access,
+    AgentRole,
+    Decision,
+    EventLevel,
+    EventType,
+    PermissionDecision,
+    PermissionRequest,
+    RunIdentity,
+    ToolCall,
+    ToolDefinition,
+    ToolPermission,
+)
+
+SECRET = "value-of-the-key"  # noqa: S105
+CALL = ToolCall(tool_call_id="call_1", name="code.write_file")
+TOOL = ToolDefinition(name="code.write_file", description="writes")
+ASKS = Access(asks=True, scope="/p/src", summary="a.py", target="/p/src/a.py")
+RUN = RunIdentity(session_id="s1", agent_id="a1", run_id="r1")
+
+
+class Record:
+    """A journal that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[EventType, dict[str, Any]]] = []
+        self.committed = 0
+
+    def note(
+        self,
+        event_type: EventType,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        level: EventLevel = EventLevel.INFO,
+        tool_call_id: str | None = None,
+    ) -> None:
+        assert tool_call_id == CALL.tool_call_id
+        self.events.append((event_type, dict(payload or {})))
+
+    async def commit(self) -> None:
+        self.committed = len(self.events)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [str(event_type) for event_type, _ in self.events]
+
+
+class User:
+    """Answers as told, and remembers the questions."""
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = [Decision(answer) for answer in answers]
+        self.asked: list[PermissionRequest] = []
+
+    async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+        self.asked.append(request)
+        return PermissionDecision(decision=self._answers.pop(0), reason="because")
+
+
+def guard(
+    callback: PermissionCallback | None,
+    *,
+    timeout_s: float | None = None,
+    **permissions: Any,
+) -> PermissionGuard:
+    config = Config.model_validate(
+        {
+            "model": {"provider": "x", "name": "y"},
+            "permissions": permissions,
+        }
+    )
+    return PermissionGuard(
+        callback,
+        config,
+        project_dir=Path("/p"),
+        redactor=Redactor({"KEY": SECRET}),
+        timeout_s=timeout_s,
+    )
+
+
+async def test_h1_what_does_not_ask_passes_without_a_word() -> None:
+    journal = Record()
+    tool = TOOL.model_copy(update={"permission": ToolPermission.READONLY})
+    await guard(None).require(CALL, tool, Access(), RUN, journal)
+    assert journal.events == []
+
+
+async def test_h2_a_deny_is_a_refusal_with_the_users_reason() -> None:
+    journal = Record()
+    with pytest.raises(PermissionDeniedError, match="because") as caught:
+        await guard(User("deny")).require(CALL, TOOL, ASKS, RUN, journal)
+    assert caught.value.code is ErrorCode.PERMISSION_DENIED
+    assert journal.kinds == ["permission_requested", "permission_decided"]
+
+
+async def test_h3_allow_once_is_asked_again() -> None:
+    user = User("allow_once", "allow_once")
+    door = guard(user)
+    for _ in range(2):
+        await door.require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(user.asked) == 2
+
+
+async def test_h4_allow_for_session_covers_the_same_tool_scope_and_session_only() -> None:
+    user = User("allow_for_session", "allow_once", "allow_once", "allow_once", "allow_once")
+    door = guard(user)
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(user.asked) == 1
+    elsewhere = Access(asks=True, scope="/p/docs")
+    other_tool = TOOL.model_copy(update={"name": "code.edit_file"})
+    changed = TOOL.model_copy(update={"description": "writes, honestly"})
+    other_session = RUN.model_copy(update={"session_id": "s2"})
+    await door.require(CALL, TOOL, elsewhere, RUN, Record())
+    await door.require(CALL, other_tool, ASKS, RUN, Record())
+    await door.require(CALL, changed, ASKS, RUN, Record())
+    await door.require(CALL, TOOL, ASKS, other_session, Record())
+    assert len(user.asked) == 5
+
+
+async def test_h5_nothing_is_remembered_beyond_the_guard_or_the_session() -> None:
+    user = User("allow_for_session", "allow_for_session", "allow_once")
+    door = guard(user)
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    door.forget(RUN.session_id)
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    await guard(user).require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(user.asked) == 3
+
+
+async def test_the_user_can_switch_remembering_off() -> None:
+    user = User("allow_for_session", "allow_for_session")
+    door = guard(user, allow_for_session_enabled=False)
+    for _ in range(2):
+        await door.require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(user.asked) == 2
+
+
+async def test_a_deny_is_not_remembered() -> None:
+    user = User("deny", "allow_once")
+    door = guard(user)
+    with pytest.raises(PermissionDeniedError):
+        await door.require(CALL, TOOL, ASKS, RUN, Record())
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+
+
+async def test_h6_without_a_callback_the_refusal_is_the_one_of_the_access() -> None:
+    journal = Record()
+    outside = Access(asks=True, refusal=ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS)
+    with pytest.raises(PermissionDeniedError) as caught:
+        await guard(None).require(CALL, TOOL, outside, RUN, journal)
+    assert caught.value.code is ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
+    with pytest.raises(PermissionDeniedError) as caught:
+        await guard(None).require(CALL, TOOL, ASKS, RUN, journal)
+    assert caught.value.code is ErrorCode.PERMISSION_DENIED
+    assert journal.events == []
+
+
+async def _breaks(request: PermissionRequest) -> PermissionDecision:
+    raise RuntimeError(SECRET)
+
+
+async def _times_out(request: PermissionRequest) -> PermissionDecision:
+    raise TimeoutError
+
+
+async def _hangs(request: PermissionRequest) -> PermissionDecision:
+    await asyncio.sleep(60)
+    return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+
+async def _withdraws(request: PermissionRequest) -> PermissionDecision:
+    raise asyncio.CancelledError
+
+
+async def _answers_a_string(request: PermissionRequest) -> str:
+    return "allow_once"
+
+
+async def _answers_none(request: PermissionRequest) -> None:
+    return None
+
+
+def _is_not_async(request: PermissionRequest) -> PermissionDecision:
+    return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        _breaks,
+        _times_out,
+        _hangs,
+        _withdraws,
+        _answers_a_string,
+        _answers_none,
+        _is_not_async,
+    ],
+)
+async def test_a_callback_that_fails_in_any_way_denies(
+    callback: Callable[[PermissionRequest], Awaitable[object]],
+) -> None:
+    journal = Record()
+    door = guard(cast("PermissionCallback", callback), timeout_s=0.05)
+    with pytest.raises(PermissionDeniedError) as caught:
+        await door.require(CALL, TOOL, ASKS, RUN, journal)
+    assert caught.value.code is ErrorCode.PERMISSION_DENIED
+    assert journal.kinds == ["permission_requested", "permission_failed"]
+    assert SECRET not in str(journal.events) + caught.value.message
+
+
+async def test_the_question_is_stored_before_it_is_asked() -> None:
+    journal = Record()
+
+    async def callback(request: PermissionRequest) -> PermissionDecision:
+        assert journal.committed == 1
+        assert journal.kinds == ["permission_requested"]
+        assert journal.events[0][1]["request_id"] == request.request_id
+        return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+    await guard(callback).require(CALL, TOOL, ASKS, RUN, journal)
+    assert journal.events[1][1]["decision"] == "allow_once"
+
+
+async def test_cancelling_does_not_wait_for_a_callback_that_will_not_let_go() -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def callback(request: PermissionRequest) -> PermissionDecision:
+        entered.set()
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+    asking = asyncio.create_task(guard(callback).require(CALL, TOOL, ASKS, RUN, Record()))
+    await entered.wait()
+    asking.cancel()
+    await asyncio.wait([asking], timeout=1)
+    assert asking.cancelled()
+    release.set()
+    await asyncio.sleep(0)
+
+
+async def test_questions_of_several_runs_are_asked_side_by_side() -> None:
+    both = asyncio.Barrier(2)
+
+    async def callback(request: PermissionRequest) -> PermissionDecision:
+        await both.wait()
+        return PermissionDecision(decision=Decision.ALLOW_ONCE)
+
+    door = guard(callback)
+    async with asyncio.timeout(1):
+        await asyncio.gather(*(door.require(CALL, TOOL, ASKS, RUN, Record()) for _ in range(2)))
+
+
+async def test_a_host_the_policy_refuses_is_not_asked_for() -> None:
+    user = User()
+    door = guard(user, network_policy={"default": "deny"})
+    with pytest.raises(PermissionDeniedError, match=r"evil\.example"):
+        await door.require(CALL, TOOL, Access(network_host="evil.example"), RUN, Record())
+    assert user.asked == []
+
+
+async def test_i10_the_request_tells_who_asks_for_what() -> None:
+    user = User("allow_once")
+    run = RunIdentity(
+        session_id="s1",
+        agent_id="a2",
+        run_id="r2",
+        role=AgentRole.SUB,
+        parent_agent_id="a1",
+        parent_run_id="r1",
+    )
+    access = Access(
+        asks=True,
+        scope="/usr/bin/make /p",
+        summary='["make", "all"]',
+        target="/usr/bin/make all",
+        cwd="/p/sub",
+        env_names=("PATH", "HOME"),
+        dangerous=True,
+        reason="outside_roots",
+        diff="--- a\n+++ b\n",
+    )
+    tool = TOOL.model_copy(update={"tags": {"code", "dangerous"}})
+    await guard(user).require(CALL, tool, access, run, Record())
+    asked = user.asked[0]
+    assert (asked.agent_id, asked.run_id) == ("a2", "r2")
+    assert (asked.parent_agent_id, asked.parent_run_id) == ("a1", "r1")
+    assert (asked.agent_role, asked.cwd, asked.env_summary) == ("sub", "/p/sub", "PATH, HOME")
+    assert (asked.target_scope, asked.tags) == ("/usr/bin/make /p", {"code", "dangerous"})
+    assert asked.dangerous
+    assert asked.suggested_decision is Decision.DENY
+    assert asked.metadata == {
+        "tool_call_id": "call_1",
+        "target": "/usr/bin/make all",
+        "reason": "outside_roots",
+        "diff": "--- a\n+++ b\n",
+    }
+
+
+async def test_a_request_hides_secrets_and_hides_nothing_else() -> None:
+    user = User("allow_once")
+    journal = Record()
+    access = Access(
+        asks=True,
+        summary=f"echo {SECRET}\n\x1b[2J\u202e\u200b\U000e0041 password=hunter2 \udc80",
+        target="/p/a\rb",
+        diff=f"+{SECRET}\n+\x1b]0;title\x07\n" + "x" * 100_000,
+    )
+    await guard(user).require(CALL, TOOL, access, RUN, journal)
+    asked = user.asked[0]
+    assert asked.args_summary == (
+        r"echo [redacted:KEY]\n\x1b[2J\u202e\u200b\U000e0041 password=[redacted:password] \udc80"
+    )
+    assert asked.metadata["target"] == r"/p/a\rb"
+    assert asked.metadata["diff"].startswith("+[redacted:KEY]\n+\\x1b]0;title\\x07\n")
+    assert asked.metadata["diff"].endswith("characters)")
+    assert SECRET not in str(journal.events)
+
+
+async def test_a_long_summary_is_cut_and_says_so() -> None:
+    user = User("allow_once")
+    access = Access(asks=True, summary="x" * (MAX_SUMMARY + 5))
+    await guard(user).require(CALL, TOOL, access, RUN, Record())
+    assert user.asked[0].args_summary == "x" * MAX_SUMMARY + "… (+5 characters)"

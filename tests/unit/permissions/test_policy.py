@@ -1,0 +1,85 @@
+"""The standing rules: who is asked for what, and which hosts need no question."""
+
+import pytest
+
+from agent_core.config.models import NetworkConfig, NetworkPolicyConfig, PermissionsConfig
+from agent_core.permissions.policy import Policy, Verdict
+from agent_core.types import Access, ToolDefinition, ToolPermission
+
+READ = ToolDefinition(name="code.read_file", description="", permission=ToolPermission.READONLY)
+WRITE = ToolDefinition(name="code.write_file", description="")
+INTERNAL = READ.model_copy(update={"tags": {"internal"}})
+
+
+def policy(
+    default: str = "confirm",
+    *,
+    readonly: str = "allow",
+    hosts: list[str] | None = None,
+    domains: list[str] | None = None,
+) -> Policy:
+    config = PermissionsConfig.model_validate(
+        {
+            "readonly_default": readonly,
+            "network_policy": NetworkPolicyConfig.model_validate(
+                {
+                    "default": default,
+                    "allowed_hosts": hosts or [],
+                }
+            ),
+        }
+    )
+    return Policy(config, NetworkConfig(allowed_domains=domains or []))
+
+
+def test_h1_a_plain_read_needs_no_question() -> None:
+    assert policy().verdict(READ, Access()) is Verdict.ALLOW
+
+
+def test_h2_a_sensitive_read_is_asked_for() -> None:
+    assert policy().verdict(READ, Access(asks=True, reason="sensitive")) is Verdict.ASK
+
+
+def test_reads_are_asked_for_if_the_user_wants_that_but_internal_tools_never() -> None:
+    strict = policy(readonly="ask")
+    assert strict.verdict(READ, Access()) is Verdict.ASK
+    assert strict.verdict(INTERNAL, Access()) is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("default", "expected"), [("confirm", Verdict.ASK), ("deny", Verdict.REFUSE)]
+)
+def test_a_host_that_is_not_listed_is_asked_for_or_refused(default: str, expected: Verdict) -> None:
+    access = Access(network_host="evil.example")
+    assert policy(default, hosts=["good.example"]).verdict(READ, access) is expected
+
+
+def test_a_listed_host_answers_the_question_of_a_reader_and_of_nobody_else() -> None:
+    rules = policy(hosts=["good.example"])
+    access = Access(asks=True, network_host="good.example")
+    assert rules.verdict(READ, access) is Verdict.ALLOW
+    assert rules.verdict(WRITE, access) is Verdict.ASK
+    sensitive = Access(asks=True, network_host="good.example", reason="sensitive")
+    assert rules.verdict(READ, sensitive) is Verdict.ASK
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("api.example.org", True),
+        ("API.example.org.", True),
+        ("api.example.org:443", True),
+        ("sub.api.example.org", False),
+        ("example.net", True),
+        ("deep.www.example.net", True),
+        ("badexample.net", False),
+        ("example.net.evil.com", False),
+        ("[::1]:80", True),
+        ("::1", True),
+        ("", False),
+        (".", False),
+    ],
+)
+def test_hosts_are_exact_and_domains_cover_what_is_below(host: str, allowed: bool) -> None:
+    rules = policy(hosts=["api.example.org", "::1"], domains=["*.example.net", ""])
+    assert rules.allows_host(host) is allowed

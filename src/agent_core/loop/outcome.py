@@ -127,8 +127,7 @@ async def settle(
     is told so.
     """
     mine = [node for node in journal.path if node.run_id == journal.run.run_id]
-    completed = outcome.status is RunStatus.COMPLETED
-    resting = journal.path[-1] if completed else resting_node(journal.path)
+    resting = resting_node(journal.path)
     payload = {
         "end_reason": outcome.end_reason,
         "turns": outcome.turns,

@@ -7,8 +7,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import History, Outcome, settle
+from agent_core.loop import History, Outcome, error_payload, settle
 from agent_core.types import (
     CancelResult,
     Draft,
@@ -132,7 +133,13 @@ class Scheduler:
             await self._conduct(run)
         except asyncio.CancelledError:
             if not run.cancel_requested:
-                raise  # the loop itself is shutting down
+                raise  # the event loop itself is shutting down
+        except Exception as error:
+            logger.exception("run %s could not be settled", run.identity.run_id)
+            message = f"the end of the run could not be written down ({type(error).__name__})"
+            payload = error_payload(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
+            run.finish(Outcome(EndReason.FAILED, error=payload))
+            run.stream.close()
         finally:
             self._running -= 1
             self._leave(run)

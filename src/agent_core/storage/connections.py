@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.faults import is_busy
+from agent_core.storage.folders import make_private
 from agent_core.storage.migrations import MIGRATIONS, migrate, version_of
 
 Result = TypeVar("Result")
@@ -67,9 +68,7 @@ def patiently(step: Callable[[], Result], patience: float = PATIENCE) -> Result:
 
 def _create(path: Path) -> None:
     try:
-        for folder in reversed([path.parent, *path.parent.parents]):
-            if not folder.exists():
-                folder.mkdir(mode=0o700, exist_ok=True)
+        make_private(path.parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StorageError(

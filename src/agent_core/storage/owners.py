@@ -1,0 +1,155 @@
+"""Who is alive: a file lock per runtime, which the kernel gives back however the runtime ends.
+
+An owner id carries its scope: the host and the folder its lock file is in. Locks decide between
+owners of one scope, at once and whatever the clock does. Between scopes, which is two hosts or
+two homes that share a database, nobody can look at the other's lock; there the lease decides.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.folders import make_private
+from agent_core.types import new_id, utc_now
+
+LEASE = timedelta(seconds=30)
+"""How long a claim holds without a heartbeat, where locks cannot be looked at."""
+
+HEARTBEAT = timedelta(seconds=10)
+"""How often an owner should extend its leases."""
+
+_UNLOCKED = "lease"  # the scope of an owner whose folder knows no locks
+
+
+class Owner:
+    """This runtime as an owner of sessions, and its judgement of the others.
+
+    Attributes:
+        owner_id: what `sessions.owner` holds while a session is this runtime's.
+    """
+
+    def __init__(self, owner_id: str, folder: Path) -> None:
+        self.owner_id = owner_id
+        self._folder = folder
+        self._scope = _scope(folder)
+
+    @classmethod
+    @contextmanager
+    def open(cls, home: Path) -> Generator["Owner"]:
+        """Be alive until the end of the block, and sweep up after owners that are not.
+
+        Args:
+            home: the program's home; the locks lie in `sessions/.owners` below it.
+
+        Raises:
+            StorageError: the folder or the lock file cannot be made.
+        """
+        folder = home.resolve() / "sessions" / ".owners"
+        try:
+            make_private(folder)
+            owner_id, descriptor = _lock(folder)
+        except OSError as error:
+            raise StorageError(
+                ErrorCode.STORAGE_ERROR,
+                f"cannot hold a lock file in {folder}: {error.strerror}; make the folder writable"
+                " for you",
+                details={"path": str(folder)},
+            ) from error
+        owner = cls(owner_id, folder)
+        try:
+            owner.sweep()
+            yield owner
+        finally:
+            with suppress(OSError):
+                _path(folder, owner_id).unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def lease_end(self) -> datetime:
+        """Until when a claim made or extended now holds."""
+        return utc_now() + LEASE
+
+    def is_dead(self, owner_id: str, lease_expires_at: datetime | None) -> bool:
+        """Whether the runtime behind this id is gone."""
+        if owner_id == self.owner_id:
+            return False
+        if _scope_of(owner_id) == self._scope:
+            is_free = _is_free(_path(self._folder, owner_id))
+            if is_free is not None:
+                return is_free
+        return lease_expires_at is None or lease_expires_at <= utc_now()
+
+    def sweep(self) -> None:
+        """Remove the lock files of dead owners."""
+        for path in self._folder.glob("*.lock"):
+            with suppress(OSError):
+                _remove_if_free(path)
+
+
+def _scope(folder: Path) -> str:
+    return hashlib.sha256(f"{platform.node()}\0{folder}".encode(errors="replace")).hexdigest()[:12]
+
+
+def _scope_of(owner_id: str) -> str:
+    return owner_id.rpartition(".")[2]
+
+
+def _path(folder: Path, owner_id: str) -> Path:
+    return folder / f"{owner_id}.lock"
+
+
+def _lock(folder: Path) -> tuple[str, int]:
+    """Make a lock file of our own and hold it; returns the owner id and the open descriptor."""
+    while True:
+        owner_id = f"{new_id('own')}.{_scope(folder)}"
+        path = _path(folder, owner_id)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:  # a file system without locks: whoever judges us must use the lease
+            path.unlink()
+            return f"{new_id('own')}.{_UNLOCKED}", descriptor
+        # Somebody sweeping may have taken the file for a dead owner's before we held it.
+        if os.fstat(descriptor).st_nlink:
+            os.write(descriptor, f"{platform.node()} {os.getpid()}\n".encode(errors="replace"))
+            return owner_id, descriptor
+        os.close(descriptor)
+
+
+def _is_free(path: Path) -> bool | None:
+    """Whether nobody holds the lock; None if that cannot be told."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return None
+    try:
+        return _shares(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_if_free(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if _shares(descriptor):
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _shares(descriptor: int) -> bool | None:
+    """Try a shared lock: it disturbs nobody, and two who look at once do not see each other."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True

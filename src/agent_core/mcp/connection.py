@@ -1,0 +1,354 @@
+"""One live session with one server, opened and closed by a task of its own.
+
+The SDK's sessions and transports hold task groups, which must be entered and left in one task;
+runs come and go in many. So every connection has an owner task that opens it, waits, and closes
+it. Calls are made by tasks of their own too: a run that is cancelled leaves at once, while the
+cancellation is still on its way to the server.
+"""
+
+import asyncio
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from mcp import Client, MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    REQUEST_TIMEOUT,
+    CallToolResult,
+    Implementation,
+    LoggingMessageNotificationParams,
+    Tool,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.mcp.config import HttpServer, ServerConfig
+from agent_core.mcp.discovery import MAX_TOOLS, ToolSpec, UnusableToolError, tool_spec
+from agent_core.mcp.failures import cause_of, server_failed, shortened
+from agent_core.mcp.host import CallLimits, Host
+from agent_core.mcp.http import http_transport
+from agent_core.mcp.stdio import Launch, StdioTransport
+
+if TYPE_CHECKING:
+    from mcp.client.session import IncomingMessage
+
+CLOSE_SECONDS = 5.0
+"""How long all of a farewell may take, the end of the process included."""
+
+CLIENT = Implementation(name="soong-agent", version="0.1.0")
+
+HTTP_NOT_FOUND = 404
+
+_MAX_PAGES = 100
+_SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # the SDKs of Python and of TypeScript
+_LAST_WORDS_SECONDS = 0.5
+
+# Without this the SDK's warnings about a server's nonsense would appear on the user's terminal.
+for _name in ("mcp", "client", "httpx2"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+class ListingError(Exception):
+    """A server's list of tools is beyond all measure; the message is a clause about the server."""
+
+
+class SessionForgottenError(Exception):
+    """The server does not know the session any more and has not run the call."""
+
+
+class Connection:
+    """A session that opens when it is made; `opened()` waits for it.
+
+    Args:
+        server_id: for messages.
+        config: how the server is reached.
+        host: the program around it.
+        on_change: called when the server says that its tools have changed.
+    """
+
+    def __init__(
+        self, server_id: str, config: ServerConfig, host: Host, *, on_change: Callable[[], None]
+    ) -> None:
+        self._server_id = server_id
+        self._config = config
+        self._host = host
+        self._on_change = on_change
+        self._scope = anyio.CancelScope()
+        self._over = asyncio.Event()
+        self._is_forgotten = False
+        self._http_status: int | None = None
+        self._calls: set[asyncio.Task[CallToolResult]] = set()
+        self._stdio: StdioTransport | None = None
+        self._client: Client | None = None
+        self._is_stale = True
+        self._specs: dict[str, ToolSpec] = {}
+        self._failure: ToolError | None = None
+        self._opened = asyncio.Event()
+        self._owner = asyncio.create_task(self._own(), name=f"mcp:{server_id}")
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing can be asked of it any more."""
+        return self._over.is_set() or self._owner.done()
+
+    @property
+    def is_gone(self) -> bool:
+        """It is over, and so is its farewell."""
+        return self._owner.done()
+
+    async def opened(self) -> None:
+        """Wait until the server has answered and listed its tools.
+
+        Raises:
+            ToolError: `mcp_server_failed`, with the reason.
+        """
+        await self._opened.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def specs(self, *, refresh: bool = False) -> Mapping[str, ToolSpec]:
+        """The server's tools by name; asks again if they have changed or `refresh` is wanted.
+
+        Raises:
+            ToolError: `mcp_server_failed`.
+        """
+        if self._is_stale or refresh:
+            try:
+                async with asyncio.timeout(self._config.timeout_ms / 1e3):
+                    await self._list(self._live())
+            except AgentCoreError:
+                raise
+            except Exception as error:
+                self._over.set()
+                raise self._failed(cause_of(error)) from error
+        return self._specs
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        limits: CallLimits,
+        show: Callable[[float, float | None, str | None], None],
+    ) -> CallToolResult:
+        """Call a tool. If the caller is cancelled, the server is told so behind its back.
+
+        Raises:
+            ToolError: `timeout`, `validation_error`, or `mcp_server_failed`.
+            SessionForgottenError: the call was not run; a new connection may run it.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + limits.total
+
+        async def heard(progress: float, total: float | None, message: str | None) -> None:
+            clock.reschedule(min(loop.time() + limits.silence, end))
+            show(progress, total, message)
+
+        call = self._live().call_tool(name, dict(arguments), progress_callback=heard)
+        task = asyncio.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        try:
+            async with asyncio.timeout_at(min(loop.time() + limits.silence, end)) as clock:
+                return await self._answer(task)
+        except TimeoutError:
+            message = f"MCP server {self._server_id!r} gave no answer to {name} in time"
+            raise ToolError(ErrorCode.TIMEOUT, message, retryable=True) from None
+
+    async def close(self) -> None:
+        """End the session and the server's process; safe to repeat."""
+        if not self._opened.is_set():
+            self._failure = server_failed(self._server_id, "was closed while it was starting")
+            self._scope.cancel()
+        self._over.set()
+        self._scope.deadline = anyio.current_time() + CLOSE_SECONDS
+        await asyncio.wait([self._owner])
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=CLOSE_SECONDS)
+
+    async def _answer(self, call: asyncio.Task[CallToolResult]) -> CallToolResult:
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            call.cancel()  # which tells the server, however long that takes
+            raise
+        except Exception as error:
+            raise await self._refusal(cause_of(error)) from error
+
+    async def _refusal(self, cause: BaseException) -> Exception:
+        """What a failed call means to whoever made it."""
+        match cause:
+            case MCPError(code=code) if self._is_forgotten and code in _SESSION_UNKNOWN:
+                self._over.set()
+                return SessionForgottenError()
+            case MCPError(code=code) if code == CONNECTION_CLOSED and self._has_ended(cause):
+                self._over.set()
+                await asyncio.wait([self._owner], timeout=_LAST_WORDS_SECONDS)
+                reason = "ended while the call ran; whether the call took effect is unknown"
+                return server_failed(self._server_id, reason + self._last_words())
+            case MCPError(code=code) if code == INVALID_PARAMS:
+                message = f"MCP server {self._server_id!r} refused the arguments: {cause}"
+                return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message))
+            case MCPError():
+                return server_failed(self._server_id, f"failed the call: {cause}")
+            case ValidationError():
+                return server_failed(self._server_id, "answered with what is no tool result")
+            case _:
+                return server_failed(self._server_id, f"gave an unusable answer: {cause}")
+
+    def _has_ended(self, cause: MCPError) -> bool:
+        # Servers use the same code for failures of their own; only the words tell them apart.
+        return self._over.is_set() or cause.message == "Connection closed"
+
+    async def _own(self) -> None:
+        try:
+            with self._scope:
+                self._scope.deadline = anyio.current_time() + self._config.timeout_ms / 1e3
+                async with self._new_client() as client:
+                    self._client = client
+                    await self._list(client)
+                    self._scope.deadline = math.inf
+                    self._opened.set()
+                    await self._attend(client)
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits for it to open
+            self._failure = self._failed(cause_of(error))
+        finally:
+            if self._failure is None and not self._opened.is_set():
+                seconds = f"{self._config.timeout_ms / 1e3:g} s"
+                reason = f"was not ready in {seconds}{self._last_words()}"
+                self._failure = server_failed(self._server_id, reason)
+            self._over.set()
+            self._opened.set()
+
+    def _new_client(self) -> Client:
+        return Client(
+            self._transport(),
+            client_info=CLIENT,
+            cache=None,
+            message_handler=self._on_message,
+            logging_callback=self._on_log,
+            elicitation_callback=self._host.elicit,
+        )
+
+    def _transport(self) -> AbstractAsyncContextManager[Any]:
+        config, server_id, host = self._config, self._server_id, self._host
+        if isinstance(config, HttpServer):
+            auth = host.authorize(server_id, config.url) if host.authorize else None
+            return http_transport(config, auth=auth, on_refusal=self._on_refusal)
+        inherited = {name: os.environ[name] for name in host.env_allowlist if name in os.environ}
+        launch = Launch(
+            argv=(config.command, *config.args),
+            cwd=Path(config.cwd or Path.home()),
+            env=inherited | config.env,
+        )
+        self._stdio = StdioTransport(
+            launch, log=lambda line: host.log(server_id, line), on_end=self._over.set
+        )
+        return self._stdio.streams()
+
+    async def _attend(self, client: Client) -> None:
+        """Stay until the end; where the protocol wants it, ask to hear of changes."""
+        capability = client.server_capabilities.tools
+        async with anyio.create_task_group() as tasks:
+            if (
+                client.protocol_version in MODERN_PROTOCOL_VERSIONS
+                and capability is not None
+                and capability.list_changed
+            ):
+                tasks.start_soon(self._listen, client)
+            await self._over.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _listen(self, client: Client) -> None:
+        try:
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._changed()
+        except Exception as error:  # noqa: BLE001 - the cache grows old by itself
+            self._host.log(self._server_id, f"changes cannot be listened to: {cause_of(error)}")
+
+    async def _list(self, client: Client) -> None:
+        self._is_stale = False
+        self._specs = {spec.name: spec for spec in await self._offered(client)}
+
+    async def _offered(self, client: Client) -> list[ToolSpec]:
+        if client.server_capabilities.tools is None:
+            return []
+        specs: list[ToolSpec] = []
+        seen: set[str] = set()
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                if tool.name in seen:
+                    raise ListingError(f"lists the tool {tool.name[:100]!r} twice")
+                seen.add(tool.name)
+                if spec := self._taken_down(tool):
+                    specs.append(spec)
+            if len(seen) > MAX_TOOLS:
+                raise ListingError(f"lists more than {MAX_TOOLS} tools")
+            cursor = page.next_cursor
+            if cursor is None:
+                return specs
+        raise ListingError(f"lists its tools on more than {_MAX_PAGES} pages")
+
+    def _taken_down(self, tool: Tool) -> ToolSpec | None:
+        is_readonly = tool.annotations is not None and tool.annotations.read_only_hint is True
+        try:
+            return tool_spec(
+                tool.name, tool.description, tool.input_schema, is_readonly=is_readonly
+            )
+        except UnusableToolError as error:
+            self._host.log(self._server_id, f"the tool {tool.name[:100]!r} is left out: {error}")
+            return None
+
+    async def _on_message(self, message: "IncomingMessage") -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed()
+
+    async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
+        self._host.log(self._server_id, shortened(f"{params.level}: {params.data}"))
+
+    def _on_refusal(self, status: int, *, in_session: bool) -> None:
+        self._http_status = status
+        self._is_forgotten |= in_session and status == HTTP_NOT_FOUND
+
+    def _changed(self) -> None:
+        self._is_stale = True
+        self._on_change()
+
+    def _live(self) -> Client:
+        if self._client is None or self.is_over:
+            raise server_failed(self._server_id, "is not connected any more")
+        return self._client
+
+    def _failed(self, cause: BaseException) -> ToolError:
+        """Why the connection could not be made, or has ended."""
+        match cause:
+            case AgentCoreError(code=ErrorCode.MCP_SERVER_FAILED):
+                reason = cause.message
+            case ListingError():
+                reason = str(cause)
+            case OSError() | ValueError() if self._stdio is not None and self._client is None:
+                reason = f"cannot be started: {cause}"
+            case MCPError() if self._stdio is not None:
+                reason = f"ended before it was ready{self._last_words()}"
+            case MCPError() if self._http_status:
+                reason = f"answered with HTTP status {self._http_status}: {cause}"
+            case _:
+                reason = f"cannot be used: {cause or type(cause).__name__}"
+        return server_failed(self._server_id, reason)
+
+    def _last_words(self) -> str:
+        words = self._stdio.last_words if self._stdio else ""
+        return f" ({words})" if words else ""

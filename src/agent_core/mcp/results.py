@@ -1,0 +1,116 @@
+"""Turns what a server answered into content blocks. All of it is data, none of it instruction."""
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock as ServerBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from agent_core.errors import ErrorCode
+from agent_core.mcp.failures import shortened
+from agent_core.tools.base import ArtifactWriter
+from agent_core.types import (
+    ArtifactRefBlock,
+    ContentBlock,
+    ErrorPayload,
+    ImageBlock,
+    JsonBlock,
+    TextBlock,
+    ToolResult,
+)
+
+
+async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolResult:
+    """The answer as a `ToolResult`.
+
+    Text and images become blocks; sounds and other binary contents are kept as artifacts, because
+    no model takes them. Structured content that only repeats the text appears once.
+    """
+    structured = answer.structured_content
+    parts = [part for part in answer.content if not _repeats(part, structured)]
+    content = [await _block(part, artifact) for part in parts]
+    if structured is not None and not _is_wrapped_text(structured, parts):
+        content.append(JsonBlock(data=structured))
+    if not answer.is_error:
+        return ToolResult(content=content)
+    return ToolResult(content=content, is_error=True, error=_error(content))
+
+
+def _repeats(part: ServerBlock, structured: dict[str, Any] | None) -> bool:
+    """Servers send structured content a second time as its JSON text, for old clients."""
+    if structured is None or not isinstance(part, TextContent):
+        return False
+    try:
+        return json.loads(part.text) == structured
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_wrapped_text(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
+    """A server library makes `{"result": text}` of a function that returns text."""
+    texts = [part.text for part in parts if isinstance(part, TextContent)]
+    return len(texts) == len(parts) == 1 and structured == {"result": texts[0]}
+
+
+async def _block(part: ServerBlock, artifact: ArtifactWriter) -> ContentBlock:
+    match part:
+        case TextContent():
+            return TextBlock(text=part.text)
+        case ImageContent() | AudioContent():
+            return await _binary(part.data, part.mime_type, artifact, origin="")
+        case ResourceLink():
+            link = {"uri": part.uri, "name": part.name, "description": part.description}
+            link |= {"mime_type": part.mime_type, "size": part.size}
+            return JsonBlock(
+                data={key: value for key, value in link.items() if value is not None},
+                summary=f"a link to {part.uri}",
+            )
+        case EmbeddedResource():
+            return await _resource(part.resource, artifact)
+
+
+async def _resource(
+    resource: TextResourceContents | BlobResourceContents, artifact: ArtifactWriter
+) -> ContentBlock:
+    if isinstance(resource, TextResourceContents):
+        return TextBlock(text=f"[{resource.uri}]\n{resource.text}")
+    mime_type = resource.mime_type or "application/octet-stream"
+    return await _binary(resource.blob, mime_type, artifact, origin=resource.uri)
+
+
+async def _binary(
+    data: str, mime_type: str, artifact: ArtifactWriter, *, origin: str
+) -> ContentBlock:
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
+    if mime_type.startswith("image/"):
+        return ImageBlock(mime_type=mime_type, data=data)
+    summary = f"{mime_type}, {len(content)} bytes" + (f", from {origin}" if origin else "")
+    artifact_id = await artifact(
+        content, filename="content.bin", mime_type=mime_type, summary=shortened(summary)
+    )
+    return ArtifactRefBlock(
+        artifact_id=artifact_id, summary=shortened(summary), mime_type=mime_type
+    )
+
+
+def _error(content: list[ContentBlock]) -> ErrorPayload:
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    return ErrorPayload(
+        type="ToolError",
+        code=ErrorCode.INTERNAL_ERROR,
+        message=shortened("\n".join(texts)) or "the tool failed without saying why",
+    )

@@ -1,0 +1,134 @@
+"""One configured server: connected when it is needed, again after a crash, and closed once."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.mcp.config import ServerConfig, StdioServer, config_hash
+from agent_core.mcp.discovery import DiscoveryCache, ToolSpec
+from agent_core.mcp.failures import server_failed
+from agent_core.mcp.host import CallLimits, Host
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+    from agent_core.mcp.connection import Connection
+
+MAX_QUIET_SECONDS = 60.0
+
+
+class McpServer:
+    """A server and, from time to time, a connection to it."""
+
+    def __init__(
+        self, server_id: str, config: ServerConfig, host: Host, *, cache: DiscoveryCache
+    ) -> None:
+        self.server_id = server_id
+        self._config = config
+        self._host = host
+        self._cache = cache
+        self._key = (server_id, config_hash(config))
+        self._connections: list[Connection] = []
+        self._failure: tuple[float, ToolError | None] = (0.0, None)
+        self._is_closed = False
+
+    @property
+    def place(self) -> str:
+        """Where calls go, for whoever is asked: the command's name, or the address's host."""
+        if isinstance(self._config, StdioServer):
+            return self._config.command
+        return urlsplit(self._config.url).netloc
+
+    async def specs(self, ttl_seconds: float) -> tuple[ToolSpec, ...]:
+        """What the server offers, at most `ttl_seconds` old.
+
+        Raises:
+            ToolError: `mcp_server_failed`.
+        """
+        if (known := self._cache.get(self._key, ttl_seconds)) is not None:
+            return known
+        was_connected = bool(self._connections) and not self._connections[-1].is_over
+        connection = await self._opened()
+        offered = tuple((await connection.specs(refresh=was_connected)).values())
+        self._cache.put(self._key, offered)
+        return offered
+
+    async def call(
+        self,
+        spec: ToolSpec,
+        arguments: Mapping[str, Any],
+        *,
+        limits: CallLimits,
+        show: Callable[[float, float | None, str | None], None],
+    ) -> "CallToolResult":
+        """Call a tool as it was offered.
+
+        Raises:
+            ToolError: `tool_not_available` if it is not what was offered any more: an agreement
+                to the one is none to the other; else as `Connection.call`.
+        """
+        from agent_core.mcp.connection import SessionForgottenError  # noqa: PLC0415
+
+        for _ in range(2):  # a server that was restarted forgets its sessions: once is normal
+            connection = await self._opened()
+            await self._check(connection, spec)
+            try:
+                return await connection.call(spec.name, arguments, limits=limits, show=show)
+            except SessionForgottenError:
+                continue
+        raise server_failed(self.server_id, "forgets its sessions as soon as they are made")
+
+    async def close(self) -> None:
+        """End what is connected; nothing can be asked afterwards. Safe to repeat."""
+        self._is_closed = True
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+
+    async def _opened(self) -> "Connection":
+        started = time.monotonic()
+        connection = self._current()
+        try:
+            await connection.opened()
+        except ToolError as error:
+            now = time.monotonic()
+            # What takes long to fail is not tried at every turn; what fails at once, may be.
+            self._failure = (now + min(now - started, MAX_QUIET_SECONDS), error)
+            self._cache.drop(self._key)
+            raise
+        return connection
+
+    def _current(self) -> "Connection":
+        """The connection there is, or a new one. Does not wait: two callers get the same."""
+        if self._connections and not self._connections[-1].is_over:
+            return self._connections[-1]
+        if self._is_closed:
+            raise server_failed(self.server_id, "is closed with its runtime", retryable=False)
+        quiet_until, failure = self._failure
+        if failure is not None and time.monotonic() < quiet_until:
+            raise failure.with_traceback(None)  # or every raise would make it longer
+        from agent_core.mcp.connection import Connection  # noqa: PLC0415 - brings the SDK
+
+        still_ending = [connection for connection in self._connections if not connection.is_gone]
+        connection = Connection(
+            self.server_id,
+            self._config,
+            self._host,
+            on_change=lambda: self._cache.drop(self._key),
+        )
+        self._connections = [*still_ending, connection]
+        return connection
+
+    async def _check(self, connection: "Connection", offered: ToolSpec) -> None:
+        current = (await connection.specs()).get(offered.name)
+        if current is not None and current.fingerprint == offered.fingerprint:
+            return
+        self._cache.drop(self._key)
+        change = "no longer has" if current is None else "has changed"
+        raise ToolError(
+            ErrorCode.TOOL_NOT_AVAILABLE,
+            f"MCP server {self.server_id!r} {change} its tool {offered.name} since it was offered;"
+            " nothing was done",
+            details={"server_id": self.server_id},
+        )

@@ -15,7 +15,7 @@ MAX_DEPTH = 100
 
 
 def parse(raw: bytes | str) -> Any:
-    """Read JSON.
+    """Read JSON. Texts may have half surrogates: the other half may stand in the next value.
 
     Raises:
         ValueError: it is not JSON, is nested too deeply, or has a number outside of a double.
@@ -32,7 +32,10 @@ def parse_object(raw: str) -> dict[str, Any]:
     Raises:
         ValueError: as `parse`, or it is not an object, or deeper than `MAX_DEPTH`.
     """
-    value = parse(raw)
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        value = _plain(_parse_leniently(raw))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     if raw.count("{") + raw.count("[") > MAX_DEPTH and _too_deep(value):

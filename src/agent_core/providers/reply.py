@@ -89,9 +89,9 @@ class Prose(_Growing):
 
 
 class Call(_Growing):
-    """A tool call. `given` holds arguments that came as an object instead of as text."""
+    """A tool call. Its name may still grow until arguments arrive."""
 
-    __slots__ = ("_announced", "_canonical", "given", "raw_id", "tool_call_id", "wire_name")
+    __slots__ = ("_announced", "_canonical", "raw_id", "tool_call_id", "wire_name")
 
     def __init__(
         self, tool_call_id: str, raw_id: str, *, wire_name: str, canonical: Callable[[str], str]
@@ -100,7 +100,6 @@ class Call(_Growing):
         self.tool_call_id = tool_call_id
         self.raw_id = raw_id
         self.wire_name = wire_name
-        self.given: dict[str, Any] | None = None
         self._canonical = canonical
         self._announced = False
 
@@ -119,6 +118,11 @@ class Call(_Growing):
         """The canonical name."""
         return self._canonical(self.wire_name)
 
+    @property
+    def has_arguments(self) -> bool:
+        """Some of the arguments have arrived."""
+        return bool(self.fresh or self._shown.tell())
+
     def block(self, *, cut_off: bool) -> ToolCallBlock:
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
         metadata: dict[str, Any] = {}
@@ -136,8 +140,6 @@ class Call(_Growing):
 
     def _arguments(self, *, cut_off: bool) -> dict[str, Any]:
         text = self.text
-        if self.given is not None and not text:
-            return jsontext.parse_object(jsontext.dump_text(self.given))
         if not text.strip():
             if cut_off:
                 raise ValueError("the reply was cut off before the arguments")
@@ -164,19 +166,20 @@ class ReplyDraft:
         self._touched: list[Prose | Call] = []
         self._ids: set[str] | None = None
         self._chars = 0
+        self._begun = False
 
     @property
     def begun(self) -> bool:
-        """Something has arrived that the user may have seen: from here on there is no retry."""
-        return bool(self._parts)
+        """A delta has been given out, which a user may have seen: there is no retry any more."""
+        return self._begun
 
     def add_text(self, piece: str) -> None:
         """More text; a new block begins after reasoning or a call."""
         self._grow(piece, is_reasoning=False)
 
-    def add_reasoning(self, piece: str) -> None:
-        """More reasoning; a new block begins after text or a call."""
-        self._grow(piece, is_reasoning=True)
+    def add_reasoning(self, piece: str, **metadata: Any) -> None:
+        """More reasoning; a new block, with `metadata`, begins after text or a call."""
+        self._grow(piece, is_reasoning=True, **metadata)
 
     def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> Prose:
         """Begin a block of text or reasoning explicitly; fill it with `feed`."""
@@ -208,16 +211,24 @@ class ReplyDraft:
             CallError: the reply has grown beyond all bounds.
         """
         events: list[ModelEvent] = []
-        for part in dict.fromkeys(self._touched):
+        for part in self._take_touched():
             self._chars += sum(map(len, part.fresh))
             if event := part.delta(last=last):
                 events.append(event)
-        self._touched = [part for part in self._touched if part.fresh]
+            if part.fresh:  # half a character
+                self._touched.append(part)
+        self._begun = self._begun or bool(events)
         if self._chars > MAX_REPLY_CHARS:
             raise CallError(
                 ErrorCode.PROVIDER_ERROR,
                 f"the reply of {self._provider} is longer than {MAX_REPLY_CHARS} characters",
             )
+        return events
+
+    def rest(self) -> list[ModelEvent]:
+        """What has arrived of a reply that broke off, and was not given out yet."""
+        events = [event for part in self._take_touched() if (event := part.delta(last=True))]
+        self._begun = self._begun or bool(events)
         return events
 
     def finish(self, stop: StopReason, raw_stop: str | None, *, usage: Usage) -> list[ModelEvent]:
@@ -236,10 +247,15 @@ class ReplyDraft:
         )
         return [*events, completed]
 
-    def _grow(self, piece: str, *, is_reasoning: bool) -> None:
+    def _take_touched(self) -> list[Prose | Call]:
+        touched = list(dict.fromkeys(self._touched))
+        self._touched.clear()
+        return touched
+
+    def _grow(self, piece: str, *, is_reasoning: bool, **metadata: Any) -> None:
         part = self._parts[-1] if self._parts else None
         if type(part) is not Prose or part.is_reasoning is not is_reasoning:
-            part = self.open_prose(is_reasoning=is_reasoning)
+            part = self.open_prose(is_reasoning=is_reasoning, **metadata)
         if not part.fresh:
             self._touched.append(part)
         part.fresh.append(piece)

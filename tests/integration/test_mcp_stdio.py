@@ -1,0 +1,401 @@
+"""MCP servers over stdio: real processes, well-behaved, rude, dying and changing."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from agent_core.config.models import McpConfig, ToolOverrideConfig, ToolsConfig
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.mcp import McpTools, ServerFailure
+from agent_core.mcp.config import StdioServer
+from agent_core.mcp.discovery import DiscoveryCache
+from agent_core.tools.base import Lane
+from agent_core.types import ToolPermission
+from mcp_bench import bench, diary_lines, is_alive, plain
+
+
+@pytest.fixture
+def diary(tmp_path: Path) -> Path:
+    return tmp_path / "diary"
+
+
+async def refusal(call: Awaitable[object]) -> ToolError:
+    with pytest.raises(ToolError) as caught:
+        await call
+    return caught.value
+
+
+async def test_n1_servers_are_started_when_their_tools_are_asked_for(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        assert bench_.lines() == []
+        tools = await bench_.tools()
+        assert "mcp.shop.echo" in tools
+        assert await bench_.text("mcp.shop.echo", text="hi") == "hi"
+        assert len(bench_.lines("start")) == 1
+
+
+async def test_n2_a_server_that_fails_is_reported_and_its_tools_are_absent(diary: Path) -> None:
+    servers = {
+        "good": plain(diary),
+        "crash": plain(diary, "crash"),
+        "absent": StdioServer(command="no-such-program-anywhere", cwd=str(diary.parent)),
+        "mute": plain(diary, "mute", timeout_ms=300),
+    }
+    async with bench(diary, servers) as bench_:
+        started = time.monotonic()
+        tools = await bench_.tools()
+        assert {name.split(".")[1] for name in tools} == {"good"}
+        failures = {failure.server_id: failure.message for failure in bench_.failures}
+        assert failures.keys() == {"crash", "absent", "mute"}
+        assert "exit code 1: this server never works" in failures["crash"]
+        assert "no-such-program-anywhere" in failures["absent"]
+        assert "not ready in 0.3 s" in failures["mute"]
+        assert time.monotonic() - started < 8
+
+
+async def test_n3_a_disabled_server_is_never_started(diary: Path) -> None:
+    off = McpConfig(disabled_servers=["shop"])
+    async with bench(diary, {"shop": plain(diary)}, mcp=off) as bench_:
+        assert await bench_.tools() == {}
+    assert bench_.lines() == []
+
+
+async def test_n4_a_disabled_tool_is_absent_and_its_neighbours_are_not(diary: Path) -> None:
+    overrides = {"mcp.shop.slow": ToolOverrideConfig(disabled=True)}
+    off = McpConfig(disabled_tools=["mcp.shop.echo"], tool_overrides=overrides)
+    async with bench(diary, {"shop": plain(diary)}, mcp=off) as bench_:
+        names = set(await bench_.tools())
+    assert not names & {"mcp.shop.echo", "mcp.shop.slow"}
+    assert "mcp.shop.write" in names
+
+
+async def test_n5_what_is_not_said_to_be_readonly_asks(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        tools = await bench_.tools()
+        reader, writer = tools["mcp.shop.echo"], tools["mcp.shop.write"]
+        assert (reader.definition.permission, reader.lane) == (ToolPermission.READONLY, Lane.READ)
+        assert (writer.definition.permission, writer.lane) == (ToolPermission.WRITE, Lane.WRITE)
+        assert reader.definition.tags == {"mcp", "readonly"}
+        assert writer.definition.tags == {"mcp", "write"}
+        look = await reader.prepare(reader.parse({"text": "x"}), bench_.context())
+        change = await writer.prepare(writer.parse({}), bench_.context())
+        assert not look.access.asks
+        assert change.access.asks
+        assert "shop" in (change.access.target or "")
+        assert bench_.lines("call") == []
+
+
+async def test_overrides_of_a_tool_stand_above_those_of_its_server(diary: Path) -> None:
+    overrides = {
+        "mcp.shop": ToolOverrideConfig(permission="readonly", tags=["trusted"]),
+        "mcp.shop.write": ToolOverrideConfig(permission="write"),
+    }
+    mcp = McpConfig(tool_overrides=overrides)
+    async with bench(diary, {"shop": plain(diary)}, mcp=mcp) as bench_:
+        tools = await bench_.tools()
+    assert tools["mcp.shop.die"].definition.permission is ToolPermission.READONLY
+    assert tools["mcp.shop.write"].definition.permission is ToolPermission.WRITE
+    assert tools["mcp.shop.write"].definition.tags == {"mcp", "write", "trusted"}
+
+
+async def test_servers_of_which_no_tool_is_wanted_are_left_alone(diary: Path) -> None:
+    async with bench(diary, {"a": plain(diary), "b": plain(diary, "chatty")}) as bench_:
+        (tool,) = await bench_.mcp.tools({"mcp.b.echo", "code.read_file"})
+        assert tool.name == "mcp.b.echo"
+        assert len(bench_.lines("start")) == 1
+
+
+async def test_a_connection_is_reused_by_every_run(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        for _ in range(3):
+            assert await bench_.text("mcp.shop.echo", text="hi") == "hi"
+        both = await asyncio.gather(bench_.tools(), bench_.tools())
+        assert set(both[0]) == set(both[1])
+        assert (len(bench_.lines("start")), len(bench_.lines("list"))) == (1, 1)
+
+
+async def test_runtimes_with_the_same_servers_share_a_discovery(diary: Path) -> None:
+    cache = DiscoveryCache()
+    servers = {"shop": plain(diary)}
+    first, second = (McpTools(servers, ToolsConfig(), cache=cache) for _ in range(2))
+    assert len(await first.tools()) == len(await second.tools()) > 0
+    await first.aclose()
+    await second.aclose()
+    assert len(diary_lines(diary, "start")) == 1
+
+
+async def test_an_old_discovery_is_made_again(diary: Path) -> None:
+    always = McpConfig(discovery_cache_ttl_ms=0)
+    async with bench(diary, {"shop": plain(diary)}, mcp=always) as bench_:
+        await bench_.tools()
+        await bench_.tools()
+        assert (len(bench_.lines("start")), len(bench_.lines("list"))) == (1, 2)
+
+
+async def test_a_changed_list_is_asked_for_again(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        before = (await bench_.tools())["mcp.shop.write"]
+        await bench_.call("mcp.shop.change")
+        after = (await bench_.tools())["mcp.shop.write"]
+        assert after.definition.description == "Changes something else."
+        scopes = [
+            (await tool.prepare({}, bench_.context())).access.scope for tool in (before, after)
+        ]
+        assert scopes[0] != scopes[1]
+
+
+async def test_what_was_agreed_to_is_not_done_if_it_has_become_something_else(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        tools = await bench_.tools()
+        action = await tools["mcp.shop.write"].prepare({}, bench_.context())
+        await bench_.run(tools["mcp.shop.change"])
+        error = await refusal(action.run())
+        assert error.code is ErrorCode.TOOL_NOT_AVAILABLE
+        assert "has changed its tool write" in error.message
+        assert bench_.lines("call write") == []
+
+
+async def test_a_server_that_dies_fails_the_call_and_is_started_for_the_next(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary), "other": plain(diary)}) as bench_:
+        neighbour = asyncio.create_task(bench_.text("mcp.other.slow", seconds=1.0))
+        error = await refusal(bench_.call("mcp.shop.die"))
+        assert error.code is ErrorCode.MCP_SERVER_FAILED
+        assert "exit code 3: I am done for" in error.message
+        assert await bench_.text("mcp.shop.echo", text="back") == "back"
+        assert await neighbour == "slept"
+        assert len(bench_.lines("start")) == 3
+
+
+async def test_a_server_that_was_killed_while_idle_is_started_again(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        tools = await bench_.tools()
+        os.kill(int(bench_.lines("start")[0].split()[1]), signal.SIGKILL)
+        await asyncio.sleep(0.1)
+        assert (await bench_.run(tools["mcp.shop.echo"], text="x")).is_error is False
+        assert len(bench_.lines("start")) == 2
+
+
+async def test_cancelling_a_call_tells_the_server_and_harms_nobody(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        await bench_.tools()
+        neighbour = asyncio.create_task(bench_.text("mcp.shop.slow", seconds=0.6))
+        call = asyncio.create_task(bench_.call("mcp.shop.slow", seconds=30))
+        await asyncio.sleep(0.2)
+        started = time.monotonic()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert time.monotonic() - started < 0.5
+        assert await neighbour == "slept"
+        assert bench_.lines("cancelled") == ["cancelled"]
+        assert bench_.lines("stopped") == ["stopped slow"]
+        assert len(bench_.lines("start")) == 1
+
+
+async def test_a_server_that_ignores_a_cancellation_is_not_waited_for(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary, "deaf")}) as bench_:
+        call = asyncio.create_task(bench_.call("mcp.shop.slow", seconds=30))
+        await bench_.until("call")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await bench_.text("mcp.shop.echo", text="still here") == "still here"
+
+
+async def test_a_call_without_a_sign_of_life_ends(diary: Path) -> None:
+    config = ToolsConfig(default_timeout_ms=300)
+    async with bench(diary, {"shop": plain(diary)}, config=config) as bench_:
+        await bench_.tools()
+        error = await refusal(bench_.call("mcp.shop.slow", seconds=30))
+        assert error.code is ErrorCode.TIMEOUT
+        marching = await bench_.text("mcp.shop.march", steps=5, pause=0.15)
+        assert marching == "arrived"
+        assert any("left (" in line for line in bench_.kept.lines)
+
+
+async def test_progress_does_not_make_a_call_endless(diary: Path) -> None:
+    config = ToolsConfig(default_timeout_ms=300, max_timeout_ms=600)
+    async with bench(diary, {"shop": plain(diary)}, config=config) as bench_:
+        error = await refusal(bench_.call("mcp.shop.march", steps=100, pause=0.05))
+        assert error.code is ErrorCode.TIMEOUT
+
+
+async def test_a_long_line_works_and_a_bomb_is_refused(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary), "bomb": plain(diary, "bomb")}) as bench_:
+        assert len(await bench_.text("mcp.shop.long", length=70_000)) == 70_000
+        assert len(await bench_.text("mcp.shop.long", length=4_000_000)) == 4_000_000
+        (failure,) = bench_.failures[:1]
+        assert failure.server_id == "bomb"
+        assert "line of more than" in failure.message
+        error = await refusal(bench_.call("mcp.shop.long", length=9_000_000))
+        assert error.code is ErrorCode.MCP_SERVER_FAILED
+        assert await bench_.text("mcp.shop.echo", text="again") == "again"
+
+
+async def test_noise_is_kept_from_the_terminal_and_from_the_protocol(
+    diary: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with bench(diary, {"shop": plain(diary, "chatty")}) as bench_:
+        assert await bench_.text("mcp.shop.echo", text="hi") == "hi"
+        await refusal(bench_.call("mcp.shop.raw", line='{"jsonrpc":"2.0","id":ID,"result":[]}'))
+    assert any("noise" in line for line in bench_.log)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            '{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"no"}}',
+            "failed the call: no",
+        ),
+        ('{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no"}}', "refused the argum"),
+        (
+            '{"jsonrpc":"2.0","id":ID,"result":{"content":7}}',
+            "answered with what is no tool result",
+        ),
+        ('{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"virus"}]}}', "no tool result"),
+    ],
+)
+async def test_a_bad_answer_is_an_error_of_this_call_only(
+    diary: Path, line: str, expected: str
+) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        error = await refusal(bench_.call("mcp.shop.raw", line=line))
+        assert expected in error.message
+        assert await bench_.text("mcp.shop.echo", text="on") == "on"
+        assert len(bench_.lines("start")) == 1
+
+
+async def test_text_that_is_not_unicode_is_mended(diary: Path) -> None:
+    line = r'{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a\ud800b"}]}}'
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        assert await bench_.text("mcp.shop.raw", line=line) == "a?b"
+
+
+async def test_an_answer_nested_without_end_breaks_nothing(diary: Path) -> None:
+    deep = "[" * 100_000
+    config = ToolsConfig(default_timeout_ms=500)
+    async with bench(diary, {"shop": plain(diary)}, config=config) as bench_:
+        line = '{"jsonrpc":"2.0","id":ID,"result":' + deep
+        assert (await refusal(bench_.call("mcp.shop.raw", line=line))).code is ErrorCode.TIMEOUT
+        assert await bench_.text("mcp.shop.echo", text="on") == "on"
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "elicitation/create"])
+async def test_what_a_server_asks_unasked_is_refused(diary: Path, method: str) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        answered = json.loads(await bench_.text("mcp.shop.ask", method=method))
+        assert answered["code"] < 0
+
+
+async def test_what_cannot_be_offered_safely_is_left_out(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary, "unusable")}) as bench_:
+        names = set(await bench_.tools())
+    assert "mcp.shop.echo" in names
+    assert not {name for name in names if "vast" in name or "broken" in name or "odd" in name}
+    assert len([line for line in bench_.log if "is left out" in line]) == 3
+
+
+@pytest.mark.parametrize(
+    ("trait", "reason"), [("twice", "'echo' twice"), ("many", "1000 tools"), ("endless", "pages")]
+)
+async def test_a_list_beyond_all_measure_is_no_list(diary: Path, trait: str, reason: str) -> None:
+    async with bench(diary, {"shop": plain(diary, trait)}) as bench_:
+        assert await bench_.tools() == {}
+        assert reason in bench_.failures[0].message
+
+
+async def test_a_server_sees_the_allowlist_and_what_is_configured(
+    diary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("HARMLESS", "yes")
+    server = plain(diary).model_copy(update={"env": {"PLAIN_DIARY": str(diary), "MINE": "$HOME"}})
+    config = ToolsConfig(env_allowlist=["PATH", "HARMLESS"])
+    async with bench(diary, {"shop": server}, config=config) as bench_:
+        seen = json.loads(await bench_.text("mcp.shop.environment"))
+    assert seen.keys() - {"LC_CTYPE"} == {"PATH", "HARMLESS", "PLAIN_DIARY", "MINE"}
+    assert seen["MINE"] == "$HOME"
+
+
+async def test_a_stubborn_server_and_its_children_do_not_survive(diary: Path) -> None:
+    server = plain(diary, "stubborn", "child")
+    async with bench(diary, {"shop": server}) as bench_:
+        await bench_.tools()
+        assert len(bench_.lines("child")) == 1
+
+
+async def test_closing_in_the_middle_of_a_start_leaves_nothing(diary: Path) -> None:
+    async with bench(diary, {"mute": plain(diary, "mute")}) as bench_:
+        asking = asyncio.create_task(bench_.tools())
+        await bench_.until("start")
+        await bench_.mcp.aclose()
+        assert await asking == {}
+        assert "closed while it was starting" in bench_.failures[0].message
+
+
+async def test_closing_answers_the_calls_that_run(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        call = asyncio.create_task(bench_.call("mcp.shop.slow", seconds=30))
+        await bench_.until("call")
+        await bench_.mcp.aclose()
+        assert (await refusal(call)).code is ErrorCode.MCP_SERVER_FAILED
+        assert await bench_.tools() != {} or bench_.failures
+
+
+async def test_a_run_that_is_cancelled_while_servers_start_leaves_them_to_the_others(
+    diary: Path,
+) -> None:
+    async with bench(diary, {"shop": plain(diary)}) as bench_:
+        impatient = asyncio.create_task(bench_.tools())
+        patient = asyncio.create_task(bench_.tools())
+        await asyncio.sleep(0.05)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        assert "mcp.shop.echo" in await patient
+
+
+def test_a_program_that_is_interrupted_leaves_no_server(diary: Path) -> None:
+    server = plain(diary, "stubborn", "child")
+
+    async def forgetful() -> None:
+        tools = McpTools({"shop": server}, ToolsConfig(), cache=DiscoveryCache())
+        await tools.tools()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(forgetful())
+    lines = [*diary_lines(diary, "start"), *diary_lines(diary, "child")]
+    pids = [int(line.split()[1]) for line in lines]
+    assert len(pids) == 2
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+async def test_a_failure_that_took_long_is_not_repeated_at_once(diary: Path) -> None:
+    async with bench(diary, {"mute": plain(diary, "mute", timeout_ms=400)}) as bench_:
+        await bench_.tools()
+        started = time.monotonic()
+        await bench_.tools()
+        assert time.monotonic() - started < 0.2
+        assert [failure.server_id for failure in bench_.failures] == ["mute", "mute"]
+        assert bench_.failures[0] == ServerFailure("mute", bench_.failures[1].message)
+        assert len(bench_.lines("start")) == 1
+
+
+async def test_the_folder_of_a_server_is_not_the_current_one(diary: Path) -> None:
+    # `python -m` imports from where it stands: a server must not stand in somebody's project.
+    (diary.parent / "home").mkdir()
+    code = "import os, sys; sys.stderr.write(os.getcwd()); sys.exit(1)"
+    server = StdioServer(command=sys.executable, args=["-c", code], cwd=str(diary.parent / "home"))
+    async with bench(diary, {"shop": server}) as bench_:
+        await bench_.tools()
+    assert str(diary.parent / "home") in bench_.failures[0].message

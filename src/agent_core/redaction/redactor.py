@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import orjson
+
+from agent_core.redaction.leads import has_lead
 from agent_core.redaction.leads import has_lead
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.redaction.stream import LiveBytes, LiveText, ShapeFilter
@@ -43,7 +46,7 @@ class Redactor:
 
         A string under a name that promises a secret (`{"password": "…"}`) is replaced whole.
         """
-        return _walked(value, self.text, named=True)
+        return value if self._is_plain(value) else _walked(value, self.text, named=True)
 
     def payload_secrets_only(self, value: Any) -> Any:
         """A JSON-like value with `secrets_only` applied to every string, keys included."""
@@ -61,6 +64,15 @@ class Redactor:
     def raw_stream(self) -> LiveBytes:
         """A redactor for bytes that arrive in pieces, for files of any size."""
         return LiveBytes(self._values_in_bytes)
+
+    def _is_plain(self, value: Any) -> bool:
+        """One look at the whole as JSON: most payloads hold nothing that could be a secret."""
+        try:
+            text = orjson.dumps(value).decode()
+        except (TypeError, ValueError):
+            return False
+        # Counts of tokens stand in many payloads, and `tokens` never names a secret.
+        return not has_lead(text.replace("tokens", "")) and self._values.replaced(text) is text
 
 
 def _walked(value: Any, clean: Callable[[str], str], *, named: bool, depth: int = 0) -> Any:

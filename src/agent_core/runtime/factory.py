@@ -17,7 +17,7 @@ from agent_core.runtime.models import Models
 from agent_core.runtime.scheduler import Run
 from agent_core.tools.limits import ResultKeeper
 from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
-from agent_core.types import RunIdentity, ToolDefinition, utc_now
+from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,21 @@ class NoCompaction:
     async def recover(self, journal: Journal) -> bool:
         """Nothing was made shorter."""
         return False
+
+
+class NoHooks:
+    """For users without hooks."""
+
+    async def session_start(self) -> None: ...
+
+    async def user_prompt(self, text: str) -> None: ...
+
+    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None: ...
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None: ...
+
+    async def before_stop(self) -> str | None:
+        return None
 
 
 class RunFactory:

@@ -5,7 +5,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from itertools import count
 
 from agent_core.artifacts.store import ArtifactStore
@@ -18,6 +17,7 @@ from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import Tally, conclude, converse
+from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.factory import Parts, RunFactory
 from agent_core.runtime.models import Models
@@ -25,8 +25,9 @@ from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.replay import Replay
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.runtime.scrub import JournalScrubber
-from agent_core.storage.owners import OwnerLock
+from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
+from agent_core.tools.limits import ResultKeeper
 from agent_core.types import (
     AgentRole,
     AgentType,
@@ -43,13 +44,10 @@ from agent_core.types import (
     RunStatus,
     SessionRecord,
     new_id,
-    utc_now,
 )
 
 logger = logging.getLogger(__name__)
 
-_LEASE = timedelta(seconds=30)
-_HEARTBEAT_S = 10.0
 _ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
     RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
@@ -60,14 +58,13 @@ class Services:
     """Everything long-lived of one runtime. Made by `open_services`, finished when it is."""
 
     def __init__(
-        self, parts: Parts, setup: Setup, *, store: SessionStore, owner: OwnerLock
+        self, parts: Parts, setup: Setup, *, store: SessionStore, owner: Owner
     ) -> None:
         config = setup.config
         secrets = _secrets(config)
         redactor = Redactor(secrets)
         self.setup = setup
         self.store = store
-        self.replay = Replay(store, redactor)
         self.artifacts = ArtifactStore(setup.sessions_dir, store, redactor)
         self.scheduler = Scheduler(
             self._conduct,
@@ -78,7 +75,17 @@ class Services:
         self._owner = owner
         self._scrubber = JournalScrubber(redactor, has_secrets=bool(secrets))
         self._numbers = count()
-        self._runs = RunFactory(parts, setup, self.models, self.artifacts, redactor)
+        self._guard = PermissionGuard(
+            parts.permission_callback, config, project_dir=setup.project, redactor=redactor
+        )
+        self._runs = RunFactory(
+            setup,
+            models=self.models,
+            guard=self._guard,
+            results=ResultKeeper(self.artifacts, limit_bytes=config.tools.result_limit_bytes),
+            registries=(parts.tools,),
+        )
+        self.replay = Replay(store, redactor, self._runs.definitions)
 
     async def start(self, prompt: Draft, *, session_id: str, mode: RunMode) -> Run:
         """Open a run and start it, or put it into the queue of its session.
@@ -127,16 +134,16 @@ class Services:
         if self.scheduler.is_busy(session_id):
             raise _active(session_id)
         await self.store.delete_session(session_id, is_dead=self._owner.is_dead)
-        self._runs.forget(session_id)
+        self._guard.forget(session_id)
         failed = await self.artifacts.delete_session_files(session_id)
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 
     async def keep_alive(self) -> None:
         """Tell other hosts, until cancelled, that this runtime lives."""
         while True:
-            await asyncio.sleep(_HEARTBEAT_S)
+            await asyncio.sleep(HEARTBEAT.total_seconds())
             try:
-                await self.store.heartbeat(self._owner.owner_id, utc_now() + _LEASE)
+                await self.store.heartbeat(self._owner.owner_id, self._owner.lease_end())
             except StorageError as error:
                 logger.warning("the sessions' lease could not be renewed: %s", error)
 
@@ -145,7 +152,7 @@ class Services:
             session_id=session_id,
             cwd=str(self.setup.project),
             owner=self._owner.owner_id,
-            lease_expires_at=utc_now() + _LEASE,
+            lease_expires_at=self._owner.lease_end(),
             agent_type=_ROLES[mode][0],
             agent_id=new_id("agent"),
             run_id=new_id("run"),
@@ -207,7 +214,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
     )
     check_assets()
     async with AsyncExitStack() as stack:
-        owner = stack.enter_context(OwnerLock.hold(setup.sessions_dir))
+        owner = stack.enter_context(Owner.open(setup.home))
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
         services = Services(parts, setup, store=store, owner=owner)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -153,3 +154,12 @@ def test_a_configuration_in_the_documents_is_accepted(block: str) -> None:
     table = tomllib.loads(block)
     table["model"] = {"provider": "ollama", "name": "x", **table.get("model", {})}
     Config.model_validate(table)
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+def test_every_option_of_a_provider_is_documented(provider: str) -> None:
+    page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    listed = re.search(rf"^- `{provider}`: (.+?)\.$", page, re.S | re.M)
+    assert listed is not None
+    known: frozenset[str] = import_module(f"agent_core.providers.{provider}").KNOWN_OPTIONS
+    assert {*re.findall(r"`(\w+)`", listed[1]), "extra_body", "headers"} == known

@@ -22,6 +22,9 @@ from agent_core.types import (
 
 logger = logging.getLogger(__name__)
 
+_CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
+"""What becomes of a run that is cancelled before it began."""
+
 
 @dataclass(eq=False, slots=True)
 class Run:
@@ -36,6 +39,7 @@ class Run:
     status: RunStatus
     outcome: Outcome | None = None
     task: asyncio.Task[None] | None = None
+    has_begun: bool = False
     cancel_requested: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -103,8 +107,9 @@ class Scheduler:
             run.cancel_requested = True
             if run.task is None:
                 await self._dequeue(run)
-            else:
+            elif run.has_begun:
                 run.task.cancel()
+            # A task cancelled before its first step would never get to settle the run.
         try:
             await asyncio.wait_for(run.ended.wait(), self._cancel_timeout_s)
         except TimeoutError:
@@ -129,8 +134,12 @@ class Scheduler:
                 run.task = asyncio.create_task(self._carry_out(run), name=run.identity.run_id)
 
     async def _carry_out(self, run: Run) -> None:
+        run.has_begun = True
         try:
-            await self._conduct(run)
+            if run.cancel_requested:
+                await settle(run.journal, _CANCELLED, run.finish, began=False)
+            else:
+                await self._conduct(run)
         except asyncio.CancelledError:
             if not run.cancel_requested:
                 raise  # the event loop itself is shutting down
@@ -147,9 +156,8 @@ class Scheduler:
     async def _dequeue(self, run: Run) -> None:
         """End a run that has not begun: no model was asked, no permission, nothing."""
         run.journal.note(EventType.RUN_DEQUEUED)
-        outcome = Outcome(EndReason.ABORTED_STREAMING)
         try:
-            await settle(run.journal, outcome, run.finish, began=False)
+            await settle(run.journal, _CANCELLED, run.finish, began=False)
         finally:
             self._leave(run)
 

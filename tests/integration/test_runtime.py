@@ -1,0 +1,333 @@
+"""The whole runtime: sessions, queues, replay and branches on a real database."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    ConfigError,
+    ErrorCode,
+    EventType,
+    ImageBlock,
+    ModelConfig,
+    ProviderRegistry,
+    RunStatus,
+    StorageError,
+    TextBlock,
+    ToolDefinition,
+    UserMessage,
+)
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
+from agent_core.types import Node
+from isolation import Home
+from loop_parts import spoken
+from runtimes import CONFIG, ask, collect, runtime
+
+
+async def test_b1_a_missing_config_is_an_error_and_is_not_created(
+    home: Home, project: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with AgentRuntime(project_dir=project):
+            pass
+    assert caught.value.code is ErrorCode.CONFIG_ERROR
+    assert str(home.path / "config.toml") in caught.value.message
+    assert list(home.path.iterdir()) == []
+
+
+async def test_b3_a_config_that_does_not_fit_creates_no_database(home: Home, project: Path) -> None:
+    home.write_config('[model]\nname = "x"\n')
+    with pytest.raises(ConfigError, match=r"model\.provider"):
+        async with AgentRuntime(project_dir=project):
+            pass
+    assert not (home.path / "sessions.sqlite").exists()
+
+
+async def test_b9_a_config_in_the_project_is_not_read(home: Home, project: Path) -> None:
+    (project / ".soong-agent").mkdir()
+    (project / ".soong-agent" / "config.toml").write_text("broken = [", encoding="utf-8")
+    async with runtime(home, project, ["hi"]) as made:
+        assert (await ask(made)).result_text == "hi"
+
+
+async def test_c1_a_custom_provider_gets_the_resolved_model(home: Home, project: Path) -> None:
+    seen: list[ModelConfig] = []
+
+    def factory(model: ModelConfig) -> ProviderAdapter:
+        seen.append(model)
+        return ScriptedProvider(["hi"])
+
+    home.write_config(CONFIG)
+    registry = ProviderRegistry()
+    registry.register("custom", factory)
+    async with AgentRuntime(project_dir=project, provider_registry=registry) as made:
+        await ask(made)
+    assert [(model.name, model.context_window) for model in seen] == [("script", 32_000)]
+
+
+async def test_c2_a_provider_that_refuses_tools_fails_the_run(home: Home, project: Path) -> None:
+    provider = ScriptedProvider(["never"], takes_tools=False)
+    async with runtime(home, project, provider) as made:
+        handle = await ask(made)
+    assert handle.status is RunStatus.FAILED
+    assert handle.error is not None
+    assert handle.error.code is ErrorCode.UNSUPPORTED_CAPABILITY
+
+
+async def test_an_unknown_provider_is_a_config_error_of_the_first_start(
+    home: Home, project: Path
+) -> None:
+    home.write_config('[model]\nprovider = "nobody"\nname = "x"\n')
+    async with AgentRuntime(project_dir=project) as made:
+        with pytest.raises(ConfigError, match="nobody"):
+            await made.start("hi")
+        assert await made.list_sessions() == []
+
+
+async def test_a_missing_key_variable_fails_the_run_and_names_it(home: Home, project: Path) -> None:
+    home.write_config(
+        '[model]\nprovider = "openai"\nname = "x"\napi_key_env = "NO_SUCH_KEY"\n'
+        'base_url = "http://127.0.0.1:9"\n'
+    )
+    async with AgentRuntime(project_dir=project) as made:
+        handle = await ask(made)
+    assert handle.error is not None
+    assert handle.error.code is ErrorCode.CONFIG_ERROR
+    assert "NO_SUCH_KEY" in handle.error.message
+
+
+async def test_d1_the_stream_of_a_run_ends_with_its_end(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Says(text="hi there", chunks=1)]) as made:
+        handle = await made.start("hello")
+        events = await collect(handle)
+        assert handle.status is RunStatus.COMPLETED
+    assert [event.event_type for event in events] == [
+        EventType.LOOP_STARTED,
+        EventType.MESSAGE_CREATED,
+        EventType.CONTEXT_BUILT,
+        EventType.MODEL_STARTED,
+        EventType.MODEL_TEXT_DELTA,
+        EventType.MODEL_COMPLETED,
+        EventType.MESSAGE_COMPLETED,
+        EventType.LOOP_COMPLETED,
+        EventType.RUN_COMPLETED,
+    ]
+
+
+async def test_d3_a_second_run_of_a_session_waits_its_turn(home: Home, project: Path) -> None:
+    script = [Hangs(text="thinking "), "second answer"]
+    async with runtime(home, project, script) as made:
+        first = await made.start("one", session_id="s1")
+        async for event in first.events():
+            if event.event_type is EventType.MODEL_TEXT_DELTA:
+                break
+        second = await made.start("two", session_id="s1")
+        assert second.status is RunStatus.QUEUED
+        watching = asyncio.create_task(collect(second))
+        await first.cancel()
+        events = await watching
+    assert [event.event_type for event in events[:2]] == [
+        EventType.RUN_QUEUED,
+        EventType.LOOP_STARTED,
+    ]
+    assert second.result_text == "second answer"
+
+
+async def test_d4_a_cancelled_queued_run_asks_no_model(home: Home, project: Path) -> None:
+    provider = ScriptedProvider([Hangs()])
+    async with runtime(home, project, provider) as made:
+        first = await made.start("one", session_id="s1")
+        second = await made.start("two", session_id="s1")
+        result = await second.cancel()
+        assert result.status is RunStatus.CANCELLED
+        types = [event.event_type for event in (await made.replay_run(second.run_id)).events]
+        await first.cancel()
+    assert types == [EventType.RUN_QUEUED, EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
+    assert len(provider.requests) <= 1
+
+
+async def test_e1_the_database_has_its_tables_and_its_version(home: Home, project: Path) -> None:
+    async with runtime(home, project):
+        pass
+    with sqlite3.connect(home.path / "sessions.sqlite") as db:
+        names = {row[0] for row in db.execute("select name from sqlite_master where type='table'")}
+        versions = db.execute("select version from schema_migrations").fetchall()
+    db.close()
+    wanted = {"schema_migrations", "sessions", "agents", "runs", "nodes", "events", "artifacts"}
+    assert wanted <= names
+    assert versions
+
+
+async def test_e2_replay_gives_nodes_and_events_in_order_without_secrets(
+    home: Home, project: Path
+) -> None:
+    key = "sk-" + "a1b2c3d4" * 4
+    async with runtime(home, project, ["fine"]) as made:
+        await ask(made, f"my key is {key}")
+        clean = await made.replay_session("s1")
+        full = await made.replay_session("s1", include_sensitive=True)
+    assert key not in clean.model_dump_json()
+    assert key in full.model_dump_json()
+    assert key not in "".join(event.model_dump_json() for event in full.events)
+    assert [event.seq for event in clean.events] == list(range(1, len(clean.events) + 1))
+    assert [node.node_seq for node in clean.nodes] == [1, 2]
+    assert clean.next_seq is None
+
+
+async def test_e3_replay_of_a_run_has_only_that_run(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["one", "two"]) as made:
+        await ask(made, "first")
+        second = await ask(made, "second")
+        replay = await made.replay_run(second.run_id)
+    assert {event.run_id for event in replay.events} == {second.run_id}
+    assert spoken(replay.nodes) == ["user: second", "assistant: two"]
+
+
+async def test_e4_a_session_with_a_run_cannot_be_deleted(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Hangs()]) as made:
+        handle = await made.start("one", session_id="s1")
+        with pytest.raises(StorageError) as caught:
+            await made.delete_session("s1")
+        assert caught.value.code is ErrorCode.SESSION_ACTIVE
+        await handle.cancel()
+        assert (await made.delete_session("s1")).deleted
+        with pytest.raises(StorageError) as gone:
+            await made.replay_session("s1")
+        assert gone.value.code is ErrorCode.SESSION_NOT_FOUND
+
+
+async def test_after_a_failure_the_next_message_continues_from_the_users_words(
+    home: Home, project: Path
+) -> None:
+    provider = ScriptedProvider([Fails(text="half "), "whole"])
+    async with runtime(home, project, provider) as made:
+        assert (await ask(made, "first")).status is RunStatus.FAILED
+        await ask(made, "second")
+        path = await _active_path(made)
+    assert spoken(path) == ["user: first", "user: second", "assistant: whole"]
+
+
+async def test_switching_to_an_older_message_makes_a_branch(home: Home, project: Path) -> None:
+    provider = ScriptedProvider(["one", "two", "three"])
+    async with runtime(home, project, provider) as made:
+        await ask(made, "first")
+        fork = (await _active_path(made))[-1]
+        await ask(made, "second")
+        await made.switch_node("s1", fork.node_id)
+        await ask(made, "other second")
+        path = await _active_path(made)
+        everything = await made.replay_session("s1")
+    assert spoken(path) == [
+        "user: first",
+        "assistant: one",
+        "user: other second",
+        "assistant: three",
+    ]
+    assert len(everything.nodes) == 6
+    assert "two" not in provider.requests[-1].model_dump_json()
+
+
+async def test_only_a_message_can_be_switched_to(home: Home, project: Path) -> None:
+    async with runtime(home, project, [calls("code.list_dir", path="."), "done"]) as made:
+        await ask(made)
+        path = await _active_path(made)
+        for node in path[1:3]:  # the call and its result
+            with pytest.raises(AgentCoreError) as caught:
+                await made.switch_node("s1", node.node_id)
+            assert caught.value.code is ErrorCode.VALIDATION_ERROR
+        with pytest.raises(StorageError) as unknown:
+            await made.switch_node("s1", "node_nobody")
+        assert unknown.value.code is ErrorCode.NODE_NOT_FOUND
+
+
+@pytest.mark.parametrize("session_id", ["", "a b", "x" * 65, "../up", "ä"])
+async def test_a_session_id_that_is_none_is_refused(
+    home: Home, project: Path, session_id: str
+) -> None:
+    async with runtime(home, project) as made:
+        with pytest.raises(AgentCoreError) as caught:
+            await made.start("hi", session_id=session_id)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+async def test_sessions_are_listed_the_latest_first(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["a", "b", "c"]) as made:
+        for name in ("one", "two", "one"):
+            await ask(made, session_id=name)
+        assert [session.session_id for session in await made.list_sessions()] == ["one", "two"]
+        assert len(await made.list_sessions(limit=1, offset=1)) == 1
+
+
+async def test_an_image_reaches_the_model_and_comes_back_from_the_database(
+    home: Home, project: Path
+) -> None:
+    image = ImageBlock(mime_type="image/png", data="aGVsbG8=")
+    provider = ScriptedProvider(["a cat", "still a cat"])
+    async with runtime(home, project, provider) as made:
+        message = UserMessage(content=[TextBlock(text="what is this?"), image])
+        await (await made.start(message, session_id="s1")).wait()
+        await ask(made, "sure?")
+    assert image in provider.requests[0].messages[0].content
+    assert image in provider.requests[1].messages[0].content
+
+
+async def test_a_message_needs_no_session_and_gets_one(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["hi"]) as made:
+        handle = await made.start("hello")
+        await handle.wait()
+        assert [s.session_id for s in await made.list_sessions()] == [handle.session_id]
+
+
+async def test_a_session_of_another_living_runtime_is_refused(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Hangs()]) as one, runtime(home, project, ["mine"]) as two:
+        handle = await one.start("hello", session_id="s1")
+        with pytest.raises(StorageError) as caught:
+            await two.start("hello", session_id="s1")
+        assert caught.value.code is ErrorCode.SESSION_ACTIVE
+        await handle.cancel()
+        assert (await ask(two)).result_text == "mine"
+
+
+async def test_closing_twice_and_with_a_running_run_leaves_it_cancelled(
+    home: Home, project: Path
+) -> None:
+    made = runtime(home, project, [Hangs(text="half")])
+    async with made:
+        handle = await made.start("hello", session_id="s1")
+        async for event in handle.events():
+            if event.event_type is EventType.MODEL_TEXT_DELTA:
+                break
+    await made.close()
+    assert handle.status is RunStatus.CANCELLED
+
+
+async def test_a_duplicate_tool_is_refused(home: Home, project: Path) -> None:
+    async def nothing(arguments: dict[str, Any], context: Any) -> None:
+        pass
+
+    made = runtime(home, project)
+    definition = ToolDefinition(name="mine", description="does nothing")
+    made.register_tool(definition, nothing)
+    with pytest.raises(ConfigError):
+        made.register_tool(definition, nothing)
+
+
+async def test_many_sessions_at_once_keep_apart(home: Home, project: Path) -> None:
+    def echo(request: Any) -> Says:
+        return Says(text=request.messages[-1].content[0].text)
+
+    async with runtime(home, project, ScriptedProvider(echo)) as made:
+        handles = [await made.start(f"message {n}", session_id=f"s{n}") for n in range(50)]
+        await asyncio.gather(*(handle.wait() for handle in handles))
+    assert [handle.result_text for handle in handles] == [f"message {n}" for n in range(50)]
+
+
+async def _active_path(made: AgentRuntime, session_id: str = "s1") -> list[Node]:
+    (session,) = [s for s in await made.list_sessions() if s.session_id == session_id]
+    return await made.get_node_path(session.active_node_id) if session.active_node_id else []

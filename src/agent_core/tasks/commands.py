@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from agent_core.tasks.model import StepStatus, TaskStatus
 from agent_core.tasks.operations import Operation
@@ -27,19 +28,29 @@ class ClaimStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Say how a step goes.
+    """How a step goes; absent values stay as they are.
 
-    `holder` is the run that must hold the claim, and renews it until `lease`; None is the
-    orchestrator, who may speak for any step and renews nothing. Absent values stay as they are.
+    `status` is one of running, blocked, completed, failed, cancelled; None is a sign of life.
     """
 
     step_id: str
-    holder: str | None
-    lease: datetime
     status: StepStatus | None = None
     result_summary: str | None = None
     artifact_ids: tuple[str, ...] | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStep:
+    """Write a report down.
+
+    `holder` is the run that must hold the claim, and renews it until `lease`; None is the
+    orchestrator, who may speak for any step and renews nothing.
+    """
+
+    report: Report
+    holder: str | None
+    lease: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +68,20 @@ class GiveUp:
     reason: str | None = None
 
 
+class RunEnding(StrEnum):
+    """How a worker's run ended while its step was open; the reason in the step's last line."""
+
+    FINISHED = "worker_finished_without_step_terminal"
+    CANCELLED = "worker_cancelled"
+    TIMEOUT = "worker_timeout"
+
+
 @dataclass(frozen=True, slots=True)
 class CloseRun:
     """A worker's run is over: if its step is still open, the step has failed."""
 
     run_id: str
-    reason: str
+    ending: RunEnding
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +92,4 @@ class ExpireLeases:
     may_promote: bool = False
 
 
-Command = Update | ClaimStep | Report | Complete | GiveUp | CloseRun | ExpireLeases
+Command = Update | ClaimStep | ReportStep | Complete | GiveUp | CloseRun | ExpireLeases

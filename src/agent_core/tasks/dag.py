@@ -43,6 +43,7 @@ class Dag:
         self._ids: dict[int, str] = {}
         self._next_place = 0
         self._listed: dict[StepStatus, list[int]] = {status: [] for status in StepStatus}
+        self._roots: list[int] = []
         self._dependents: dict[str, set[str]] = {}
         self._missing: dict[str, int] = {}
         self._open_required = 0
@@ -69,9 +70,13 @@ class Dag:
         places = merge(*(self._listed[status] for status in statuses or StepStatus))
         return (self._steps[self._ids[place]] for place in places)
 
+    def roots(self) -> Iterator[str]:
+        """The ids of steps that depend on nothing, in order of creation."""
+        return (self._ids[place] for place in self._roots)
+
     def count(self, *statuses: StepStatus) -> int:
         """How many steps have one of these statuses (all, if none is given)."""
-        return sum(len(self._listed[status]) for status in statuses or StepStatus)
+        return sum(len(self._listed[status]) for status in set(statuses or StepStatus))
 
     def counts(self) -> dict[str, int]:
         """How many steps there are of each status that occurs."""
@@ -115,8 +120,7 @@ class Dag:
     def document(self) -> TaskDocument:
         """The whole Task as data."""
         steps = tuple(self.steps())
-        roots = tuple(step.step_id for step in steps if not step.depends_on_step_ids)
-        return TaskDocument(**dict(self.task), root_step_ids=roots, steps=steps)
+        return TaskDocument(**dict(self.task), root_step_ids=tuple(self.roots()), steps=steps)
 
     # changing: for `apply` alone
 
@@ -132,7 +136,7 @@ class Dag:
             place = self._places[step_id]
             self._take_off(old, place)
             if old.depends_on_step_ids != step.depends_on_step_ids:
-                self._unlink(old)
+                self._unlink(old, place)
                 self._link(step)
         insort(self._listed[step.status], place)
         self._open_required += _is_open_required(step)
@@ -145,7 +149,7 @@ class Dag:
         place = self._places.pop(step_id)
         self._take_off(step, place)
         del self._ids[place], self._missing[step_id]
-        self._unlink(step)
+        self._unlink(step, place)
         self.marked.discard(step_id)
         self.reasons.pop(step_id, None)
 
@@ -162,10 +166,14 @@ class Dag:
     def _link(self, step: Step) -> None:
         for dependency in step.depends_on_step_ids:
             self._dependents.setdefault(dependency, set()).add(step.step_id)
+        if not step.depends_on_step_ids:
+            insort(self._roots, self._places[step.step_id])
         done = (_is_completed(self._steps.get(each)) for each in step.depends_on_step_ids)
         self._missing[step.step_id] = sum(not is_done for is_done in done)
 
-    def _unlink(self, step: Step) -> None:
+    def _unlink(self, step: Step, place: int) -> None:
+        if not step.depends_on_step_ids:
+            del self._roots[bisect_left(self._roots, place)]
         for dependency in step.depends_on_step_ids:
             waiting = self._dependents[dependency]
             waiting.discard(step.step_id)

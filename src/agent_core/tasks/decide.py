@@ -24,7 +24,7 @@ from agent_core.tasks.commands import (
     Complete,
     ExpireLeases,
     GiveUp,
-    Report,
+    ReportStep,
     Update,
 )
 from agent_core.tasks.dag import Dag
@@ -32,7 +32,6 @@ from agent_core.tasks.edit import Edit
 from agent_core.tasks.model import (
     CLAIMS,
     UNFINISHED,
-    Step,
     StepStatus,
     Task,
     TaskDocument,
@@ -60,14 +59,14 @@ def _pairs(dag: Dag, command: Command, at: datetime) -> Iterator[Pair]:
             yield from _update(dag, operations, at)
         case ClaimStep():
             yield from step_rules.claim(dag, command)
-        case Report():
+        case ReportStep():
             yield from step_rules.report(dag, command)
         case Complete(result_summary=result):
             yield from _complete(dag, result)
         case GiveUp():
             yield from _give_up(dag, command)
-        case CloseRun(run_id=run_id, reason=reason):
-            yield from _close_run(dag, run_id, reason)
+        case CloseRun(run_id=run_id, ending=ending):
+            yield from _close_run(dag, run_id, ending.value)
         case ExpireLeases():
             yield from _expire(dag, command, at)
 

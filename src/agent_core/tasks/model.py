@@ -14,6 +14,9 @@ TaskId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 StepId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 """Chosen by the model; unique within its Task."""
 
+WalName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,80}(\.wal\.jsonl)?$")]
+"""The log's file name, with or without its ending; never made from a title."""
+
 Title = Annotated[str, StringConstraints(max_length=1000)]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
 """Prose of a model. Anything longer belongs into an artifact."""

@@ -1,17 +1,17 @@
 """What `agent.task_update` can do, one type per operation; the log keeps them as they came."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from agent_core.tasks.model import StepId, Text, Title
-from agent_core.types import Frozen, SafeId
+from agent_core.tasks.model import StepId, TaskId, Text, Title, WalName
+from agent_core.tools.schema import Arguments
 
-PoolId = SafeId | Literal[""]
+PoolId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:\-]{0,128}$")]
 """A worker pool; empty takes the step out of its pool."""
 
 
-class NewStep(Frozen):
+class NewStep(Arguments):
     """A step as the model writes it down."""
 
     step_id: StepId
@@ -22,7 +22,7 @@ class NewStep(Frozen):
     worker_pool_id: PoolId | None = None
 
 
-class StepFields(Frozen):
+class StepFields(Arguments):
     """What to change in a step; absent fields stay as they are."""
 
     title: Title | None = None
@@ -32,7 +32,17 @@ class StepFields(Frozen):
     worker_pool_id: PoolId | None = None
 
 
-class UpdateTask(Frozen):
+class NewTask(Arguments):
+    """What an orchestrator wants a Task to be."""
+
+    task_id: TaskId
+    wal_name: WalName
+    title: Title = ""
+    summary: Text = ""
+    steps: tuple[NewStep, ...] = ()
+
+
+class UpdateTask(Arguments):
     """Change the Task's words, block it (`blocked`) or let it go on (`pending`)."""
 
     op: Literal["update_task"]
@@ -41,14 +51,14 @@ class UpdateTask(Frozen):
     status: Literal["blocked", "pending"] | None = None
 
 
-class AddStep(Frozen):
+class AddStep(Arguments):
     """Add a step at the end."""
 
     op: Literal["add_step"]
     step: NewStep
 
 
-class UpdateStep(Frozen):
+class UpdateStep(Arguments):
     """Change what a step says or depends on."""
 
     op: Literal["update_step"]
@@ -56,14 +66,14 @@ class UpdateStep(Frozen):
     fields: StepFields
 
 
-class DeleteStep(Frozen):
+class DeleteStep(Arguments):
     """Remove a pending, ready or cancelled step on which nothing depends."""
 
     op: Literal["delete_step"]
     step_id: StepId
 
 
-class AddDependency(Frozen):
+class AddDependency(Arguments):
     """Let a step wait for another one."""
 
     op: Literal["add_dependency"]
@@ -71,7 +81,7 @@ class AddDependency(Frozen):
     depends_on_step_id: StepId
 
 
-class RemoveDependency(Frozen):
+class RemoveDependency(Arguments):
     """Let a step no longer wait for another one."""
 
     op: Literal["remove_dependency"]
@@ -79,7 +89,7 @@ class RemoveDependency(Frozen):
     depends_on_step_id: StepId
 
 
-class CancelStep(Frozen):
+class CancelStep(Arguments):
     """Give up a pending or ready step."""
 
     op: Literal["cancel_step"]
@@ -87,12 +97,17 @@ class CancelStep(Frozen):
     reason: Text | None = None
 
 
-class ReopenStep(Frozen):
+class ReopenStep(Arguments):
     """Bring a blocked or failed step back to pending."""
 
     op: Literal["reopen_step"]
     step_id: StepId
     reason: Text | None = None
+
+
+def _plain(schema: dict[str, Any]) -> None:
+    """Each kind says what its `op` is; the table of kinds is no JSON Schema and costs tokens."""
+    schema.pop("discriminator", None)
 
 
 Operation = Annotated[
@@ -104,5 +119,5 @@ Operation = Annotated[
     | RemoveDependency
     | CancelStep
     | ReopenStep,
-    Field(discriminator="op"),
+    Field(discriminator="op", json_schema_extra=_plain),
 ]

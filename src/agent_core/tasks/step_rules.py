@@ -1,6 +1,7 @@
 """The rules of single steps: who may claim one, what its holder may say, when one is ready."""
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
 from agent_core.tasks.changes import (
@@ -15,7 +16,7 @@ from agent_core.tasks.changes import (
     StepUpdated,
     TaskRunning,
 )
-from agent_core.tasks.commands import ClaimStep, Report
+from agent_core.tasks.commands import ClaimStep, Report, ReportStep
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.edit import not_cancellable
 from agent_core.tasks.model import Step, StepStatus, Task, TaskStatus
@@ -87,10 +88,11 @@ def _not_ready(dag: Dag, step: Step) -> TaskError:
     return TaskError(ErrorCode.STEP_NOT_READY, message, details=details)
 
 
-def report(dag: Dag, said: Report) -> Iterator[Pair]:
+def report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
+    said = command.report
     step = dag.step(said.step_id)
-    if said.holder is not None:
-        _require_holder(dag, step, said.holder)
+    if command.holder is not None:
+        _require_holder(dag, step, command.holder)
     elif said.status is StepStatus.CANCELLED:
         # Whoever works on a step may give it up; from outside only what nobody works on.
         if step.status not in OPEN:
@@ -99,7 +101,8 @@ def report(dag: Dag, said: Report) -> Iterator[Pair]:
         message = f"step {step.step_id} is {step.status}: nobody works on it"
         details = {"step_id": step.step_id, "status": step.status.value}
         raise TaskError(ErrorCode.NO_STEP_CLAIMED, message, details=details)
-    for payload in _payloads(step, report):
+    lease = command.lease if command.holder is not None else step.lease_expires_at
+    for payload in _payloads(step, said, lease):
         yield step.step_id, payload
     if said.status is StepStatus.COMPLETED:
         waiting = (dag.step(step_id) for step_id in dag.dependents(step.step_id))
@@ -124,11 +127,10 @@ def _require_holder(dag: Dag, step: Step, run_id: str) -> None:
     raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
 
 
-def _payloads(step: Step, said: Report) -> Iterator[Payload]:
+def _payloads(step: Step, said: Report, lease: datetime | None) -> Iterator[Payload]:
     before, reason = step.status, said.reason
     result = step.result_summary if said.result_summary is None else said.result_summary
     artifact_ids = step.artifact_ids if said.artifact_ids is None else said.artifact_ids
-    lease = said.lease if said.holder is not None else step.lease_expires_at
     match said.status:
         case StepStatus.BLOCKED:
             yield StepBlocked(

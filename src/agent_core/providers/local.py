@@ -1,0 +1,292 @@
+"""A GGUF file run inside this process by llama.cpp, through the optional package `xllamacpp`.
+
+Loading and generating happen in threads of their own. The engine works on one reply at a time;
+further calls wait for their turn. A reply that is cancelled is given up at once, although the
+engine notices it only at the next token. `[model] timeout_ms` bounds the time to the first token
+and between tokens, so a long prompt on a slow machine may need more than the default.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from agent_core.config.models import ModelConfig
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.providers.failures import Called, CallError, error_payload, one_line
+from agent_core.providers.names import ToolNames
+from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
+from agent_core.providers.options import EXTRA_BODY, own_options
+from agent_core.providers.reply import ReplyDraft
+from agent_core.types import ModelEvent, ModelFailed, ModelRequest, ModelStarted
+
+KEY = "local"
+INSTALL = 'pip install "soong-agent[local]"'
+KNOWN_OPTIONS = frozenset(
+    {
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "json_schema",
+        "min_p",
+        "presence_penalty",
+        "repeat_penalty",
+        "response_format",
+        "seed",
+        "top_k",
+        "top_p",
+        EXTRA_BODY,
+    }
+)
+
+
+class Engine(Protocol):
+    """What is used of `xllamacpp.Server`."""
+
+    def handle_chat_completions(
+        self, prompt: str, callback: Callable[[str | dict[str, Any]], bool]
+    ) -> None:
+        """Generate. `callback` gets every chunk, in this thread; true stops the engine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The engine is through, for this reason if it did not like the request."""
+
+    reason: str | None
+
+
+class LocalProvider:
+    """The adapter of one model file.
+
+    Args:
+        load: makes the engine; it runs in a thread, when the first reply is asked for.
+    """
+
+    def __init__(self, config: ModelConfig, load: Callable[[], Engine]) -> None:
+        self._config = config
+        self._load = load
+        self._requests = OpenAIRequests(KEY)
+        self._loading: asyncio.Task[Engine] | None = None
+        self._turn = asyncio.Lock()
+        self._stops: set[threading.Event] = set()
+        self._closed = False
+
+    async def close(self) -> None:
+        """Stop generating and give the model's memory back. Harmless when called again."""
+        self._closed = True
+        for stop in self._stops:
+            stop.set()
+        if self._loading is not None:
+            held = [self._loading]
+            self._loading = None
+            await asyncio.wait(held)
+            # Taking the engine down takes a while, and happens where its last reference is
+            # dropped: here, or in the thread of a reply that has not noticed yet.
+            await asyncio.to_thread(held.clear)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """Make one model call; see `ProviderAdapter.stream`.
+
+        Raises:
+            ConfigError: the model file cannot be loaded.
+        """
+        called = Called(KEY, request.model, offers_tools=bool(request.tools))
+        body = self._body(request, called)
+        names = ToolNames(tool.name for tool in request.tools)
+        engine = await self._engine()
+        yield ModelStarted(provider=KEY, model=request.model)
+        draft = ReplyDraft(KEY, names.canonical, history=request.messages)
+        parser = OpenAIChunks(called, draft)
+        try:
+            async with aclosing(self._chunks(engine, body, called)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, dict):
+                        parser.take_chunk(chunk)
+                    else:
+                        parser.take(chunk.encode())
+                    for event in draft.deltas():
+                        yield event
+            for event in parser.finish():
+                yield event
+        except CallError as failure:
+            for event in draft.rest():
+                yield event
+            yield ModelFailed(error=error_payload(failure))
+
+    def _body(self, request: ModelRequest, called: Called) -> str:
+        config = self._config
+        options = own_options(
+            called, KNOWN_OPTIONS, config.provider_options, request.provider_options
+        )
+        extra = options.pop(EXTRA_BODY, {})
+        head: dict[str, Any] = {
+            "max_tokens": request.max_output_tokens or config.max_output_tokens,
+            "stream_options": {"include_usage": True},
+        }
+        temperature = config.temperature if request.temperature is None else request.temperature
+        if temperature is not None:
+            head["temperature"] = temperature
+        return self._requests.body(request, {**head, **options, **extra}, called).decode()
+
+    async def _engine(self) -> Engine:
+        """The loaded engine. A caller that is cancelled does not stop the others' loading."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(asyncio.to_thread(self._load))
+            self._loading.add_done_callback(_look_at)
+        loading = self._loading
+        try:
+            return await asyncio.shield(loading)
+        except ConfigError:
+            self._loading = None  # the file may be there the next time
+            raise
+
+    async def _chunks(
+        self, engine: Engine, body: str, called: Called
+    ) -> AsyncGenerator[str | dict[str, Any]]:
+        """What the engine says, as it says it.
+
+        Raises:
+            CallError: it refused the request, or took too long.
+        """
+        said: asyncio.Queue[str | dict[str, Any] | _Ended] = asyncio.Queue()
+        stop = threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def ended(reason: str | None) -> None:
+            self._stops.discard(stop)
+            self._turn.release()
+            said.put_nowait(_Ended(reason))
+
+        await self._turn.acquire()
+        if self._closed:
+            self._turn.release()
+            raise called.garbled("was asked after its adapter had been closed")
+        self._stops.add(stop)
+        tell = partial(loop.call_soon_threadsafe, said.put_nowait)
+        generation = _Generation(engine, body, stop=stop, tell=tell)
+        finish = partial(loop.call_soon_threadsafe, ended)
+        # A daemon, so that a long prompt does not hold up the end of the program.
+        threading.Thread(target=generation.run, args=(finish,), daemon=True).start()
+        try:
+            while True:
+                async with asyncio.timeout(self._config.timeout_ms / 1000):
+                    chunk = await said.get()
+                if isinstance(chunk, _Ended):
+                    break
+                yield chunk
+        except TimeoutError as error:
+            raise called.broke(
+                "was silent for too long ([model] timeout_ms)", code=ErrorCode.PROVIDER_TIMEOUT
+            ) from error
+        finally:
+            stop.set()
+        if chunk.reason is not None:
+            raise called.refused(400, chunk.reason)
+
+
+class _Generation:
+    """One reply, generated in a thread."""
+
+    def __init__(
+        self, engine: Engine, body: str, *, stop: threading.Event, tell: Callable[[Any], object]
+    ) -> None:
+        self._engine = engine
+        self._body = body
+        self._stop = stop
+        self._tell = tell
+
+    def run(self, finish: Callable[[str | None], object]) -> None:
+        """Generate until the end or until somebody says stop."""
+        reason = None
+        try:
+            self._engine.handle_chat_completions(self._body, self._take)
+        except Exception as error:  # noqa: BLE001  whatever the engine raises is its answer
+            reason = one_line(str(error)) or type(error).__name__
+        del self._engine
+        with suppress(RuntimeError):  # the loop is gone, and everybody who would want to know
+            finish(reason)
+
+    def _take(self, chunk: str | dict[str, Any]) -> bool:
+        if not self._stop.is_set():
+            try:
+                self._tell(chunk)
+            except RuntimeError:
+                self._stop.set()
+        return self._stop.is_set()
+
+
+def create(config: ModelConfig) -> LocalProvider:
+    """The adapter for `provider = "local"`. The file is loaded when it is first needed.
+
+    Raises:
+        ConfigError: the extra is not installed, or `[model] path` is no file.
+    """
+    if find_spec("xllamacpp") is None:
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f'[model] provider = "local" needs an extra package: {INSTALL}',
+        )
+    if not config.path or not Path(config.path).expanduser().is_file():
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f'[model] provider = "local" needs path = "<file.gguf>", the model to run; '
+            f"{config.path!r} is no file. The engine comes with {INSTALL}",
+        )
+    return LocalProvider(config, partial(load_engine, config))
+
+
+def load_engine(config: ModelConfig) -> Engine:
+    """Load the model into this process; takes seconds.
+
+    Raises:
+        ConfigError: llama.cpp cannot load the file.
+    """
+    xllamacpp = cast("Any", import_module("xllamacpp"))
+    params = xllamacpp.CommonParams()
+    params.model.path = str(Path(config.path or "").expanduser())
+    params.n_ctx = config.context_window
+    params.n_parallel = 1
+    params.use_jinja = True
+    params.verbosity = -1
+    # The engine opens a port on this host; without this key it answers nobody there.
+    params.api_keys = [secrets.token_hex(32)]
+    params.ui = params.endpoint_slots = False
+    if config.chat_template:
+        params.chat_template = _template(config.chat_template)
+    if config.threads:
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
+    try:
+        engine: Engine = xllamacpp.Server(params)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"the model file {config.path} cannot be loaded: {one_line(str(error))}",
+        ) from error
+    return engine
+
+
+def _template(given: str) -> str:
+    """The template itself, or what the file of that name holds."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"[model] chat_template = {given!r} is neither a template nor a readable file",
+        ) from error
+
+
+def _look_at(loading: asyncio.Task[Engine]) -> None:
+    """A failure that nobody waits for any more is no news."""
+    if not loading.cancelled():
+        loading.exception()

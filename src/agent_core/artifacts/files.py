@@ -1,0 +1,220 @@
+"""Where an artifact's file is, and how it gets there and away: whole, private, never elsewhere.
+
+Names come from models and rows from a file anybody may edit, so a place is always worked out
+from checked parts, and never read from a row.
+"""
+
+import os
+import re
+import shutil
+import stat
+import unicodedata
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.redaction import Redactor
+
+_PART = ".part"
+_NAME_BYTES = 120
+_CHUNK = 1 << 20
+_UNSAFE = re.compile(r"[^\w.\-]+")
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
+
+
+def safe_filename(wanted: str) -> str:
+    """A plain file name that looks like the one wanted: no folders, no dots in front."""
+    text = unicodedata.normalize("NFC", wanted.encode("utf-8", "replace").decode())
+    last = re.split(r"[/\\]", text)[-1]
+    name = _UNSAFE.sub("_", last).strip("._")
+    stem, dot, suffix = name.rpartition(".")
+    if not dot or len(suffix) > 16:
+        stem, suffix = name, ""
+    room = _NAME_BYTES - len(suffix.encode()) - len(dot)
+    stem = stem.encode()[:room].decode(errors="ignore")
+    return (f"{stem}.{suffix}" if suffix else stem) or "artifact"
+
+
+def session_folder(root: Path, session_id: str) -> Path:
+    """The folder of everything kept for a session.
+
+    Raises:
+        StorageError: the id is no plain name, or a link leads the folder elsewhere.
+    """
+    return _beneath(root, root / _part(session_id))
+
+
+def place_of(root: Path, session_id: str, artifact_id: str, *, filename: str) -> Path:
+    """Where an artifact's file is.
+
+    Raises:
+        StorageError: a part is no plain name, or a link leads elsewhere.
+    """
+    folder = session_folder(root, session_id) / "artifacts" / _part(artifact_id)
+    if filename in {"", ".", ".."} or "/" in filename or "\0" in filename:
+        raise _refused(filename)
+    return _beneath(root, folder) / filename
+
+
+def write(place: Path, source: bytes | Path, redactor: Redactor) -> int:
+    """Write the redacted source to its place, whole or not at all; returns the size in bytes.
+
+    Raises:
+        StorageError: it cannot be written, or the source is no regular file.
+    """
+    part = place.with_name(_PART)
+    with explained(place):
+        _make_private(place.parent)
+        try:
+            size = _write_part(part, _redacted(source, redactor))
+            part.replace(place)
+        except BaseException:
+            remove(place)
+            raise
+        _flush_folder(place.parent)
+    return size
+
+
+def read(place: Path) -> bytes:
+    """The file's content.
+
+    Raises:
+        StorageError: `file_not_found`, or it cannot be read.
+    """
+    with explained(place), os.fdopen(_open_regular(place), "rb") as file:
+        return file.read()
+
+
+def remove(place: Path) -> None:
+    """Remove an artifact's file and its folder; what is gone already is fine.
+
+    Raises:
+        StorageError: something cannot be removed.
+    """
+    with explained(place):
+        _remove_tree(place.parent)
+
+
+def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
+    """Remove a session's folder; returns what could not be removed, and why."""
+    failures: list[tuple[Path, StorageError]] = []
+
+    def attempt(path: Path, remove_one: Callable[[Path], None]) -> None:
+        try:
+            remove_one(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failures.append((path, _explanation(path, error)))
+
+    def unlisted(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            path = Path(error.filename)
+            failures.append((path, _explanation(path, error)))
+
+    for current, folders, names in os.walk(folder, topdown=False, onerror=unlisted):
+        for path in (Path(current, name) for name in [*names, *folders]):
+            attempt(path, Path.unlink if path.is_symlink() or not path.is_dir() else Path.rmdir)
+    attempt(folder, Path.rmdir)
+    return failures
+
+
+def changed_at(place: Path) -> datetime | None:
+    """When the file last changed; None if it is gone."""
+    try:
+        return datetime.fromtimestamp(place.lstat().st_mtime, UTC)
+    except OSError:
+        return None
+
+
+@contextmanager
+def explained(place: Path) -> Generator[None]:
+    """Say what an `OSError` at this place means.
+
+    Raises:
+        StorageError: instead of the `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _explanation(place, error) from error
+
+
+def _explanation(place: Path, error: OSError) -> StorageError:
+    if isinstance(error, FileNotFoundError):
+        return StorageError(ErrorCode.FILE_NOT_FOUND, f"the artifact's file {place} is gone")
+    return StorageError(
+        ErrorCode.STORAGE_ERROR,
+        f"the artifact {place} cannot be written, read or removed: {error.strerror};"
+        " check the space, the limits and the permissions there",
+        details={"path": str(place)},
+    )
+
+
+def _part(name: str) -> str:
+    if name in {".", ".."} or not _PLAIN_ID(name):
+        raise _refused(name)
+    return name
+
+
+def _refused(what: str) -> StorageError:
+    return StorageError(
+        ErrorCode.STORAGE_ERROR,
+        f"{what!r} does not lie among the artifacts; the row or the folder was tampered with",
+    )
+
+
+def _beneath(root: Path, folder: Path) -> Path:
+    """The folder, if no link leads it out of the root or to another place in it."""
+    if folder.resolve() != root.resolve() / folder.relative_to(root):
+        raise _refused(str(folder))
+    return folder
+
+
+def _make_private(folder: Path) -> None:
+    for one in reversed([folder, *folder.parents]):
+        if not one.exists():
+            one.mkdir(mode=0o700, exist_ok=True)
+
+
+def _redacted(source: bytes | Path, redactor: Redactor) -> Iterator[bytes]:
+    if isinstance(source, bytes):
+        yield redactor.raw(source)
+        return
+    stream = redactor.raw_stream()
+    with os.fdopen(_open_regular(source), "rb") as file:
+        while piece := file.read(_CHUNK):
+            yield stream.feed(piece)
+    yield stream.finish()
+
+
+def _write_part(part: Path, pieces: Iterator[bytes]) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
+        size = sum(file.write(piece) for piece in pieces)
+        file.flush()
+        os.fsync(file.fileno())
+    return size
+
+
+def _open_regular(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _refused(str(path))
+    return descriptor
+
+
+def _remove_tree(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,264 @@
+"""Artifacts: a redacted file below the session's folder, and the row that says what it is."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from agent_core.artifacts import files
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.redaction import Redactor
+from agent_core.types import (
+    ArtifactRecord,
+    CleanupFailure,
+    CleanupResult,
+    ErrorPayload,
+    SessionRecord,
+    new_id,
+    utc_now,
+)
+
+DEBUG_KINDS = frozenset({"debug", "raw_provider", "traceback"})
+"""What a clean-up may take without being told to take everything."""
+
+
+class ArtifactRows(Protocol):
+    """What the artifacts need of the session store."""
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        """The session, or None."""
+        ...
+
+    async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
+        """The artifact's row, or None."""
+        ...
+
+    async def artifacts(
+        self, *, session_id: str | None = None, kinds: Collection[str] | None = None
+    ) -> list[ArtifactRecord]:
+        """Artifact rows that fit, oldest first."""
+        ...
+
+    async def add_artifact(self, artifact: ArtifactRecord) -> None:
+        """Register a file that is complete on disk."""
+        ...
+
+    async def delete_artifact_row(self, artifact_id: str) -> None:
+        """Forget an artifact."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    record: ArtifactRecord
+    changed_at: datetime
+
+
+class ArtifactStore:
+    """Keeps files in `<root>/<session_id>/artifacts/<artifact_id>/<filename>`.
+
+    Args:
+        root: the folder of all sessions; made when first needed.
+        rows: where artifacts are registered.
+        redactor: cleans everything that is written.
+    """
+
+    def __init__(self, root: Path, rows: ArtifactRows, redactor: Redactor) -> None:
+        self._root = root
+        self._rows = rows
+        self._redactor = redactor
+
+    async def put(  # noqa: PLR0913 - the columns of an artifact
+        self,
+        data: bytes | Path,
+        *,
+        session_id: str,
+        agent_id: str | None = None,
+        run_id: str | None = None,
+        node_id: str | None = None,
+        tool_call_id: str | None = None,
+        kind: str,
+        filename: str,
+        mime_type: str | None = None,
+        summary: str | None = None,
+    ) -> ArtifactRecord:
+        """Store `data`, redacted, and register it; a path is moved: it is gone afterwards.
+
+        The file is complete and flushed before the row exists.
+
+        Raises:
+            StorageError: it could not be stored; no file and no row is left, and a path is kept.
+        """
+        artifact_id = new_id("art")
+        name = files.safe_filename(self._redactor.text(filename))
+        place = files.place_of(self._root, session_id, artifact_id, filename=name)
+        size = await asyncio.to_thread(files.write, place, data, self._redactor)
+        record = ArtifactRecord(
+            artifact_id=artifact_id,
+            session_id=session_id,
+            agent_id=agent_id,
+            run_id=run_id,
+            node_id=node_id,
+            tool_call_id=tool_call_id,
+            kind=kind,
+            path=str(place),
+            filename=name,
+            mime_type=mime_type,
+            size_bytes=size,
+            summary=self._redactor.text(summary) if summary else summary,
+            created_at=utc_now(),
+        )
+        try:
+            await self._rows.add_artifact(record)
+        except StorageError:
+            await asyncio.to_thread(files.remove, place)
+            raise
+        if isinstance(data, Path):
+            await asyncio.to_thread(data.unlink, missing_ok=True)
+        return record
+
+    async def read(self, artifact_id: str) -> bytes:
+        """An artifact's content, as it was stored: redacted.
+
+        Raises:
+            StorageError: `artifact_not_found`; `file_not_found` if only its row is left.
+        """
+        place = self._place(await self._known(artifact_id))
+        return await asyncio.to_thread(files.read, place)
+
+    async def delete(self, artifact_id: str) -> None:
+        """Remove an artifact's file, then its row.
+
+        Raises:
+            StorageError: `artifact_not_found`, or the file cannot be removed; the row stays.
+        """
+        await self._delete(await self._known(artifact_id))
+
+    async def cleanup(
+        self,
+        *,
+        session_id: str | None = None,
+        dry_run: bool = True,
+        include_all: bool = False,
+        older_than: datetime | None = None,
+        max_bytes: int | None = None,
+    ) -> CleanupResult:
+        """Find artifacts nobody needs, and remove them unless this is a dry run.
+
+        Args:
+            session_id: only this session's.
+            dry_run: only say what would go; nothing is freed.
+            include_all: not only what was kept for debugging.
+            older_than: only those last changed before; an aware time.
+            max_bytes: the oldest go, until everything looked at takes no more than this.
+
+        Raises:
+            AgentCoreError: `validation_error`: `older_than` is naive or `max_bytes` negative.
+            StorageError: `session_not_found`.
+        """
+        _check(older_than, max_bytes)
+        if session_id is not None and await self._rows.session(session_id) is None:
+            raise StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
+        kinds = None if include_all else DEBUG_KINDS
+        rows = await self._rows.artifacts(session_id=session_id, kinds=kinds)
+        found = await asyncio.to_thread(self._look_at, rows)
+        chosen = _chosen(found, older_than, max_bytes)
+        if dry_run:
+            return CleanupResult(dry_run=True, candidates=[one.artifact_id for one in chosen])
+        return await self._delete_all(chosen)
+
+    async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
+        """Remove everything kept for a session; returns what could not be removed."""
+        try:
+            folder = files.session_folder(self._root, session_id)
+        except StorageError as error:
+            return [CleanupFailure(id=session_id, error=_payload(error))]
+        failures = await asyncio.to_thread(files.remove_folder, folder)
+        return [
+            CleanupFailure(id=str(path.relative_to(self._root)), error=_payload(error))
+            for path, error in failures
+        ]
+
+    async def _known(self, artifact_id: str) -> ArtifactRecord:
+        record = await self._rows.artifact(artifact_id)
+        if record is None:
+            raise StorageError(ErrorCode.ARTIFACT_NOT_FOUND, f"there is no artifact {artifact_id}")
+        return record
+
+    def _place(self, record: ArtifactRecord) -> Path:
+        return files.place_of(
+            self._root, record.session_id, record.artifact_id, filename=record.filename
+        )
+
+    def _look_at(self, records: Sequence[ArtifactRecord]) -> list[_Found]:
+        found = [
+            _Found(record, self._changed_at(record) or record.created_at) for record in records
+        ]
+        return sorted(found, key=lambda one: one.changed_at)
+
+    def _changed_at(self, record: ArtifactRecord) -> datetime | None:
+        try:
+            return files.changed_at(self._place(record))
+        except StorageError:  # deleting it will say what is wrong
+            return None
+
+    async def _delete(self, record: ArtifactRecord) -> None:
+        await asyncio.to_thread(files.remove, self._place(record))
+        await self._rows.delete_artifact_row(record.artifact_id)
+
+    async def _delete_all(self, records: Sequence[ArtifactRecord]) -> CleanupResult:
+        deleted: list[str] = []
+        failed: list[CleanupFailure] = []
+        freed = 0
+        for record in records:
+            try:
+                await self._delete(record)
+            except StorageError as error:
+                failed.append(CleanupFailure(id=record.artifact_id, error=_payload(error)))
+            else:
+                deleted.append(record.artifact_id)
+                freed += record.size_bytes
+        return CleanupResult(
+            dry_run=False,
+            candidates=[record.artifact_id for record in records],
+            deleted=deleted,
+            failed=failed,
+            freed_bytes=freed,
+        )
+
+
+def _check(older_than: datetime | None, max_bytes: int | None) -> None:
+    if older_than is not None and older_than.utcoffset() is None:
+        raise AgentCoreError(
+            ErrorCode.VALIDATION_ERROR, "older_than needs a time zone, as in datetime.now(UTC)"
+        )
+    if max_bytes is not None and max_bytes < 0:
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "max_bytes is negative")
+
+
+def _chosen(
+    found: Sequence[_Found], older_than: datetime | None, max_bytes: int | None
+) -> list[ArtifactRecord]:
+    """Of all that was found, oldest first, what has to go."""
+    chosen: list[ArtifactRecord] = []
+    rest = sum(one.record.size_bytes for one in found)
+    for one in found:
+        if older_than is not None and one.changed_at >= older_than:
+            break
+        if max_bytes is not None and rest <= max_bytes:
+            break
+        chosen.append(one.record)
+        rest -= one.record.size_bytes
+    return chosen
+
+
+def _payload(error: StorageError) -> ErrorPayload:
+    return ErrorPayload(
+        type=type(error).__name__,
+        code=error.code,
+        message=error.message,
+        retryable=error.retryable,
+        details=error.details,
+    )

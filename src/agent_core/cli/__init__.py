@@ -1,0 +1,13 @@
+"""The command line. Nothing is imported before it is known what is wanted."""
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `soong-agent` with these arguments (default: the process's) and return its exit code.
+
+    0: the run completed; 1: it failed; 2: wrong usage or configuration; 130: interrupted.
+    """
+    from agent_core.cli.command import execute  # noqa: PLC0415 - importing a name must be free
+
+    return execute(argv)

@@ -1,0 +1,159 @@
+"""Reads the arguments, prepares the process, and turns every outcome into an exit code.
+
+Only the standard library is imported here: help and usage errors answer at once.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from agent_core.cli.options import FAILED, INTERRUPTED, MISUSED, OUTPUT_CLOSED, RunOptions
+from agent_core.redaction.visible import visible
+
+_SYNOPSIS = 'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] "message"'
+_DESCRIPTION = "Give an agent a task in a project, and watch it work."
+_STREAMS = """\
+The answer goes to standard output; tools, questions and the session go to standard error.
+Questions are answered on standard input, one line each: 1 or "allow once", 2 or "allow for
+session", 3 or "deny". Anything else denies.
+
+Settings are read from ~/.soong-agent/config.toml, or from $SOONG_AGENT_HOME/config.toml.
+Exit codes: 0 completed, 1 the run failed, 2 wrong usage or configuration, 130 interrupted.
+"""
+
+
+def execute(argv: Sequence[str] | None = None) -> int:
+    """Do what the arguments say and return the exit code; nothing is raised."""
+    _open_missing_streams()
+    try:
+        code = _execute(argv)
+    except KeyboardInterrupt:  # before the run had begun to listen for it
+        code = INTERRUPTED
+    except BrokenPipeError:  # nobody reads the help text
+        code = OUTPUT_CLOSED
+    return _flushed(code)
+
+
+def _execute(argv: Sequence[str] | None) -> int:
+    try:
+        options = _parsed(argv)
+    except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
+        return leaving.code if isinstance(leaving.code, int) else MISUSED
+    from agent_core.cli.conversation import hold  # noqa: PLC0415 - help must not wait for it
+
+    return hold(options)
+
+
+def _parsed(argv: Sequence[str] | None) -> RunOptions:
+    parser = _parser()
+    found = parser.parse_args(argv)
+    if found.command is None:
+        parser.print_usage(sys.stderr)
+        parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
+    message = _decoded(found.message)
+    if not message.strip():
+        parser.error("the message is empty")
+    return RunOptions(
+        message=message,
+        path=found.path,
+        session_id=found.session_id,
+        is_orchestrated=found.orchestrator,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Shows arguments in errors as text, never as terminal commands, and knows no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
+        )
+
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="soong-agent", description=_DESCRIPTION)
+    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+    run = commands.add_parser(
+        "run",
+        help="run an agent until it has answered",
+        usage=f"soong-agent {_SYNOPSIS}",
+        description=_DESCRIPTION,
+        epilog=_STREAMS,
+    )
+    run.add_argument(
+        "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
+    )
+    run.add_argument("--orchestrator", action="store_true", help="let an orchestrator lead workers")
+    run.add_argument(
+        "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
+    )
+    run.add_argument("message", help="what to do; after -- it may begin with a dash")
+    # The one command there is should not need a second look: its help is part of this one.
+    parser.usage = f"soong-agent [-h] [--version] {_SYNOPSIS}"
+    parser.epilog = run.format_help()
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only if somebody asks."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **settings)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        try:
+            found = version("soong-agent")
+        except PackageNotFoundError:
+            found = "(not installed)"
+        print(f"soong-agent {found}")
+        parser.exit()
+
+
+def _decoded(message: str) -> str:
+    """The message as UTF-8 text, whatever bytes the shell has passed on."""
+    return message.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _open_missing_streams() -> None:
+    """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
+
+    Otherwise the next file that is opened, perhaps the database, would take the free number and
+    get whatever is written to the stream.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            # Closed by the interpreter at exit, like the stream it stands for.
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _flushed(code: int) -> int:
+    """Write out what is buffered; what cannot be written must not trouble the interpreter's end."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
+        return code or (OUTPUT_CLOSED if isinstance(error, BrokenPipeError) else FAILED)
+    return code

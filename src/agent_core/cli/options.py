@@ -1,0 +1,19 @@
+"""What the user wants, and what the process answers with."""
+
+from dataclasses import dataclass
+
+COMPLETED = 0
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 130  # 128 + SIGINT; other signals likewise
+OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The arguments of `run`."""
+
+    message: str
+    path: str | None = None
+    session_id: str | None = None
+    is_orchestrated: bool = False

@@ -1,0 +1,198 @@
+"""The command line with a staged runtime behind it: `python staged.py <scene> [run arguments]`.
+
+Everything but the runtime is real: process, signals, pipes, terminal. What a scene does is written
+below as the events of one run.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from agent_core.cli import conversation
+from agent_core.cli.command import execute
+from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.permissions import PermissionCallback
+from agent_core.types import (
+    CancelResult,
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    PermissionRequest,
+    RunStatus,
+    RuntimeEvent,
+    ToolPermission,
+    Usage,
+    utc_now,
+)
+
+
+def tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def happens(
+    kind: str, payload: dict[str, Any] | None = None, level: EventLevel = EventLevel.INFO
+) -> RuntimeEvent:
+    return RuntimeEvent(
+        event_id="evt_1",
+        session_id="sess_1",
+        event_type=EventType(kind),
+        payload=payload or {},
+        level=level,
+        created_at=utc_now(),
+    )
+
+
+class StagedRun:
+    """A handle whose events are those of a scene."""
+
+    session_id = "sess_1"
+
+    def __init__(self, scene: str, message: str, callback: PermissionCallback) -> None:
+        self.status = RunStatus.RUNNING
+        self.error: ErrorPayload | None = None
+        self.result_text: str | None = None
+        self.usage = Usage(input_tokens=12, output_tokens=3, total_tokens=15)
+        self._scene, self._message, self._callback = scene, message, callback
+        self._cancelled = asyncio.Event()
+
+    async def events(self) -> AsyncGenerator[RuntimeEvent]:
+        yield happens("loop_started")
+        yield happens("model_started")
+        async for event in getattr(self, f"_{self._scene}")():
+            yield event
+        if self.status is RunStatus.RUNNING:
+            self.status = RunStatus.COMPLETED
+
+    async def wait(self) -> RunStatus:
+        return self.status
+
+    async def cancel(self) -> CancelResult:
+        self._cancelled.set()
+        tell("cancel was called")
+        return CancelResult(run_id="run_1", status=RunStatus.CANCELLED)
+
+    async def _says(self) -> AsyncGenerator[RuntimeEvent]:
+        for text in ("You said: ", self._message):
+            yield happens("model_text_delta", {"text": text})
+        yield happens("model_completed")
+        yield happens("run_completed")
+
+    async def _works(self) -> AsyncGenerator[RuntimeEvent]:
+        yield happens("model_text_delta", {"text": "Let me look."})
+        yield happens("model_completed")
+        yield happens("tool_started", {"tool_name": "code.read_file", "summary": '{"path":"a"}'})
+        yield happens("tool_progress", {"tool_name": "code.read_file", "text": "half\nway"})
+        yield happens("tool_completed", {"tool_name": "code.read_file", "duration_ms": 12})
+        failure = {"tool_name": "x\ny", "duration_ms": 2500, "code": "timeout", "message": "late"}
+        yield happens("tool_failed", failure, EventLevel.WARNING)
+        error = {"code": "provider_rate_limited", "message": "slow down"}
+        yield happens("model_retry", {"attempt": 1, "delay_ms": 1500, "error": error})
+        yield happens("mcp_server_failed", {"server_id": "git", "error": "died"}, EventLevel.ERROR)
+        yield happens("model_started")
+        yield happens("model_text_delta", {"text": "Done.\n"})
+        yield happens("model_completed")
+        yield happens("run_completed")
+
+    async def _does_not_stream(self) -> AsyncGenerator[RuntimeEvent]:
+        self.result_text = "whole answer"
+        yield happens("model_completed")
+        yield happens("run_completed")
+
+    async def _attacks(self) -> AsyncGenerator[RuntimeEvent]:
+        attack = "\x1b]0;owned\x07\x9b2J\u202e\U000e0041 real\rfake \udc80"
+        yield happens("model_text_delta", {"text": attack + "\r"})
+        yield happens("model_text_delta", {"text": "\nnext\r"})
+        yield happens("model_text_delta", {"text": "lone"})
+        yield happens("model_completed")
+        yield happens("tool_started", {"tool_name": attack, "summary": attack})
+        yield happens("tool_failed", {"tool_name": attack, "code": "x", "message": attack})
+        yield happens("run_completed")
+
+    async def _fails(self) -> AsyncGenerator[RuntimeEvent]:
+        self.status = RunStatus.FAILED
+        self.error = ErrorPayload(
+            type="ProviderError", code=ErrorCode.PROVIDER_ERROR, message="no\nluck"
+        )
+        yield happens("model_text_delta", {"text": "half an ans"})
+        yield happens("run_failed", {"error": {"code": "provider_error"}}, EventLevel.ERROR)
+
+    async def _asks(self) -> AsyncGenerator[RuntimeEvent]:
+        request = PermissionRequest(
+            request_id="req_1",
+            session_id="sess_1",
+            agent_id="agent_2",
+            run_id="run_2",
+            parent_agent_id="agent_1",
+            parent_run_id="run_1",
+            agent_role="sub",
+            tool_name="code.write_file",
+            permission=ToolPermission.WRITE,
+            args_summary='{"path": "a.py"}',
+            target_scope="/p",
+            cwd="/p",
+            metadata={"target": "/p/a.py", "reason": "outside_roots", "diff": "-old\n+new\n"},
+        )
+        count = int(self._message)
+        decisions = await asyncio.gather(*(self._callback(request) for _ in range(count)))
+        text = " ".join(decision.decision for decision in decisions)
+        yield happens("model_text_delta", {"text": text})
+        yield happens("run_completed")
+
+    async def _hangs(self) -> AsyncGenerator[RuntimeEvent]:
+        yield happens("model_text_delta", {"text": "thinking"})
+        await self._cancelled.wait()
+        yield happens("model_text_delta", {"text": " …"})
+        self.status = RunStatus.CANCELLED
+        yield happens("run_cancelled")
+
+    async def _never_closes(self) -> AsyncGenerator[RuntimeEvent]:
+        yield happens("model_text_delta", {"text": "thinking"})
+        await self._cancelled.wait()
+        await asyncio.sleep(60)
+
+    async def _floods(self) -> AsyncGenerator[RuntimeEvent]:
+        while not self._cancelled.is_set():
+            yield happens("model_text_delta", {"text": "x" * 1000 + "\n"})
+            await asyncio.sleep(0)
+        yield happens("run_cancelled")
+
+
+class StagedRuntime:
+    def __init__(self, scene: str, callback: PermissionCallback) -> None:
+        self._scene, self._callback = scene, callback
+
+    async def start(
+        self, message: str, session_id: str | None = None, mode: str = "normal"
+    ) -> StagedRun:
+        if self._scene == "session_is_busy":
+            raise StorageError(ErrorCode.SESSION_ACTIVE, "the session is busy")
+        if self._scene == "breaks":
+            raise RuntimeError("a bug with password=hunter2")
+        tell(f"started {mode} {session_id}")
+        return StagedRun(self._scene, message, self._callback)
+
+
+def open_staged(
+    path: str | None, callback: PermissionCallback
+) -> AbstractAsyncContextManager[StagedRuntime]:
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[StagedRuntime]:
+        if SCENE == "has_no_config":
+            raise ConfigError(ErrorCode.CONFIG_ERROR, f"no config in {path}")
+        if SCENE == "opens_slowly":
+            tell("opening")
+            await asyncio.sleep(60)
+        yield StagedRuntime(SCENE, callback)
+        tell("closed")
+
+    return opened()
+
+
+if __name__ == "__main__":
+    SCENE = sys.argv.pop(1)
+    conversation._agent_runtime = open_staged
+    sys.exit(execute())

@@ -1,0 +1,421 @@
+"""The command as a process: its streams, its exit codes, its signals."""
+
+# ruff: noqa: S603 - the command is ours
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+STAGED = str(Path(__file__).with_name("staged.py"))
+SOURCE = str(Path(__file__).parents[3] / "src")
+ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": SOURCE, "PYTHONWARNINGS": "error"}
+
+
+def run(
+    scene: str, *arguments: str, stdin: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, STAGED, scene, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=ENVIRON | environ,
+        check=False,
+        timeout=15,
+    )
+
+
+def start(
+    scene: str,
+    *arguments: str,
+    stdin: int | IO[Any] = subprocess.PIPE,
+    stdout: int | IO[Any] = subprocess.PIPE,
+    stderr: int = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, STAGED, scene, *arguments],
+        env=ENVIRON,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+def test_a2_the_help_shows_the_whole_synopsis_and_nothing_that_is_not_there() -> None:
+    shown = run("says", "--help")
+    assert shown.returncode == 0
+    for word in ("run", "--path <dir-or-file>", "--orchestrator", "--session-id <id>", '"message"'):
+        assert word in shown.stdout
+    assert "init" not in shown.stdout
+    assert "--json" not in shown.stdout
+    assert run("says", "run", "--help").returncode == 0
+
+
+def test_help_and_usage_errors_import_nothing_heavy() -> None:
+    code = (
+        "import sys; from agent_core.cli import main; code = main(sys.argv[1:]);"
+        "heavy = {'pydantic', 'aiohttp', 'asyncio', 'mcp', 'rich'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    for arguments, expected in ((["--help"], 0), (["--version"], 0), (["run"], 2), ([], 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            env=ENVIRON,
+            check=False,
+            timeout=15,
+        )
+        assert done.returncode == expected, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["init"],
+        ["run"],
+        ["run", ""],
+        ["run", "a", "b"],
+        ["run", "--json", "a"],
+        ["run", "--orch", "a"],
+        ["run", "--path"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_says_why(arguments: list[str]) -> None:
+    done = run("says", *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "usage: soong-agent" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hello"], "hello"),
+        (["--", "--path"], "--path"),
+        (["--", "--"], "--"),
+        (["--session-id", "s", "--", "-x"], "-x"),
+        (["--fix all the bugs"], "--fix all the bugs"),
+        (["two\nlines"], "two\nlines"),
+    ],
+)
+def test_the_answer_goes_to_stdout_and_everything_else_to_stderr(
+    arguments: list[str], message: str
+) -> None:
+    done = run("says", "run", *arguments)
+    assert done.stdout == f"You said: {message}\n"
+    assert "session sess_1" in done.stderr
+    assert "tokens: 12 in, 3 out, 15 in all" in done.stderr
+    assert done.returncode == 0
+
+
+def test_options_reach_the_runtime() -> None:
+    done = run("says", "run", "--orchestrator", "--session-id", "abc", "hello")
+    assert "started orchestrator abc" in done.stderr
+    assert "started normal None" in run("says", "run", "hello").stderr
+
+
+def test_o1_a_missing_configuration_is_exit_code_2_and_one_readable_line() -> None:
+    done = run("has_no_config", "run", "--path", "/x\x1b", "hi")
+    assert done.returncode == 2
+    assert done.stderr == "error: no config in /x\\x1b\n"
+
+
+def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
+    done = run("works", "run", "hi")
+    assert done.stdout == "Let me look.\nDone.\n"
+    told = done.stderr.splitlines()
+    for line in (
+        '> code.read_file {"path":"a"}',
+        r"  half\nway",
+        "  code.read_file ok (12 ms)",
+        r"  x\ny failed (2.5 s): timeout: late",
+        "attempt 1 failed: provider_rate_limited: slow down; the next one in 1.5 s",
+        "mcp server failed: git: died",
+    ):
+        assert line in told
+
+
+def test_an_answer_that_was_not_streamed_is_shown_at_the_end() -> None:
+    assert run("does_not_stream", "run", "hi").stdout == "whole answer\n"
+
+
+def test_a_failed_run_is_exit_code_1_with_its_reason() -> None:
+    done = run("fails", "run", "hi")
+    assert done.returncode == 1
+    assert done.stdout == "half an ans\n"
+    assert "error: provider_error: no\n      luck\n" in done.stderr
+
+
+def test_an_error_of_the_store_is_exit_code_1() -> None:
+    done = run("session_is_busy", "run", "hi")
+    assert (done.returncode, "error: the session is busy" in done.stderr) == (1, True)
+
+
+def test_a_bug_is_told_without_traceback_or_secret() -> None:
+    done = run("breaks", "run", "hi")
+    assert done.returncode == 1
+    assert "internal error: RuntimeError: a bug with password=[redacted:password]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_a_model_or_tool_says_acts_on_the_terminal() -> None:
+    done = run("attacks", "run", "hi")
+    for stream in (done.stdout, done.stderr):
+        assert not set(stream) & set("\x1b\x07\x9b\r\u202e\U000e0041")
+    assert done.stdout.endswith("real\\rfake \\udc80\nnext\\rlone\n")
+    assert done.returncode == 0
+
+
+def test_a_locale_that_cannot_write_the_answer_is_no_error() -> None:
+    done = run("says", "run", "grüße 👍", PYTHONIOENCODING="ascii")
+    assert done.stdout == "You said: gr\\xfc\\xdfe \\U0001f44d\n"
+    assert done.returncode == 0
+
+
+def test_a_message_that_is_not_utf_8_is_passed_on_readably() -> None:
+    done = subprocess.run(
+        [sys.executable.encode(), STAGED.encode(), b"says", b"run", b"caf\xe9"],
+        capture_output=True,
+        env=ENVIRON,
+        check=False,
+        timeout=15,
+    )
+    assert done.stdout.decode() == "You said: caf\ufffd\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [
+        (" Allow Once \n", "allow_once"),
+        ("2\r\n", "allow_for_session"),
+        ("3\n", "deny"),
+        ("11\n", "deny"),
+        ("1", "allow_once"),
+        ("1" * 100_000 + "\n", "deny"),
+        ("", "deny"),
+    ],
+)
+def test_h7_only_a_clear_answer_allows(answer: str, decision: str) -> None:
+    done = run("asks", "run", "1", stdin=answer)
+    assert done.stdout == f"{decision}\n"
+
+
+def test_o5_the_question_shows_what_is_touched_by_whom_and_why() -> None:
+    asked = run("asks", "run", "1", stdin="1\n").stderr
+    for line in (
+        "code.write_file asks for permission (write)",
+        "  target: /p/a.py",
+        "  reason: this is outside the project and the allowed folders",
+        '  arguments: {"path": "a.py"}',
+        "  agent: sub agent_2, child of run run_1",
+        "    -old",
+        "    +new",
+        "  1 allow once   2 allow for session (/p)   3 deny",
+    ):
+        assert line in asked.splitlines()
+    assert "> allowed once" in asked
+
+
+def test_o6_several_questions_take_one_line_each_in_order() -> None:
+    done = run("asks", "run", "3", stdin="2\n3\n1\n")
+    assert done.stdout == "allow_for_session deny allow_once\n"
+
+
+def test_a_closed_stdin_denies() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" "{STAGED}" asks run 1 <&-'],  # noqa: S607
+        capture_output=True,
+        env=ENVIRON,
+        check=False,
+        timeout=15,
+    )
+    assert (done.stdout, done.returncode) == (b"deny\n", 0)
+
+
+def test_answers_may_come_from_a_file(tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.write_text("1\n2\n", encoding="utf-8")
+    with answers.open() as stdin:
+        process = start("asks", "run", "2", stdin=stdin)
+        assert process.communicate(timeout=15)[0] == b"allow_once allow_for_session\n"
+
+
+def read_until(descriptor: int, wanted: bytes, seconds: float = 10) -> bytes:
+    seen = b""
+    deadline = time.monotonic() + seconds
+    while wanted not in seen:
+        ready, _, _ = select.select([descriptor], [], [], max(0, deadline - time.monotonic()))
+        assert ready, f"waited for {wanted!r}, got {seen!r}"
+        piece = os.read(descriptor, 4096)
+        assert piece, f"ended before {wanted!r}, got {seen!r}"
+        seen += piece
+    return seen
+
+
+def out(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    return process.stdout.fileno()
+
+
+def err(process: subprocess.Popen[bytes]) -> int:
+    assert process.stderr is not None
+    return process.stderr.fileno()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_cancels_the_run_and_waits_for_its_end(number: int, code: int) -> None:
+    process = start("hangs", "run", "hi")
+    read_until(out(process), b"thinking")
+    process.send_signal(number)
+    shown, told = process.communicate(timeout=5)
+    assert process.returncode == code
+    assert b"cancel was called" in told
+    assert told.rstrip().endswith(b"closed")
+    assert b"Traceback" not in told
+    assert shown.decode() == " …\n"
+
+
+def test_a_second_interrupt_leaves_at_once() -> None:
+    process = start("never_closes", "run", "hi")
+    read_until(out(process), b"thinking")
+    process.send_signal(signal.SIGINT)
+    read_until(err(process), b"cancel was called")
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=5)[1]
+    assert process.returncode == 130
+    assert time.monotonic() - began < 2
+    assert b"Traceback" not in told
+
+
+def test_an_interrupt_before_the_run_has_started_leaves_quietly() -> None:
+    process = start("opens_slowly", "run", "hi")
+    read_until(err(process), b"opening")
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=5)[1]
+    assert process.returncode == 130
+    assert b"Traceback" not in told
+
+
+def test_an_interrupt_during_a_question_leaves_no_reader_behind() -> None:
+    process = start("asks", "run", "1")
+    read_until(err(process), b"> ")
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=5)[1]
+    assert process.returncode == 130
+    assert b"Traceback" not in told
+
+
+def test_a_second_interrupt_gets_through_while_the_output_is_stuck() -> None:
+    process = start("floods", "run", "hi", stderr=subprocess.DEVNULL)
+    read_until(out(process), b"xxx")
+    time.sleep(0.3)  # the pipe is full now, and nobody reads
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=5) == 130
+    process.communicate()
+
+
+def test_a_reader_that_goes_away_ends_the_run_without_noise() -> None:
+    process = start("floods", "run", "hi")
+    read_until(out(process), b"xxx")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    told = process.communicate(timeout=5)[1]
+    assert process.returncode == 141
+    assert b"cancel was called" in told
+    assert b"Traceback" not in told
+    assert b"BrokenPipe" not in told
+
+
+def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = start("says", "--help", stdout=write)
+    os.close(write)
+    assert process.communicate(timeout=15)[1] == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_a_stream_that_is_closed_from_the_beginning_changes_no_exit_code(streams: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" "{STAGED}" says run hi {streams}'],  # noqa: S607
+        capture_output=True,
+        env=ENVIRON,
+        check=False,
+        timeout=15,
+    )
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_told_and_is_exit_code_1() -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start("says", "run", "hi", stdout=full)
+        told = process.communicate(timeout=15)[1]
+    assert process.returncode == 1
+    assert b"error: the answer cannot be written: No space left on device" in told
+    assert b"Traceback" not in told
+
+
+def on_a_terminal(scene: str, act: Callable[[int], None], **environ: str) -> tuple[int | None, str]:
+    """Run a scene with all streams on one pseudo-terminal; return its exit code and screen."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, STAGED, scene, "run", "1"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=ENVIRON | {"TERM": "xterm"} | environ,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    act(ours)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # the other side is closed
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(ours)
+    process.wait(timeout=10)
+    return process.returncode, seen.decode()
+
+
+def test_colours_are_for_terminals_that_want_them() -> None:
+    screen = on_a_terminal("works", lambda _: None)[1]
+    assert "\x1b[32m  code.read_file ok (12 ms)\x1b[0m" in screen
+    for environ in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in on_a_terminal("works", lambda _: None, **environ)[1]
+    assert "\x1b" not in run("works", "run", "hi").stderr
+
+
+def test_what_was_typed_before_the_question_is_no_answer() -> None:
+    def act(terminal: int) -> None:
+        os.write(terminal, b"1\n")
+        read_until(terminal, b"3 deny\r\n> ")
+        os.write(terminal, b"2\n")
+
+    code, screen = on_a_terminal("asks", act)
+    assert "allow_for_session" in screen
+    assert code == 0

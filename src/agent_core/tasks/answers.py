@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from agent_core.errors import ErrorCode, TaskError
+from agent_core.errors import TaskError
 from agent_core.tasks.actor import TaskScope
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.ledger import Written
@@ -38,7 +38,7 @@ class StepQuery:
         )
 
 
-def summary(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
+def task_summary(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
     """A Task without its steps; of a worker's Task only what concerns the worker."""
     header = dag.task.model_dump(mode="json")
     if scope is not None and scope.allowed_step_ids is not None:
@@ -63,11 +63,11 @@ def step_view(dag: Dag, step: Step) -> dict[str, Any]:
     return view
 
 
-def whole(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
+def whole_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
     """A Task with its steps, the first hundred of a large one."""
     steps = list(StepQuery(includes_terminal=includes_terminal).select(dag, scope))
     answer = {
-        **summary(dag, scope),
+        **task_summary(dag, scope),
         "steps": [step_view(dag, step) for step in steps[:_MAX_STEPS]],
     }
     if len(steps) > _MAX_STEPS:
@@ -76,7 +76,7 @@ def whole(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict
     return answer
 
 
-def page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
+def page_of(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
     """One page, and how to get the next one."""
     found = list(islice(items, offset, offset + limit + 1))
     if len(found) <= limit:
@@ -84,16 +84,16 @@ def page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], d
     return found[:limit], {"has_more": True, "next_offset": offset + limit}
 
 
-def written(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
+def written_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
     """What a writing tool answers: the Task after it, and the ids of the log's lines."""
-    answer: dict[str, Any] = {"task": summary(done.dag, scope)}
+    answer: dict[str, Any] = {"task": task_summary(done.dag, scope)}
     answer["wal_event_ids"] = done.event_ids[:_MAX_IDS]
     if len(done.event_ids) > _MAX_IDS:
         answer["wal_event_count"] = len(done.event_ids)
     return answer
 
 
-def unreadable(log: UnreadableLog) -> dict[str, Any]:
+def unreadable_view(log: UnreadableLog) -> dict[str, Any]:
     """A Task whose log cannot be used, and what would help."""
     error = log.error
     return {
@@ -109,13 +109,8 @@ def error_view(error: TaskError) -> Mapping[str, Any]:
     return {"code": error.code.value, "message": error.message, "details": error.details}
 
 
-def matches(status: TaskStatus, wanted: TaskStatus | None, *, includes_terminal: bool) -> bool:
+def is_asked_for(status: TaskStatus, wanted: TaskStatus | None, *, includes_terminal: bool) -> bool:
     """A Task of this status is asked for. One that asks for a final status wants final ones."""
     if wanted is not None:
         return status is wanted
     return includes_terminal or not status.is_terminal
-
-
-def lost_race(error: TaskError) -> bool:
-    """Somebody was faster: an answer like any other, since nothing went wrong."""
-    return error.code is ErrorCode.STEP_ALREADY_CLAIMED

@@ -27,8 +27,10 @@ def cleanup_ended_tasks(
 
     Args:
         wal_dir: where the logs of all sessions are, resolved.
+        project_dir: the project, resolved.
         statuses: which ends count.
         older_than: aware; only Tasks last changed before it.
+        dry_run: delete nothing.
 
     Raises:
         AgentCoreError: `validation_error`, `older_than` has no time zone.

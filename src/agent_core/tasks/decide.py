@@ -5,7 +5,6 @@ from datetime import datetime
 from itertools import islice
 
 from agent_core.errors import ErrorCode, TaskError
-from agent_core.tasks import step_rules
 from agent_core.tasks.changes import (
     Change,
     StepCancelled,
@@ -38,7 +37,7 @@ from agent_core.tasks.model import (
     TaskStatus,
 )
 from agent_core.tasks.operations import AddStep, NewStep, Operation
-from agent_core.tasks.step_rules import OPEN, SHOWN, Pair, failed, promote
+from agent_core.tasks.step_rules import OPEN, SHOWN, Pair, claim_step, failed, promote, report_step
 
 
 def decide(dag: Dag, command: Command, at: datetime) -> list[Change]:
@@ -58,9 +57,9 @@ def _pairs(dag: Dag, command: Command, at: datetime) -> Iterator[Pair]:
         case Update(operations=operations):
             yield from _update(dag, operations, at)
         case ClaimStep():
-            yield from step_rules.claim(dag, command)
+            yield from claim_step(dag, command)
         case ReportStep():
-            yield from step_rules.report(dag, command)
+            yield from report_step(dag, command)
         case Complete(result_summary=result):
             yield from _complete(dag, result)
         case GiveUp():

@@ -96,11 +96,11 @@ def _lines(
     tasks: Sequence[OpenTask],
     scope: TaskScope | None,
     statuses: tuple[StepStatus, ...],
-    wanted: Callable[[Step], bool] = lambda step: True,
+    wanted: Callable[[Step], bool] | None = None,
 ) -> Iterator[_Line]:
     for task in tasks:
         for step in task.dag.steps(*statuses):
-            if wanted(step) and (scope is None or scope.allows(step.step_id)):
+            if (wanted is None or wanted(step)) and (scope is None or scope.allows(step.step_id)):
                 yield step.status.value, _line(task.dag, step)
 
 
@@ -130,8 +130,8 @@ def _recent(
         for change in task.recent
         if change.at >= since and _concerns(change, scope)
     ]
-    # A stable sort of the reversed list: of the same instant, what came last comes first.
-    found = sorted(reversed(found), key=lambda entry: entry[0], reverse=True)
+    found.sort(key=lambda entry: entry[0])
+    found.reverse()  # of the same instant too, what came last comes first
     for at, task_id, change in found[: limits.changes]:
         place = task_id if change.step_id is None else f"{task_id}/{change.step_id}"
         yield f"{at:%H:%M:%S} {place} {change.event_type}"

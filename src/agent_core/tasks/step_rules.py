@@ -42,7 +42,7 @@ def promote(
         yield None, TaskRunning(previous_status=status, reason="step_ready")
 
 
-def claim(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
+def claim_step(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
     step = dag.step(wanted.step_id)
     if (earlier := dag.claims.get(wanted.run_id)) is not None:
         message = f"this run has already claimed step {earlier.step_id}; a run claims one step"
@@ -88,7 +88,7 @@ def _not_ready(dag: Dag, step: Step) -> TaskError:
     return TaskError(ErrorCode.STEP_NOT_READY, message, details=details)
 
 
-def report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
+def report_step(dag: Dag, command: ReportStep) -> Iterator[Pair]:
     said = command.report
     step = dag.step(said.step_id)
     if command.holder is not None:

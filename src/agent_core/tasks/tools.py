@@ -12,8 +12,18 @@ from pydantic import Field
 
 from agent_core.assets import load_asset
 from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
-from agent_core.tasks import answers
 from agent_core.tasks.actor import Actor, TaskScope
+from agent_core.tasks.answers import (
+    StepQuery,
+    error_view,
+    is_asked_for,
+    page_of,
+    step_view,
+    task_summary,
+    unreadable_view,
+    whole_task,
+    written_answer,
+)
 from agent_core.tasks.board import TaskBoard
 from agent_core.tasks.commands import GiveUp, Report
 from agent_core.tasks.ledger import Written
@@ -224,15 +234,15 @@ class _Calls:
         return ToolOutput({**origin, "note": "the instructions follow"}, [node])
 
     async def create(self, new: NewTask, context: ToolContext) -> ToolReturn:
-        return answers.written(await self._board.create(new, self._actor(context)))
+        return written_answer(await self._board.create(new, self._actor(context)))
 
     async def update(self, given: UpdateArguments, context: ToolContext) -> ToolReturn:
         by = self._actor(context)
-        return answers.written(await self._board.update(given.task_id, given.operations, by))
+        return written_answer(await self._board.update(given.task_id, given.operations, by))
 
     async def complete(self, given: CompleteArguments, context: ToolContext) -> ToolReturn:
         by = self._actor(context)
-        return answers.written(await self._board.complete(given.task_id, given.result_summary, by))
+        return written_answer(await self._board.complete(given.task_id, given.result_summary, by))
 
     async def fail(self, given: GiveUpArguments, context: ToolContext) -> ToolReturn:
         return await self._give_up(given, TaskStatus.FAILED, context)
@@ -245,33 +255,33 @@ class _Calls:
     ) -> ToolReturn:
         by, end = self._actor(context), GiveUp(status, given.reason)
         done = await self._board.give_up(given.task_id, end, by, stopper=self._stopper)
-        return answers.written(done)
+        return written_answer(done)
 
     async def get(self, given: GetArguments, context: ToolContext) -> ToolReturn:
         dag = await self._board.get(given.task_id, self._actor(context))
-        return answers.whole(dag, self._scope, includes_terminal=given.include_terminal_steps)
+        return whole_task(dag, self._scope, includes_terminal=given.include_terminal_steps)
 
     async def list_tasks(self, given: ListArguments, context: ToolContext) -> ToolReturn:
         logs = await self._board.tasks(self._actor(context))
         wanted = (log for log in logs if _is_wanted(log, given))
-        shown, more = answers.page(wanted, limit=given.limit, offset=given.offset)
+        shown, more = page_of(wanted, limit=given.limit, offset=given.offset)
         return {"tasks": [await self._listed(log) for log in shown], **more}
 
     async def _listed(self, log: OpenTask | EndedLog | UnreadableLog) -> Mapping[str, Any]:
         match log:
             case OpenTask(dag=dag):
-                return answers.summary(dag)
+                return task_summary(dag)
             case UnreadableLog():
-                return answers.unreadable(log)
+                return unreadable_view(log)
             case EndedLog():
                 try:
-                    return answers.summary(await self._board.read(log))
+                    return task_summary(await self._board.read(log))
                 except TaskError as error:
-                    return {"task_id": log.task_id, "error": answers.error_view(error)}
+                    return {"task_id": log.task_id, "error": error_view(error)}
 
     async def query_steps(self, given: QueryArguments, context: ToolContext) -> ToolReturn:
         dag = await self._board.get(given.task_id, self._actor(context))
-        query = answers.StepQuery(
+        query = StepQuery(
             statuses=given.statuses or (),
             worker_pool_id=given.worker_pool_id,
             claimed_by_agent_id=given.claimed_by_agent_id,
@@ -279,16 +289,16 @@ class _Calls:
         )
         seeks_work = self._scope is not None and given.statuses == (StepStatus.READY,)
         limit = given.limit or (_READY_LIMIT if seeks_work else _LIMIT)
-        steps, more = answers.page(query.select(dag, self._scope), limit=limit, offset=given.offset)
-        shown = [answers.step_view(dag, step) for step in steps]
-        return {"task": answers.summary(dag, self._scope), "steps": shown, **more}
+        steps, more = page_of(query.select(dag, self._scope), limit=limit, offset=given.offset)
+        shown = [step_view(dag, step) for step in steps]
+        return {"task": task_summary(dag, self._scope), "steps": shown, **more}
 
     async def claim_step(self, given: ClaimArguments, context: ToolContext) -> ToolReturn:
         by = self._actor(context)
         try:
             done = await self._board.claim(given.task_id, given.step_id, by)
         except TaskError as error:
-            if not answers.lost_race(error):
+            if error.code is not ErrorCode.STEP_ALREADY_CLAIMED:
                 raise
             return _not_claimed(error)
         return {"claimed": True, **self._with_step(done, given.step_id)}
@@ -305,8 +315,8 @@ class _Calls:
         return self._with_step(done, given.step_id)
 
     def _with_step(self, done: Written, step_id: str) -> dict[str, Any]:
-        step = answers.step_view(done.dag, done.dag.step(step_id))
-        return {"step": step, **answers.written(done, self._scope)}
+        step = step_view(done.dag, done.dag.step(step_id))
+        return {"step": step, **written_answer(done, self._scope)}
 
 
 def _is_wanted(log: OpenTask | EndedLog | UnreadableLog, given: ListArguments) -> bool:
@@ -317,12 +327,12 @@ def _is_wanted(log: OpenTask | EndedLog | UnreadableLog, given: ListArguments) -
             pass
         case UnreadableLog():
             return given.status is None
-    return answers.matches(status, given.status, includes_terminal=given.include_terminal)
+    return is_asked_for(status, given.status, includes_terminal=given.include_terminal)
 
 
 def _not_claimed(error: TaskError) -> ToolResult:
     """Not an error of the worker's, so not shown as one; programs find the code all the same."""
-    answer = {"claimed": False, **answers.error_view(error)}
+    answer = {"claimed": False, **error_view(error)}
     payload = ErrorPayload(
         type=type(error).__name__, code=error.code, message=error.message, details=error.details
     )

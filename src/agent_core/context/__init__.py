@@ -10,8 +10,12 @@ from agent_core.context.blocks import (
 )
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Built, Composer, TaskBoardSource
+from agent_core.context.instructions import InstructionCatalog, find_instructions
+from agent_core.context.loaded import Conversation, InstructionRegister, LoadedTexts
+from agent_core.context.plans import plan_template_tool
 from agent_core.context.rebuild import rebuild_requests
 from agent_core.context.report import ContextBuildReport
+from agent_core.context.skills import Skill, SkillCatalog, find_skills, load_skill_tool
 from agent_core.context.tokens import TokenScale, estimate_blocks, estimate_text, estimate_tools
 
 __all__ = [
@@ -19,13 +23,23 @@ __all__ = [
     "Built",
     "Composer",
     "ContextBuildReport",
+    "Conversation",
+    "InstructionCatalog",
+    "InstructionRegister",
+    "LoadedTexts",
+    "Skill",
+    "SkillCatalog",
     "TaskBoardSource",
     "TokenScale",
     "definition_block",
     "estimate_blocks",
     "estimate_text",
     "estimate_tools",
+    "find_instructions",
+    "find_skills",
+    "load_skill_tool",
     "memory_block",
+    "plan_template_tool",
     "rebuild_requests",
     "runtime_block",
     "skills_block",

@@ -75,27 +75,10 @@ class History:
         if self.compaction is not None:
             self.summarised = self._start(self.compaction)
             self.fold.add(self.compaction)
-            for node in self._carried():
+            for node in self._carried(self.compaction):
                 self.fold.add(node)
         self._add(self.path[self.summarised :])
         self.fold.seal()
-
-    def open_instructions(self) -> list[Node]:
-        """Plan and task instructions that the model has not acted on yet."""
-        waiting: dict[NodeType, Node] = {}
-        calls: dict[str, ToolCallBlock] = {}
-        for node in self.path:
-            if node.node_type in _CONSUMED_BY:
-                waiting[node.node_type] = node
-            calls.update((call.tool_call_id, call) for call in node.calls)
-            for result in node.results:
-                call = calls.get(result.tool_call_id)
-                if call is None or result.is_error:
-                    continue
-                for node_type, tool in _CONSUMED_BY.items():
-                    if call.name == tool and _acts_on(node_type, call.arguments):
-                        waiting.pop(node_type, None)
-        return list(waiting.values())
 
     def _add(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -118,16 +101,19 @@ class History:
             start -= 1
         return start
 
-    def _carried(self) -> list[Node]:
+    def _carried(self, compaction: Node) -> list[Node]:
         """What a compaction re-attaches: loaded skills and memories, instructions still open.
 
         The newest come first when not all of them fit; a newer version replaces an older one.
+        What comes after the compaction has no say: it must not change the past.
         """
-        open_now = {node.node_id for node in self.open_instructions()}
-        names = {_name(node) for node in self.path[self.summarised :]}
+        kept = self.path[self.summarised : self._positions[compaction.node_id]]
+        before = self.path[: self.summarised]
+        open_then = {node.node_id for node in open_instructions([*before, *kept])}
+        names = {_name(node) for node in kept}
         room, carried = self._reattached, list[Node]()
-        for node in reversed(self.path[: self.summarised]):
-            if node.node_id in open_now:
+        for node in reversed(before):
+            if node.node_id in open_then:
                 carried.append(node)
             elif (name := _name(node)) is not None and name not in names:
                 names.add(name)
@@ -145,6 +131,24 @@ class History:
         self.fold = Fold(self.cut, self.dropped)
         self.summarised = 0
         self.revision += 1
+
+
+def open_instructions(path: Iterable[Node]) -> list[Node]:
+    """Plan and task instructions that the model has not acted on yet."""
+    waiting: dict[NodeType, Node] = {}
+    calls: dict[str, ToolCallBlock] = {}
+    for node in path:
+        if node.node_type in _CONSUMED_BY:
+            waiting[node.node_type] = node
+        calls.update((call.tool_call_id, call) for call in node.calls)
+        for result in node.results:
+            call = calls.get(result.tool_call_id)
+            if call is None or result.is_error:
+                continue
+            for node_type, tool in _CONSUMED_BY.items():
+                if call.name == tool and _acts_on(node_type, call.arguments):
+                    waiting.pop(node_type, None)
+    return list(waiting.values())
 
 
 def _name(node: Node) -> tuple[NodeType, str] | None:

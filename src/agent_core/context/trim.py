@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from agent_core.context.fold import Entry, EntryKind
-from agent_core.context.history import History
+from agent_core.context.history import History, open_instructions
 from agent_core.context.shorten import shortened
 from agent_core.context.tokens import estimate_blocks
 from agent_core.types import Node, NodeType
@@ -80,7 +80,7 @@ def _protected(history: History) -> set[int]:
     kept: list[Entry] = users[-1:]
     if history.compaction is None:
         kept += users[:1]  # the first goal; a compaction carries it itself
-    open_now = {node.node_id for node in history.open_instructions()}
+    open_now = {node.node_id for node in open_instructions(history.path)}
     latest = next((e.group for e in reversed(entries) if e.kind is EntryKind.TOOL), None)
     for entry in entries:
         node = entry.nodes[0] if entry.nodes else None

@@ -1,6 +1,7 @@
-"""Paths for the composer's tests, written the way the journal writes them."""
+"""What the tests of the context write down: paths like the journal's, and files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
@@ -97,3 +98,9 @@ def composer(
         scale=scale,
         **more,
     )
+
+
+def write(path: Path, text: str = "body") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path

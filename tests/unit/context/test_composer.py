@@ -1,9 +1,24 @@
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
 from time import perf_counter
 
 from agent_core.config.models import ContextConfig
-from agent_core.context import TokenScale, system_block
+from agent_core.context import (
+    TokenScale,
+    definition_block,
+    memory_block,
+    runtime_block,
+    skills_block,
+    static_blocks,
+    system_block,
+)
 from agent_core.errors import ErrorCode
 from agent_core.types import (
+    AgentDefinition,
+    AgentRole,
     ModelRequest,
     NodeType,
     ReasoningBlock,
@@ -162,8 +177,8 @@ def test_a_late_turn_costs_what_an_early_one_costs() -> None:
         started = perf_counter()
         made.build(talk.path, TOOLS).report_payload()
         costs.append(perf_counter() - started)
-    early, late = sorted(costs[5:45])[20], sorted(costs[360:])[20]
-    assert late < 1.5 * early + 30e-6
+    early, late = min(costs[5:45]), min(costs[360:])  # other work on the machine only adds
+    assert late < 1.5 * early + 20e-6
 
 
 def test_the_longest_answer_is_at_most_a_quarter_of_the_window() -> None:
@@ -260,3 +275,70 @@ def test_of_the_dynamic_blocks_the_lowest_priority_is_cut_first() -> None:
     assert 300 < cut["middle"][1] <= 400
     assert built.report.use.dynamic_system <= 600
     assert built.request.system[-1].content.endswith("does not fit]")
+
+
+def test_the_static_prompt_leaves_most_of_2500_tokens_to_the_tools() -> None:
+    names = ["code.read_file", "agent.create_sub_agent", "internal.recall_memory"]
+    blocks = static_blocks(AgentRole.MAIN, names)
+    assert [b.block_id for b in blocks] == [
+        "system.core",
+        "system.tool_protocol",
+        "system.todo",
+        "system.permissions",
+        "system.multi_agent",
+        "system.memory",
+    ]
+    assert sum(b.token_count for b in blocks) < 950
+
+
+def test_a_role_hears_only_of_what_it_has() -> None:
+    def ids(role: AgentRole, *names: str) -> list[str]:
+        return [b.block_id for b in static_blocks(role, names)]
+
+    assert ids(AgentRole.COMPACT) == ["system.core"]
+    usual = ["system.core", "system.tool_protocol", "system.todo", "system.permissions"]
+    assert ids(AgentRole.SUB, "code.read_file") == usual
+    assert ids(AgentRole.ORCHESTRATOR, "agent.dispatch_worker")[-1] == "system.multi_agent"
+
+
+def test_the_prefix_is_the_same_in_every_process() -> None:
+    code = (
+        "from agent_core.context import static_blocks\n"
+        "from agent_core.context.report import hash_system, hash_tools\n"
+        "from agent_core.types import AgentRole, ToolDefinition\n"
+        "blocks = static_blocks(AgentRole.MAIN, {'code.read_file', 'agent.fork_agent', 'x', 'y'})\n"
+        "tool = ToolDefinition(name='a', description='b', tags={'p', 'q', 'r', 's'})\n"
+        "print(hash_system(blocks), hash_tools([tool]))\n"
+    )
+    seen = {
+        subprocess.run(  # noqa: S603 - our own text
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(seen) == 1
+
+
+def test_runtime_facts_stand_at_the_very_end() -> None:
+    talk = Talk()
+    talk.user("go")
+    project = Path("/somewhere/project")
+    dynamic = [
+        runtime_block(AgentRole.MAIN, project, today=date(2026, 1, 2)),
+        skills_block("- review: Review a change"),
+        memory_block("- mem_1: likes tea"),
+        definition_block(AgentDefinition(agent_definition_id="x", name="X", description="d")),
+    ]
+    system = composer(dynamic=dynamic).build(talk.path, TOOLS).request.system
+    assert [b.block_id for b in system if b.dynamic] == [
+        "agent_definition",
+        "skill_catalog",
+        "memory_catalog",
+        "runtime_state",
+    ]
+    assert "Date: 2026-01-02" in system[-1].content
+    assert "Project folder: /somewhere/project" in system[-1].content
+    assert "You are a sub agent." in system[4].content

@@ -1,0 +1,200 @@
+"""Instruction files: `CLAUDE.md`, `AGENTS.md` and the user's rules. Found once, read on demand.
+
+The catalog shows where they are and what their heads say, never their bodies. It is the one thing
+a project contributes to a prompt before the model has read anything.
+"""
+
+import os
+import stat
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+from agent_core.assets import parse_front_matter
+from agent_core.context.blocks import bounded_lines
+from agent_core.context.ignores import IgnoreFile, is_ignored, read_ignore_file
+from agent_core.context.texts import HEAD_BYTES, one_line, read_text_file
+
+MOST_FILES = 200
+SKIPPED_FOLDERS = frozenset(
+    {
+        ".git",
+        "node_modules",
+        ".venv",
+        "venv",
+        "dist",
+        "build",
+        "target",
+        ".next",
+        ".cache",
+        "__pycache__",
+        ".soong-agent",
+    }
+)
+"""Never entered, ignored or not. `.soong-agent` holds the program's own files."""
+
+_NAMES = ("CLAUDE.md", "AGENTS.md")
+_TELLING = frozenset({*_NAMES, ".gitignore"})
+_MOST_ENTRIES = 200_000
+_VALUE_CHARS, _FIELDS_CHARS = 200, 400
+_PLAIN = (str, int, float, bool, date)
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionFile:
+    """One file as the catalog shows it.
+
+    Attributes:
+        path: resolved; what a read is recognised by.
+        shown: what the model passes to `code.read_file`: relative within the project, absolute
+            for the user's own files.
+        fields: the front matter; empty without one.
+    """
+
+    path: Path
+    shown: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def line(self) -> str:
+        """The file's entry in the catalog."""
+        described = _described(self.fields)
+        return f"- {one_line(self.shown)}" + (f" ({described})" if described else "")
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionCatalog:
+    """All instruction files of a run. `truncated`: there were more than are kept."""
+
+    files: tuple[InstructionFile, ...] = ()
+    truncated: bool = False
+
+    def text(self, budget: int) -> str:
+        """One line a file, within `budget` tokens; empty if there are no files."""
+        lines = [file.line for file in self.files]
+        if self.truncated:
+            lines.append(f"- (truncated: there are more than {len(self.files)} files)")
+        return bounded_lines(lines, budget)
+
+    def find(self, path: Path) -> InstructionFile | None:
+        """The file at this resolved path, if it is one."""
+        return next((file for file in self.files if file.path == path), None)
+
+
+def find_instructions(home: Path, project: Path) -> InstructionCatalog:
+    """Walk home and project and read the heads of what is found.
+
+    Does file work: call it in a thread. What cannot be read is passed over.
+
+    Args:
+        home: the program's home, resolved.
+        project: the project, resolved.
+    """
+    found = dict(_at_home(home))
+    walk = _Walk(project)
+    for shown, path in sorted(walk.files()):
+        found.setdefault(path, shown)
+    files = [_described_file(path, shown) for path, shown in islice(found.items(), MOST_FILES)]
+    return InstructionCatalog(tuple(files), walk.cut_short or len(found) > MOST_FILES)
+
+
+def _at_home(home: Path) -> Iterator[tuple[Path, str]]:
+    """The user's own files: resolved path, and the path to show."""
+    if own := _own_file(home, _NAMES, root=home):
+        yield own[0], str(home / own[1])
+    rules = home / "rules"
+    names = (Path(folder, name) for folder, _, files in os.walk(rules) for name in files)
+    for path in sorted(path for path in names if path.suffix == ".md"):
+        resolved = _inside(path, home)
+        if resolved is not None:
+            yield resolved, str(path)
+
+
+class _Walk:
+    """One pass over the project, nearest folders first, that enters no folder it need not."""
+
+    def __init__(self, root: Path) -> None:
+        self.cut_short = False
+        self._root = root
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """Path below the root, and resolved path, of each instruction file."""
+        entries = 0
+        waiting = deque[tuple[str, tuple[IgnoreFile, ...]]]([("", ())])
+        while waiting and not self.cut_short:
+            below, rules = waiting.popleft()
+            names, folders, seen = self._list(below)
+            entries += seen
+            self.cut_short = entries > _MOST_ENTRIES
+            own = _own_file(self._root / below, names, root=self._root) if names else None
+            if own:
+                yield f"{below}{own[1]}", own[0]
+            if ".gitignore" in names:
+                rule = read_ignore_file(f"{self._root}/{below}.gitignore", below)
+                rules = (*rules, rule) if rule else rules
+            for name in folders:
+                folder = f"{below}{name}/"
+                if not (rules and is_ignored(folder, name, rules)):
+                    waiting.append((folder, rules))
+
+    def _list(self, below: str) -> tuple[set[str], list[str], int]:
+        """The telling files of a folder, the folders worth entering, and how much is in it.
+
+        Links are no folders: what they lead to is found where it is, or is none of ours.
+        """
+        names: set[str] = set()
+        folders: list[str] = []
+        seen = 0
+        try:
+            with os.scandir(f"{self._root}/{below}") as listing:
+                for seen, entry in enumerate(listing, 1):  # noqa: B007 - the last number counts
+                    if entry.name in _TELLING:
+                        names.add(entry.name)
+                    elif entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED_FOLDERS:
+                        folders.append(entry.name)
+        except OSError:
+            pass  # a folder that cannot be listed holds nothing for us
+        return names, folders, seen
+
+
+def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path, str] | None:
+    """The one instruction file of a folder, resolved, and its name: `CLAUDE.md` wins."""
+    for name in _NAMES:
+        if name in names and (resolved := _inside(folder / name, root)) is not None:
+            return resolved, name
+    return None
+
+
+def _inside(path: Path, root: Path) -> Path | None:
+    """The regular file behind `path`; None if there is none, or a link leads out of `root`."""
+    try:
+        resolved = path.resolve(strict=True)
+        is_file = stat.S_ISREG(resolved.stat().st_mode)
+    except (OSError, RuntimeError):
+        return None
+    return resolved if is_file and resolved.is_relative_to(root) else None
+
+
+def _described_file(path: Path, shown: str) -> InstructionFile:
+    try:
+        head = read_text_file(path, HEAD_BYTES)
+    except OSError:
+        return InstructionFile(path, shown)
+    text = head.decode("utf-8", "replace")
+    fields = parse_front_matter(text).fields if text.startswith(("---", "\ufeff---")) else {}
+    return InstructionFile(path, shown, fields)
+
+
+def _described(fields: Mapping[str, Any]) -> str:
+    """Front matter on one line: plain values and lists of them, each of bounded length."""
+    parts: list[str] = []
+    for key, value in fields.items():
+        items = cast("list[Any]", value) if isinstance(value, list) else [value]
+        plain = [str(item) for item in items if isinstance(item, _PLAIN) and item != ""]
+        if plain:
+            parts.append(f"{one_line(str(key))}: {one_line(', '.join(plain))[:_VALUE_CHARS]}")
+    return "; ".join(parts)[:_FIELDS_CHARS]

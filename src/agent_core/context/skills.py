@@ -1,0 +1,178 @@
+"""Skills: the user's proven ways to do one kind of work. Listed always, loaded when one fits."""
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from agent_core.assets import parse_front_matter
+from agent_core.context.blocks import bounded_lines
+from agent_core.context.loaded import Conversation, LoadedTexts, digest
+from agent_core.context.texts import HEAD_BYTES, MAX_TEXT_BYTES, one_line, read_text_file
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput
+from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
+
+_NAME = re.compile(r"[\w][\w .:-]{0,79}")
+_DESCRIPTION_CHARS = 1024
+_SUMMARY_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill as the catalog shows it; its body is read when it is loaded."""
+
+    name: str
+    description: str
+    path: Path
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder with the skill's other files, in the folder form."""
+        return self.path.parent if self.path.name == "SKILL.md" else None
+
+
+@dataclass(frozen=True, slots=True)
+class SkillCatalog:
+    """All skills of the home, by name. `problems` says which files were passed over, and why."""
+
+    skills: tuple[Skill, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def text(self, budget: int) -> str:
+        """Name and description of each, within `budget` tokens; empty if there are none."""
+        return bounded_lines([f"- {s.name}: {s.description}" for s in self.skills], budget)
+
+    def get(self, name: str) -> Skill:
+        """Find a skill.
+
+        Raises:
+            ToolError: `skill_not_found`, naming the skills there are.
+        """
+        for skill in self.skills:
+            if skill.name == name:
+                return skill
+        known = ", ".join(skill.name for skill in self.skills) or "none"
+        raise ToolError(ErrorCode.SKILL_NOT_FOUND, f"no skill {name!r}; there are: {known}")
+
+
+def find_skills(home: Path) -> SkillCatalog:
+    """Read the heads of `<home>/skills/<name>.md` and `<home>/skills/<name>/SKILL.md`.
+
+    Does file work: call it in a thread.
+    """
+    skills: dict[str, Skill] = {}
+    problems: list[str] = []
+    for path in _candidates(home / "skills"):
+        try:
+            skill = _skill(path)
+        except (OSError, ValueError) as error:
+            problems.append(f"{path}: {error}")
+            continue
+        if other := skills.get(skill.name):
+            problems.append(f"{path}: the name {skill.name!r} is taken by {other.path}")
+        else:
+            skills[skill.name] = skill
+    return SkillCatalog(tuple(skills[name] for name in sorted(skills)), tuple(problems))
+
+
+class LoadSkill(Arguments):
+    """Arguments of `internal.load_skill`."""
+
+    name: str = Field(description="A name from the skill catalog.")
+
+
+def load_skill_tool(catalog: SkillCatalog, conversation: Conversation) -> Tool:
+    """`internal.load_skill` for one run."""
+    loaded = LoadedTexts(conversation, NodeType.SKILL_CONTEXT, "name")
+
+    async def prepare(arguments: LoadSkill, context: ToolContext, /) -> Action:
+        skill = catalog.get(arguments.name)
+        run = partial(_load, skill, loaded, context.tool_call_id)
+        return Action(Access(summary=skill.name, target=str(skill.path)), run)
+
+    definition = _definition()
+    return Tool(definition, model_check(definition.name, LoadSkill), prepare, Lane.READ)
+
+
+@cache
+def _definition() -> ToolDefinition:
+    return ToolDefinition(
+        name="internal.load_skill",
+        description="Load a skill from the catalog; its text follows this call's result.",
+        input_schema=model_schema(LoadSkill),
+        permission=ToolPermission.READONLY,
+        tags={"internal", "readonly"},
+    )
+
+
+async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:
+    try:
+        content = await asyncio.to_thread(read_text_file, skill.path, MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        message = f"the skill {skill.name!r} cannot be read from {skill.path}: {error.strerror}"
+        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message) from error
+    if len(content) > MAX_TEXT_BYTES:
+        message = f"the skill {skill.name!r} is larger than {MAX_TEXT_BYTES} bytes: {skill.path}"
+        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message)
+    version = digest(content)
+    body = parse_front_matter(content.decode("utf-8", "replace").replace("\0", "")).body.strip()
+    is_new = loaded.add(skill.name, version)
+    answer: dict[str, Any] = {
+        "name": skill.name,
+        "path": str(skill.path),
+        "hash": version,
+        "already_loaded": not is_new,
+        "summary": " ".join(body.split())[:_SUMMARY_CHARS],
+    }
+    if skill.folder is not None:
+        answer["folder"] = str(skill.folder)
+    node = user_text(
+        body,
+        NodeType.SKILL_CONTEXT,
+        name=skill.name,
+        path=str(skill.path),
+        hash=version,
+        tool_call_id=tool_call_id,
+    )
+    return ToolOutput(answer, [node] if is_new else [])
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    """Both forms, in the order of their names."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
+    except OSError:
+        return
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            if (path / "SKILL.md").is_file():
+                yield path / "SKILL.md"
+        elif path.suffix == ".md":
+            yield path
+
+
+def _skill(path: Path) -> Skill:
+    """Read a skill's head.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it lacks what a skill needs; the message is for its author.
+    """
+    head = parse_front_matter(read_text_file(path, HEAD_BYTES).decode("utf-8", "replace"))
+    if head.problem:
+        raise ValueError(head.problem)
+    name, description = head.text("name"), head.text("description")
+    if not name or not description:
+        raise ValueError("the front matter needs a name and a description")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"the name {name[:100]!r} is too long or has signs a name cannot have")
+    return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)

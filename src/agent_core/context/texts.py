@@ -1,0 +1,28 @@
+"""Reading the Markdown files people keep for an agent: bounded, and never a pipe or a device."""
+
+import os
+import stat
+from pathlib import Path
+
+MAX_TEXT_BYTES = 262_144
+"""What is kept of an instruction file or a skill at most."""
+HEAD_BYTES = 16_384
+"""Enough for any front matter."""
+
+
+def read_text_file(path: Path, limit: int) -> bytes:
+    """The first `limit` bytes of a regular file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(0, "it is no regular file")
+        return file.read(limit)
+
+
+def one_line(text: str) -> str:
+    """Without line breaks and control characters: an entry of a list stays an entry."""
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())

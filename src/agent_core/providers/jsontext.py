@@ -6,6 +6,7 @@ from JSON. Text that leaves this module can always be encoded as UTF-8.
 """
 
 import json
+from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -96,17 +97,18 @@ def _finite(digits: str) -> int | float:
 
 def _too_deep(value: Any) -> bool:
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [child for item in level for child in _children(item)]
+    for _ in range(MAX_DEPTH):
+        level = [child for item in level for child in _containers(item)]
         if not level:
             return False
     return True
 
 
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(cast("dict[str, Any]", value).values())
-    return cast("list[Any]", value) if isinstance(value, list) else []
+def _containers(value: Any) -> list[Any]:
+    inside = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
+    if not isinstance(inside, Iterable) or isinstance(inside, str):
+        return []
+    return [child for child in cast("Iterable[Any]", inside) if isinstance(child, dict | list)]
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

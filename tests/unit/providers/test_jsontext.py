@@ -1,0 +1,63 @@
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+
+from agent_core.providers import jsontext
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"b": 1, "a": {"d": 2, "c": 3}},
+        {"n": 2**70},
+        {"s": "\ud800"},
+        {1: "number as a key", "a": (1, 2)},
+        {"when": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"set": {1}},
+        nested(500),
+        {"x": [float("nan"), 2**70]},
+    ],
+)
+def test_everything_can_be_written_and_keys_are_sorted(value: object) -> None:
+    raw = jsontext.dump(value)
+
+    assert raw == jsontext.dump(value)
+    assert orjson.loads(raw) is not None
+    assert raw.find(b'"b"') in {-1, raw.rfind(b'"b"')}
+    assert not raw.startswith(b'{"b"')
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"NaN", b"1" * 5000, b"[" * 100_000, b"[" * 500 + b"]" * 500 + b"\xff"]
+)
+def test_what_is_no_json_is_one_kind_of_error(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"JSON|nested|expected|char|Expecting|input|double"):
+        jsontext.parse(raw)
+
+
+def test_halves_of_a_character_are_joined() -> None:
+    assert jsontext.whole("\ud83d\ude00 and \ud83d") == "😀 and \ufffd"
+    assert jsontext.parse(b'"\xff"') == "\ufffd"
+
+
+@pytest.mark.parametrize("levels", [99, 100, 101, 2000])
+def test_objects_are_read_down_to_a_depth_that_can_be_stored(levels: int) -> None:
+    raw = '{"a":' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
+
+    if levels <= jsontext.MAX_DEPTH:
+        assert jsontext.parse_object(raw)["a"] is not None
+    else:
+        with pytest.raises(ValueError, match=r"nested|depth"):
+            jsontext.parse_object(raw)
+
+
+def test_wide_objects_are_not_deep_ones() -> None:
+    assert len(jsontext.parse_object('{"a":[' + "[]," * 500 + "[]]}")["a"]) == 501

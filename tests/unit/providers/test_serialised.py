@@ -1,0 +1,46 @@
+import gc
+
+import orjson
+
+from agent_core.providers.serialised import Kept, body_of
+from agent_core.types import ModelMessage, Role, TextBlock
+
+
+def message(text: str) -> ModelMessage:
+    return ModelMessage(role=Role.USER, content=[TextBlock(text=text)])
+
+
+def test_an_object_is_serialised_once() -> None:
+    made: list[ModelMessage] = []
+    kept: Kept[ModelMessage, bytes] = Kept()
+    hello = message("hello")
+
+    def write(item: ModelMessage) -> bytes:
+        made.append(item)
+        return b"x"
+
+    assert kept.get(hello, write) is kept.get(hello, write)
+    kept.get(message("hello"), write)
+    assert len(made) == 2
+
+
+def test_what_is_kept_dies_with_its_object() -> None:
+    kept: Kept[ModelMessage, bytes] = Kept()
+    for number in range(1000):
+        text = str(number).encode()
+        assert kept.get(message(str(number)), lambda _, text=text: text) == text
+    gc.collect()
+
+    assert len(kept) == 0
+
+
+def test_a_longer_history_begins_with_the_same_bytes() -> None:
+    short = body_of({"b": 1, "a": 2}, {"tools": [b"{}"], "messages": [b"1", b"", b"2"]})
+    longer = body_of({"a": 2, "b": 1}, {"tools": [b"{}"], "messages": [b"1", b"2", b"3"]})
+
+    assert orjson.loads(short) == {"a": 2, "b": 1, "tools": [{}], "messages": [1, 2]}
+    assert longer.startswith(short.removesuffix(b"]}"))
+
+
+def test_empty_arrays_are_left_out() -> None:
+    assert body_of({"a": 1}, {"tools": []}) == b'{"a":1}'

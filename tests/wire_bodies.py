@@ -1,0 +1,224 @@
+"""What each service must be sent for the conversation of `test_provider_requests`."""
+
+from typing import Any
+
+ANSWER = (
+    'first line\n{"a":[null,true],"z":1}\n[complete in artifact art_1]\n'
+    "[kept as artifact art_2: 2 MB of log]"
+)
+
+OPENAI: dict[str, Any] = {
+    "max_tokens": 100,
+    "model": "m",
+    "stop": ["END"],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "temperature": 0.5,
+    "tools": [
+        {
+            "function": {
+                "description": "List a directory.",
+                "name": "code__list_dir",
+                "parameters": {"properties": {}, "type": "object"},
+            },
+            "type": "function",
+        },
+        {
+            "function": {
+                "description": "Read a file.",
+                "name": "code__read_file",
+                "parameters": {
+                    "properties": {"path": {"type": "string"}},
+                    "required": ["path"],
+                    "type": "object",
+                },
+            },
+            "type": "function",
+        },
+    ],
+    "messages": [
+        {"content": "You are careful.\n\nYou are brief.\n\nToday: tasks.", "role": "system"},
+        {
+            "content": [
+                {"text": "What is this?", "type": "text"},
+                {"image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "type": "image_url"},
+            ],
+            "role": "user",
+        },
+        {
+            "content": "I will look.",
+            "reasoning_content": "openai thinks",
+            "role": "assistant",
+            "tool_calls": [
+                {
+                    "function": {"arguments": '{"a":1,"path":"b"}', "name": "code__read_file"},
+                    "id": "call_1",
+                    "type": "function",
+                },
+                {
+                    "function": {"arguments": "{}", "name": "code__list_dir"},
+                    "id": "functions.x:1",
+                    "type": "function",
+                },
+            ],
+        },
+        {
+            "content": ANSWER,
+            "role": "tool",
+            "tool_call_id": "call_1",
+        },
+        {
+            "content": "error permission_denied: the user said no",
+            "role": "tool",
+            "tool_call_id": "functions.x:1",
+        },
+        {"content": "Go on, � \x00 end.", "role": "user"},
+    ],
+}
+
+ANTHROPIC: dict[str, Any] = {
+    "max_tokens": 100,
+    "model": "m",
+    "stop_sequences": ["END"],
+    "stream": True,
+    "temperature": 0.5,
+    "tools": [
+        {
+            "description": "List a directory.",
+            "input_schema": {"properties": {}, "type": "object"},
+            "name": "code__list_dir",
+        },
+        {
+            "cache_control": {"type": "ephemeral"},
+            "description": "Read a file.",
+            "input_schema": {
+                "properties": {"path": {"type": "string"}},
+                "required": ["path"],
+                "type": "object",
+            },
+            "name": "code__read_file",
+        },
+    ],
+    "system": [
+        {"text": "You are careful.", "type": "text"},
+        {"cache_control": {"type": "ephemeral"}, "text": "You are brief.", "type": "text"},
+        {"text": "Today: tasks.", "type": "text"},
+    ],
+    "messages": [
+        {
+            "content": [
+                {"text": "What is this?", "type": "text"},
+                {
+                    "source": {"data": "iVBORw0KGgo=", "media_type": "image/png", "type": "base64"},
+                    "type": "image",
+                },
+            ],
+            "role": "user",
+        },
+        {
+            "content": [
+                {"signature": "c2ln", "thinking": "anthropic thinks", "type": "thinking"},
+                {"data": "aGlkZGVu", "type": "redacted_thinking"},
+                {"text": "I will look.", "type": "text"},
+                {
+                    "id": "call_1",
+                    "input": {"a": 1, "path": "b"},
+                    "name": "code__read_file",
+                    "type": "tool_use",
+                },
+                {
+                    "id": "functions_x_1_d87f39fefc",
+                    "input": {},
+                    "name": "code__list_dir",
+                    "type": "tool_use",
+                },
+            ],
+            "role": "assistant",
+        },
+        {
+            "content": [
+                {
+                    "content": ANSWER,
+                    "tool_use_id": "call_1",
+                    "type": "tool_result",
+                },
+                {
+                    "cache_control": {"type": "ephemeral"},
+                    "content": "error permission_denied: the user said no",
+                    "is_error": True,
+                    "tool_use_id": "functions_x_1_d87f39fefc",
+                    "type": "tool_result",
+                },
+            ],
+            "role": "user",
+        },
+        {
+            "content": [
+                {
+                    "cache_control": {"type": "ephemeral"},
+                    "text": "Go on, � \x00 end.",
+                    "type": "text",
+                }
+            ],
+            "role": "user",
+        },
+    ],
+}
+
+OLLAMA: dict[str, Any] = {
+    "model": "m",
+    "options": {"num_ctx": 8192, "num_predict": 100, "stop": ["END"], "temperature": 0.5},
+    "stream": True,
+    "truncate": False,
+    "tools": [
+        {
+            "function": {
+                "description": "List a directory.",
+                "name": "code__list_dir",
+                "parameters": {"properties": {}, "type": "object"},
+            },
+            "type": "function",
+        },
+        {
+            "function": {
+                "description": "Read a file.",
+                "name": "code__read_file",
+                "parameters": {
+                    "properties": {"path": {"type": "string"}},
+                    "required": ["path"],
+                    "type": "object",
+                },
+            },
+            "type": "function",
+        },
+    ],
+    "messages": [
+        {"content": "You are careful.\n\nYou are brief.\n\nToday: tasks.", "role": "system"},
+        {"content": "What is this?", "images": ["iVBORw0KGgo="], "role": "user"},
+        {
+            "content": "I will look.",
+            "role": "assistant",
+            "thinking": "ollama thinks",
+            "tool_calls": [
+                {
+                    "function": {"arguments": {"a": 1, "path": "b"}, "name": "code__read_file"},
+                    "id": "call_1",
+                },
+                {"function": {"arguments": {}, "name": "code__list_dir"}, "id": "functions.x:1"},
+            ],
+        },
+        {
+            "content": ANSWER,
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "tool_name": "code__read_file",
+        },
+        {
+            "content": "error permission_denied: the user said no",
+            "role": "tool",
+            "tool_call_id": "functions.x:1",
+            "tool_name": "code__list_dir",
+        },
+        {"content": "Go on, � \x00 end.", "role": "user"},
+    ],
+}

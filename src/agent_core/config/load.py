@@ -2,13 +2,13 @@
 
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from agent_core.config.models import Config, ModelProfile
+from agent_core.config.models import Config, ModelConfig, ModelProfile
 from agent_core.config.paths import (
     Setup,
     check_placeholders,
@@ -24,6 +24,7 @@ MAX_CONFIG_BYTES = 1_000_000
 
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _SHOWN_PROBLEMS = 5
+_AnyModel = TypeVar("_AnyModel", ModelConfig, ModelProfile, str | ModelProfile | None)
 
 
 def read_setup(
@@ -36,7 +37,8 @@ def read_setup(
     """Find the home and the project, read the configuration and place its paths.
 
     Nothing is created, and the project is not searched for settings of any kind. Relative paths
-    in the file start at the home (`session_db_path`, `memory_dir`) or at the project (the rest).
+    in the file start at the home (`session_db_path`, `memory_dir`, a model's `path`) or at the
+    project (the rest).
 
     Raises:
         ConfigError: something of this cannot be used; the message names the place and the cure.
@@ -60,7 +62,7 @@ def read_setup(
         home=home,
         project=project,
         config_path=file,
-        config=config,
+        config=_with_placed_models(config, at_home),
         session_db=(
             Path(session_db_path).expanduser().resolve()
             if session_db_path
@@ -127,20 +129,55 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def _unknown_profiles(config: Config) -> Iterator[Problem]:
-    for key, reference in (
-        ("compact.model_profile", config.compact.model_profile),
-        ("memory.extract_model_profile", config.memory.extract_model_profile),
-        ("memory.recall_model_profile", config.memory.recall_model_profile),
-    ):
-        if isinstance(reference, ModelProfile) or reference is None:
-            continue
-        if reference not in config.model_overrides:
+    for key, reference in _models(config):
+        if isinstance(reference, str) and reference not in config.model_overrides:
             hint = nearest(reference, config.model_overrides)
             yield Problem(key, f"names {reference!r}, and there is no such [model_overrides]{hint}")
 
 
+def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
+    """The configuration with the `path` of every local model resolved: adapters know no home."""
+
+    def placed(model: _AnyModel) -> _AnyModel:
+        if isinstance(model, str) or model is None or model.path is None:
+            return model
+        return model.model_copy(update={"path": str(place(model.path))})
+
+    memory, compact = config.memory, config.compact
+    return config.model_copy(
+        update={
+            "model": placed(config.model),
+            "model_overrides": {
+                name: placed(model) for name, model in config.model_overrides.items()
+            },
+            "compact": compact.model_copy(update={"model_profile": placed(compact.model_profile)}),
+            "memory": memory.model_copy(
+                update={
+                    "extract_model_profile": placed(memory.extract_model_profile),
+                    "recall_model_profile": placed(memory.recall_model_profile),
+                }
+            ),
+        }
+    )
+
+
+def _models(config: Config) -> Iterator[tuple[str, str | ModelConfig | ModelProfile | None]]:
+    yield "model", config.model
+    for name, model in config.model_overrides.items():
+        yield f"model_overrides.{name}", model
+    yield "compact.model_profile", config.compact.model_profile
+    yield "memory.extract_model_profile", config.memory.extract_model_profile
+    yield "memory.recall_model_profile", config.memory.recall_model_profile
+
+
 def _bad_placeholders(config: Config) -> Iterator[Problem]:
+    paths = (
+        (f"{key}.path", [model.path])
+        for key, model in _models(config)
+        if isinstance(model, ModelConfig | ModelProfile) and model.path is not None
+    )
     for key, values in (
+        *paths,
         ("context.session_db_path", [config.context.session_db_path]),
         ("memory.memory_dir", [config.memory.memory_dir]),
         ("plan.default_dir", [config.plan.default_dir]),

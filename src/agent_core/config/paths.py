@@ -70,10 +70,13 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
     Raises:
         ConfigError: there is no such path.
     """
+    if project_dir == "":  # an unset variable in somebody's script, not a wish for this folder
+        raise _path_error("the project path is empty; name an existing folder or file")
     try:
-        path = (Path(project_dir).expanduser() if project_dir else Path.cwd()).resolve(strict=True)
+        given = Path.cwd() if project_dir is None else Path(project_dir).expanduser()
+        path = given.resolve(strict=True)
     except _UNRESOLVABLE as error:
-        shown = str(project_dir) if project_dir else "(the current folder)"
+        shown = "(the current folder)" if project_dir is None else str(project_dir)
         reason = "it does not exist" if isinstance(error, FileNotFoundError) else str(error)
         raise _path_error(
             f"the project {shown} cannot be used: {reason}; name an existing folder or file"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.config.load import MAX_CONFIG_BYTES, load_config, read_setup
+from agent_core.config.models import ModelProfile
 from agent_core.errors import ConfigError, ErrorCode
 
 MINIMAL = '[model]\nprovider = "ollama"\nname = "gemma4"\n'
@@ -220,6 +221,24 @@ def test_paths_are_placed_and_resolved_but_not_created(home: Path, project: Path
     assert setup.write_roots == (project.parent / "shared", home / "x")
     assert [path.name for path in home.iterdir()] == ["config.toml"]
     assert not list(project.iterdir())
+
+
+def test_the_path_of_a_local_model_is_placed_wherever_it_stands(home: Path, project: Path) -> None:
+    write(
+        home,
+        '[model]\nprovider = "local"\nname = "a"\npath = "models/a.gguf"\n'
+        '[model_overrides.b]\npath = "<project>/b.gguf"\n'
+        '[compact]\nmodel_profile = { path = "${SOONG_AGENT_HOME}/c.gguf" }\n'
+        '[memory]\nrecall_model_profile = "b"\n',
+    )
+    config = read_setup(project, home_dir=home).config
+    assert config.model.path == str(home / "models/a.gguf")
+    assert config.model_overrides["b"].path == str(project / "b.gguf")
+    assert isinstance(config.compact.model_profile, ModelProfile)
+    assert config.compact.model_profile.path == str(home / "c.gguf")
+    assert config.memory.recall_model_profile == "b"
+    write(home, MINIMAL + 'path = "${X}/a.gguf"\n')
+    assert "model.path has an unknown placeholder ${X}" in refusal(home).message
 
 
 def test_a_given_config_path_and_database_replace_those_of_the_home(

@@ -55,6 +55,11 @@ def test_b8_a_project_that_is_not_there_is_named_and_not_created(tmp_path: Path,
     assert [path.name for path in tmp_path.iterdir()] == ["loop"]
 
 
+def test_an_empty_project_path_does_not_mean_the_current_folder() -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        resolve_project("")
+
+
 def test_a_path_value_knows_two_placeholders_and_the_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,8 @@ class AgentRuntime:
             self._parts.tools.register(definition)
         else:
             self._parts.tools.register(definition, _required(handler, definition.name))
+        if self._opened is not None:
+            self._opened.toolboxes.check_names()
 
     async def replay_session(
         self,

@@ -1,13 +1,17 @@
 """Makes the context of a run out of the runtime's long-lived parts."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.context.blocks import runtime_block, static_blocks
+from agent_core.context.blocks import runtime_block, skills_block, static_blocks
+from agent_core.context.budget import Budget
 from agent_core.context.composer import Composer
+from agent_core.context.instructions import InstructionCatalog, find_instructions
+from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.context.tokens import TokenScale
 from agent_core.events import Journal
 from agent_core.loop import RunContext, RunLimits
@@ -15,9 +19,12 @@ from agent_core.permissions.guard import PermissionCallback, PermissionGuard
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.runtime.models import Models
 from agent_core.runtime.scheduler import Run
+from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
-from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
+from agent_core.tools.registry import Toolbox, ToolRegistry
 from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +44,7 @@ class Parts:
 class NoCompaction:
     """For a runtime that cannot summarise: what does not fit is left out instead."""
 
-    async def recover(self, journal: Journal) -> bool:
+    async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
         """Nothing was made shorter."""
         return False
 
@@ -67,13 +74,13 @@ class RunFactory:
         models: Models,
         guard: PermissionGuard,
         results: ResultKeeper,
-        registries: Sequence[ToolRegistry],
+        toolboxes: Toolboxes,
     ) -> None:
         self._setup = setup
         self._models = models
         self._guard = guard
         self._results = results
-        self._registries = registries
+        self._toolboxes = toolboxes
         self._scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
@@ -84,12 +91,15 @@ class RunFactory:
             AgentCoreError: it cannot be had; the run fails with this.
         """
         model = self._models.resolve()
-        toolbox = self._toolbox()
+        found = await asyncio.to_thread(_look_around, self._setup)
+        toolbox = self._toolboxes.fill(
+            run.identity.role, run.journal, instructions=found.instructions, skills=found.skills
+        )
         return RunContext(
             run=run.identity,
             journal=run.journal,
             provider=self._models.adapter(model),
-            composer=self._composer(run.identity, model, toolbox),
+            composer=self._composer(run.identity, model, toolbox, found),
             history=run.history,
             compactor=NoCompaction(),
             toolbox=toolbox,
@@ -100,29 +110,32 @@ class RunFactory:
             limits=self._limits,
         )
 
-    def definitions(self) -> dict[str, ToolDefinition]:
-        """Every tool there is now, by name."""
-        return {tool.name: tool.definition for registry in self._registries for tool in registry}
-
-    def _toolbox(self) -> Toolbox:
-        """The effective tools: registered, not disabled, as the configuration wants them."""
-        config = self._setup.config.tools
-        tools = (tool for registry in self._registries for tool in registry)
-        return Toolbox(
-            overridden(tool, config.overrides[tool.name]) if tool.name in config.overrides else tool
-            for tool in tools
-            if tool.name not in config.disabled and not self._is_disabled(tool.name)
+    def _composer(
+        self, run: RunIdentity, model: ModelConfig, toolbox: Toolbox, found: "_Surroundings"
+    ) -> Composer:
+        context = self._setup.config.context
+        room = Budget.share_out(model, context).catalog
+        static = static_blocks(
+            run.role, toolbox.names, instruction_catalog=found.instructions.text(room)
         )
-
-    def _is_disabled(self, name: str) -> bool:
-        override = self._setup.config.tools.overrides.get(name)
-        return override is not None and override.disabled
-
-    def _composer(self, run: RunIdentity, model: ModelConfig, toolbox: Toolbox) -> Composer:
+        dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
+        if skills := found.skills.text(room):
+            dynamic.append(skills_block(skills))
         return Composer(
-            model=model,
-            context=self._setup.config.context,
-            static=static_blocks(run.role, toolbox.names),
-            dynamic=[runtime_block(run.role, self._setup.project, today=utc_now().date())],
-            scale=self._scale,
+            model=model, context=context, static=static, dynamic=dynamic, scale=self._scale
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What lies in home and project at the start of a run."""
+
+    instructions: InstructionCatalog
+    skills: SkillCatalog
+
+
+def _look_around(setup: Setup) -> _Surroundings:
+    skills = find_skills(setup.home)
+    for problem in skills.problems:
+        logger.warning("a skill was passed over: %s", problem)
+    return _Surroundings(find_instructions(setup.home, setup.project), skills)

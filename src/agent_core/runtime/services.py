@@ -25,6 +25,7 @@ from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.replay import Replay
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.runtime.scrub import JournalScrubber
+from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.tools.limits import ResultKeeper
@@ -57,9 +58,7 @@ _ROLES = {
 class Services:
     """Everything long-lived of one runtime. Made by `open_services`, finished when it is."""
 
-    def __init__(
-        self, parts: Parts, setup: Setup, *, store: SessionStore, owner: Owner
-    ) -> None:
+    def __init__(self, parts: Parts, setup: Setup, *, store: SessionStore, owner: Owner) -> None:
         config = setup.config
         secrets = _secrets(config)
         redactor = Redactor(secrets)
@@ -75,6 +74,8 @@ class Services:
         self._owner = owner
         self._scrubber = JournalScrubber(redactor, has_secrets=bool(secrets))
         self._numbers = count()
+        self.toolboxes = Toolboxes(setup, parts.tools)
+        self.toolboxes.check_names()
         self._guard = PermissionGuard(
             parts.permission_callback, config, project_dir=setup.project, redactor=redactor
         )
@@ -83,9 +84,9 @@ class Services:
             models=self.models,
             guard=self._guard,
             results=ResultKeeper(self.artifacts, limit_bytes=config.tools.result_limit_bytes),
-            registries=(parts.tools,),
+            toolboxes=self.toolboxes,
         )
-        self.replay = Replay(store, redactor, self._runs.definitions)
+        self.replay = Replay(store, redactor, self.toolboxes.definitions)
 
     async def start(self, prompt: Draft, *, session_id: str, mode: RunMode) -> Run:
         """Open a run and start it, or put it into the queue of its session.

@@ -71,25 +71,28 @@ class EventStream:
             raise RuntimeError("this run's events are being read already; they have one consumer")
         me = self._consumer = object()
         try:
-            while True:
-                while self._waiting:
-                    event = self._waiting.popleft()
-                    if len(self._waiting) < self._capacity:
-                        self._writable.set()
-                    if debug or event.level is not EventLevel.DEBUG:
-                        yield event
-                    if event.event_type in CLOSING_EVENTS:
-                        return
-                if self._closed:
+            while (event := await self._next()) is not None:
+                if debug or event.level is not EventLevel.DEBUG:
+                    yield event
+                if event.event_type in CLOSING_EVENTS:
                     return
-                self._readable.clear()
-                await self._readable.wait()
         finally:
             if self._consumer is me:
                 self._consumer = None
                 self._keeps_unread = False
                 self._waiting.clear()
                 self._writable.set()
+
+    async def _next(self) -> RuntimeEvent | None:
+        while not self._waiting:
+            if self._closed:
+                return None
+            self._readable.clear()
+            await self._readable.wait()
+        event = self._waiting.popleft()
+        if len(self._waiting) < self._capacity:
+            self._writable.set()
+        return event
 
 
 def _is_more_of(last: RuntimeEvent, event: RuntimeEvent) -> bool:

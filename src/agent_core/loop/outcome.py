@@ -52,7 +52,7 @@ class Outcome:
 
     end_reason: EndReason
     text: str = ""
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     turns: int = 0
     error: ErrorPayload | None = None
 
@@ -71,7 +71,7 @@ class Tally:
     """
 
     call_ids: set[str] = field(default_factory=set[str])
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     turns: int = 0
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0

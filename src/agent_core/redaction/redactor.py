@@ -6,7 +6,6 @@ from typing import Any, cast
 import orjson
 
 from agent_core.redaction.leads import has_lead
-from agent_core.redaction.leads import has_lead
 from agent_core.redaction.shapes import kind_of_name
 from agent_core.redaction.stream import LiveBytes, LiveText, ShapeFilter
 from agent_core.redaction.values import SecretValues, marker

@@ -6,6 +6,7 @@ from agent_core.types.agents import (
     AgentSource,
 )
 from agent_core.types.common import (
+    SESSION_ID_PATTERN,
     AgentStatus,
     AgentType,
     EndReason,
@@ -13,7 +14,6 @@ from agent_core.types.common import (
     Frozen,
     RunMode,
     RunStatus,
-    SESSION_ID_PATTERN,
     SafeId,
     SessionStatus,
     Usage,
@@ -34,10 +34,10 @@ from agent_core.types.content import (
 )
 from agent_core.types.events import (
     CLOSING_EVENTS,
+    LIVE_EVENTS,
     EventDraft,
     EventLevel,
     EventType,
-    LIVE_EVENTS,
     RuntimeEvent,
 )
 from agent_core.types.history import (
@@ -98,6 +98,9 @@ from agent_core.types.tools import (
 )
 
 __all__ = [
+    "CLOSING_EVENTS",
+    "LIVE_EVENTS",
+    "SESSION_ID_PATTERN",
     "Access",
     "AgentDefinition",
     "AgentRecord",
@@ -108,7 +111,6 @@ __all__ = [
     "ArtifactRecord",
     "ArtifactRefBlock",
     "Batch",
-    "CLOSING_EVENTS",
     "CancelResult",
     "CleanupFailure",
     "CleanupResult",
@@ -125,7 +127,6 @@ __all__ = [
     "ImageBlock",
     "InspectResult",
     "JsonBlock",
-    "LIVE_EVENTS",
     "ModelCompleted",
     "ModelEvent",
     "ModelFailed",
@@ -153,7 +154,6 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "RuntimeEvent",
-    "SESSION_ID_PATTERN",
     "SafeId",
     "SessionRecord",
     "SessionStatus",

@@ -98,9 +98,7 @@ LIVE_EVENTS = frozenset(
 )
 """Shown as they happen and never stored; the finished message is what is stored."""
 
-CLOSING_EVENTS = frozenset(
-    {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
-)
+CLOSING_EVENTS = frozenset({EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED})
 """Exactly one of these ends the stream of every run."""
 
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.faults import is_busy
 from agent_core.storage.folders import make_private
-from agent_core.storage.migrations import MIGRATIONS, migrate, version_of
+from agent_core.storage.migrations import is_current, migrate, version_of
 
 Result = TypeVar("Result")
 
-BUSY_TIMEOUT_MS = 2_000
-"""How long SQLite itself waits for a lock before it asks us."""
+BUSY_TIMEOUT = 2.0
+"""Seconds SQLite itself waits for a lock before it asks us."""
 
 PATIENCE = 60.0
 """Seconds a write waits for other processes before it fails."""
@@ -32,7 +32,7 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     """
     _create(path)
     _refuse_newer(path, patience)
-    connection = _connect(path)
+    connection = _connect(path, min(patience, BUSY_TIMEOUT))
     try:
         patiently(lambda: _prepare(connection, path), patience)
     except BaseException:
@@ -81,18 +81,22 @@ def _create(path: Path) -> None:
 def _refuse_newer(path: Path, patience: float) -> None:
     if path.stat().st_size == 0:
         return
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=ro",
+        uri=True,
+        timeout=min(patience, BUSY_TIMEOUT),
+        isolation_level=None,
+    )
     try:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         patiently(lambda: version_of(connection, path), patience)
     finally:
         connection.close()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path,
-        timeout=BUSY_TIMEOUT_MS / 1000,
+        timeout=busy_timeout,
         isolation_level=None,  # transactions are ours to begin
         check_same_thread=False,  # one thread at a time, but not the one that opened it
         cached_statements=256,
@@ -107,7 +111,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     # A reader that held the log back must not leave a giant behind.
     connection.execute("PRAGMA journal_size_limit = 67108864")
-    if version_of(connection, path) == MIGRATIONS[-1].version:
+    if is_current(connection, path):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import rules
 
 _ENVIRONMENT = {
     sqlite3.SQLITE_BUSY: "is held by another process; wait for it to finish, or end it",
@@ -35,7 +36,9 @@ def is_environmental(error: Exception) -> bool:
 
 
 def explained(error: Exception, path: Path) -> Exception:
-    """The error as its receiver should see it: always an `AgentCoreError` for SQLite's own."""
+    """The error as its receiver should see it: a `StorageError` for whatever SQLite refuses."""
+    if isinstance(error, UnicodeEncodeError | OverflowError):
+        return rules.unreadable(str(error))
     if not isinstance(error, sqlite3.Error):
         return error
     code = _primary_code(error)

@@ -36,7 +36,7 @@ _LAST_STEP = """SELECT event_type FROM events
     AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied')
     ORDER BY seq DESC LIMIT 1"""
 
-_MAX_SEQ = 2**63 - 1
+_MAX_SEQ = 2**62
 
 
 def find(connection: sqlite3.Connection, kind: type[Record], sql: str, key: str) -> Record | None:
@@ -49,7 +49,7 @@ def sessions(connection: sqlite3.Connection, limit: int, offset: int) -> list[Se
     """Sessions, the most recently used first."""
     rows = connection.execute(
         "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?",
-        (max(limit, 0), max(offset, 0)),
+        (_bounded(limit, 0), _bounded(offset, 0)),
     )
     return read_all(SessionRecord, rows)
 
@@ -84,6 +84,7 @@ def page(
 ) -> ReplayResult:
     """A stretch of the root agents' timeline."""
     session = known_session(connection, session_id)
+    limit = _bounded(limit, 1)
     roots = read_all(
         AgentRecord,
         connection.execute(
@@ -94,9 +95,9 @@ def page(
     )
     rows = connection.execute(
         _PAGE,
-        (session_id, *span, dumps([agent.agent_id for agent in roots]), max(limit, 1) + 1),
+        (session_id, *span, dumps([agent.agent_id for agent in roots]), limit + 1),
     ).fetchall()
-    next_seq = int(rows.pop()["seq"]) if len(rows) > max(limit, 1) else None
+    next_seq = int(rows.pop()["seq"]) if len(rows) > limit else None
     events = read_all(RuntimeEvent, rows)
     nodes = _nodes(connection, events)
     return ReplayResult(
@@ -175,7 +176,11 @@ def span(from_seq: int | None, to_seq: int | None) -> tuple[int, int]:
     """The range asked for, within what SQLite can compare."""
     first = 1 if from_seq is None else from_seq
     last = _MAX_SEQ if to_seq is None else to_seq
-    return max(first, 1), min(last, _MAX_SEQ)
+    return _bounded(first, 1), _bounded(last, 0)
+
+
+def _bounded(number: int, least: int) -> int:
+    return min(max(number, least), _MAX_SEQ)
 
 
 def _nodes(connection: sqlite3.Connection, events: Sequence[RuntimeEvent]) -> list[Node]:

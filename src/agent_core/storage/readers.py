@@ -51,7 +51,7 @@ class Readers:
     def _run(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             return patiently(lambda: self._on_snapshot(query))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
             raise explained(error, self._path) from error
 
     def _on_snapshot(self, query: Callable[[sqlite3.Connection], Result]) -> Result:

@@ -67,8 +67,10 @@ class SqliteStore:
             yield cls(writer, readers)
         finally:
             # Whoever closes last folds the log into the file: that must be the writer.
-            await readers.close()
-            await writer.close()
+            try:
+                await readers.close()
+            finally:
+                await writer.close()
 
     # writes
 

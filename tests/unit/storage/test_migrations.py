@@ -1,0 +1,169 @@
+"""The schema: made in one step, recorded, and never touched by a program that is too old for it."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import migrations
+from agent_core.storage.connections import open_writer
+from agent_core.storage.migrations import MIGRATIONS, Migration
+from agent_core.storage.sqlite import SqliteStore
+from agent_core.types import new_id
+from rows import an_opening
+
+COLUMNS = {
+    "schema_migrations": "version name applied_at",
+    "sessions": "session_id cwd root_agent_id active_node_id parent_session_id status owner"
+    " lease_expires_at metadata_json created_at updated_at",
+    "agents": "agent_id session_id parent_agent_id agent_type agent_definition_id"
+    " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
+    "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"
+    " end_reason turn_count usage_json error_json metadata_json created_at updated_at",
+    "nodes": "node_id session_id node_seq parent_id agent_id run_id role node_type content_json"
+    " metadata_json token_count created_at",
+    "events": "event_id seq run_seq session_id agent_id run_id level event_type node_id"
+    " tool_call_id payload_json created_at",
+    "artifacts": "artifact_id session_id agent_id run_id node_id tool_call_id kind path filename"
+    " mime_type size_bytes summary metadata_json created_at",
+}
+NEXT = Migration(
+    MIGRATIONS[-1].version + 1,
+    "something new",
+    ("CREATE TABLE later (x TEXT)", "INSERT INTO later VALUES ('y')"),
+)
+
+
+async def use(path: Path) -> None:
+    async with SqliteStore.open(path) as store:
+        await store.open_run(an_opening(run_id=new_id("run")), is_dead=lambda owner, lease: True)
+
+
+def query(path: Path, sql: str) -> list[Any]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "sessions.sqlite"
+
+
+def test_e1_a_new_database_gets_every_table_and_says_which_version_it_is(database: Path) -> None:
+    asyncio.run(use(database))
+    for table, columns in COLUMNS.items():
+        found = [row[1] for row in query(database, f"PRAGMA table_info({table})")]
+        assert found == columns.split(), table
+    recorded = query(database, "SELECT version, name FROM schema_migrations")
+    assert recorded == [(one.version, one.name) for one in MIGRATIONS]
+    assert query(database, "PRAGMA journal_mode") == [("wal",)]
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("events", ["session_id", "seq"]),
+        ("events", ["run_id", "run_seq"]),
+        ("nodes", ["session_id", "node_seq"]),
+        ("nodes", ["parent_id"]),
+    ],
+)
+def test_the_orders_that_history_is_read_in_have_indexes(
+    database: Path, table: str, columns: list[str]
+) -> None:
+    asyncio.run(use(database))
+    indexes = [row[1] for row in query(database, f"PRAGMA index_list({table})")]
+    indexed = [[row[2] for row in query(database, f"PRAGMA index_info({i})")] for i in indexes]
+    assert columns in indexed
+
+
+def test_files_and_folders_are_for_their_user_only(database: Path) -> None:
+    old_mask = os.umask(0)
+    try:
+        writer = open_writer(database)
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("CREATE TABLE x (y)")
+        writer.execute("COMMIT")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in database.parent.iterdir()}
+        writer.close()
+    finally:
+        os.umask(old_mask)
+    assert modes == dict.fromkeys(
+        ("sessions.sqlite", "sessions.sqlite-wal", "sessions.sqlite-shm"), 0o600
+    )
+    assert stat.S_IMODE(database.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_is_left_beside_a_database_that_was_closed(database: Path) -> None:
+    asyncio.run(use(database))
+    assert [path.name for path in database.parent.iterdir()] == ["sessions.sqlite"]
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_newer_database_is_refused_and_not_touched(database: Path, journal: str) -> None:
+    asyncio.run(use(database))
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("INSERT INTO schema_migrations VALUES (99, 'from the future', 'x')")
+    connection.execute("ALTER TABLE runs ADD COLUMN future TEXT")
+    connection.execute(f"PRAGMA journal_mode = {journal}")
+    connection.close()
+    before = database.read_bytes()
+    changed = database.stat().st_mtime_ns
+
+    with pytest.raises(StorageError) as refused:
+        asyncio.run(use(database))
+
+    assert refused.value.code is ErrorCode.MIGRATION_FAILED
+    assert str(database) in refused.value.message
+    assert "newer" in refused.value.message
+    assert database.read_bytes() == before
+    assert database.stat().st_mtime_ns == changed
+
+
+def test_the_database_of_another_program_is_refused_and_not_touched(database: Path) -> None:
+    database.parent.mkdir()
+    connection = sqlite3.connect(database)
+    connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    connection.commit()
+    connection.close()
+    before = database.read_bytes()
+    with pytest.raises(StorageError) as refused:
+        asyncio.run(use(database))
+    assert refused.value.code is ErrorCode.MIGRATION_FAILED
+    assert database.read_bytes() == before
+
+
+def test_an_older_database_keeps_its_rows_and_gets_what_is_new(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(use(database))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
+    asyncio.run(use(database))
+    assert query(database, "SELECT version FROM schema_migrations ORDER BY version") == [(1,), (2,)]
+    assert query(database, "SELECT x FROM later") == [("y",)]
+    assert query(database, "SELECT session_id FROM sessions") == [("s1",)]
+
+
+def test_a_migration_that_fails_half_way_leaves_the_old_schema(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(use(database))
+    broken = Migration(
+        2, "broken", ("CREATE TABLE later (x TEXT)", "INSERT INTO nowhere VALUES (1)")
+    )
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, broken))
+    with pytest.raises(StorageError) as failed:
+        asyncio.run(use(database))
+    assert failed.value.code is ErrorCode.MIGRATION_FAILED
+    assert "broken" in failed.value.message
+    monkeypatch.undo()
+    assert query(database, "SELECT name FROM sqlite_master WHERE name = 'later'") == []
+    asyncio.run(use(database))

@@ -115,7 +115,7 @@ def a_tool(
 
 @dataclass
 class Session:
-    """One session in a memory store; `run` runs a script in it, `start` makes the parts of a run."""
+    """One session in a memory store; `run` plays a script in it, `start` makes a run's parts."""
 
     script: Sequence[Any] = ()
     tools: Iterable[Tool] = ()

@@ -1,4 +1,4 @@
-"""The one protocol between core and models: requests out, events in. No vendor type appears here."""
+"""The one protocol between core and models: requests out, events in, no vendor type in sight."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal

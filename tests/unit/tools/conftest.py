@@ -1,12 +1,16 @@
 """What the tests of tools share: a project, and a context that remembers what it was given."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
 from agent_core.tools import ToolContext
+from agent_core.tools.paths import Boundaries
+from agent_core.tools.workspace import Workspace
 from agent_core.types import RunIdentity
-from tool_facts import Kept
+from tool_facts import Code, Kept
 
 
 @pytest.fixture
@@ -35,3 +39,30 @@ def context(project: Path, kept: Kept) -> ToolContext:
 
 def _never() -> bool:
     return False
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "config.toml").write_text("secret", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def boundaries(project: Path, home: Path) -> Boundaries:
+    return Boundaries(
+        project,
+        protected=[home, project / ".soong-agent" / "tasks"],
+        sensitive=DEFAULT_SENSITIVE_PATHS,
+    )
+
+
+@pytest.fixture
+def workspace(boundaries: Boundaries) -> Workspace:
+    return Workspace(boundaries=boundaries, env={"PATH": os.environ["PATH"]})
+
+
+@pytest.fixture
+def code(workspace: Workspace, context: ToolContext) -> Code:
+    return Code(workspace, context)

@@ -1,0 +1,179 @@
+"""Servers that other people wrote and many people use.
+
+They are not installed with the package. The tests look for the folder of an npm installation with
+`@modelcontextprotocol/server-everything` and `…/server-filesystem` in `MCP_TEST_NPM`, for Node in
+`NODE` or on `PATH`, and for the programs `mcp-server-git` and `mcp-server-time` in `MCP_TEST_BIN`
+or on `PATH`. `docs/mcp.md` says how to install them.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.mcp.config import HttpServer, StdioServer
+from agent_core.types import ImageBlock, JsonBlock, ToolPermission
+from mcp_bench import bench
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def npm_server(name: str) -> tuple[str, str]:
+    folder = os.environ.get("MCP_TEST_NPM")
+    node = os.environ.get("NODE") or shutil.which("node")
+    if not folder or not node:
+        pytest.skip("MCP_TEST_NPM names no npm folder, or there is no Node: see docs/mcp.md")
+    script = Path(folder, "node_modules", "@modelcontextprotocol", name, "dist", "index.js")
+    if not script.exists():
+        pytest.skip(f"{name} is not installed in {folder}")
+    return node, str(script)
+
+
+def python_server(name: str) -> str:
+    path = os.pathsep.join([os.environ.get("MCP_TEST_BIN", ""), os.environ.get("PATH", "")])
+    found = shutil.which(name, path=path)
+    if not found:
+        pytest.skip(f"{name} is neither in MCP_TEST_BIN nor on PATH: see docs/mcp.md")
+    return found
+
+
+@asynccontextmanager
+async def everything_over_http(how: str) -> AsyncGenerator[str]:
+    node, script = npm_server("server-everything")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *(node, script, how),
+        env=os.environ | {"PORT": str(port)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(20):
+            await answers(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def answers(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            await writer.wait_closed()
+            return
+
+
+async def test_everything_over_stdio(tmp_path: Path) -> None:
+    node, script = npm_server("server-everything")
+    server = StdioServer(command=node, args=[script, "stdio"], cwd=str(tmp_path))
+    async with bench(tmp_path / "diary", {"all": server}) as bench_:
+        assert await bench_.text("mcp.all.echo", message="hi") == "Echo: hi"
+        assert "5" in await bench_.text("mcp.all.get-sum", a=2, b=3)
+        image = await bench_.call("mcp.all.get-tiny-image")
+        assert any(isinstance(block, ImageBlock) for block in image.content)
+        links = await bench_.call("mcp.all.get-resource-links", count=2)
+        assert len([block for block in links.content if isinstance(block, JsonBlock)]) == 2
+        structured = await bench_.call("mcp.all.get-structured-content", location="Chicago")
+        assert [type(block) for block in structured.content] == [JsonBlock]
+        long = {"duration": 1, "steps": 4}
+        await bench_.call("mcp.all.trigger-long-running-operation", **long)
+        assert bench_.kept.lines
+
+
+async def test_everything_is_cancelled_and_killed_in_mid_call(tmp_path: Path) -> None:
+    node, script = npm_server("server-everything")
+    server = StdioServer(command=node, args=[script, "stdio"], cwd=str(tmp_path))
+    name = "mcp.all.trigger-long-running-operation"
+    async with bench(tmp_path / "diary", {"all": server}) as bench_:
+        tools = await bench_.tools()
+        cancelled = asyncio.create_task(bench_.call(name, duration=30, steps=5))
+        await asyncio.sleep(0.2)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert await bench_.text("mcp.all.echo", message="on") == "Echo: on"
+        killed = asyncio.create_task(bench_.run(tools[name], duration=30, steps=5))
+        await asyncio.sleep(0.2)
+        (pid,) = standing_in(tmp_path)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ToolError) as dead:
+            await killed
+        assert dead.value.code is ErrorCode.MCP_SERVER_FAILED
+        assert await bench_.text("mcp.all.echo", message="again") == "Echo: again"
+    assert standing_in(tmp_path) == []
+
+
+def standing_in(folder: Path) -> list[int]:
+    """The processes whose current folder this is."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append(int(process.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "path", "transport"),
+    [("streamableHttp", "/mcp", "streamable_http"), ("sse", "/sse", "sse")],
+    ids=["http", "sse"],
+)
+async def test_everything_over_http(tmp_path: Path, how: str, path: str, transport: str) -> None:
+    async with everything_over_http(how) as origin:
+        server = HttpServer.model_validate({"url": origin + path, "transport": transport})
+        async with bench(tmp_path / "diary", {"all": server}) as bench_:
+            assert await bench_.text("mcp.all.echo", message="hi") == "Echo: hi"
+            long = {"duration": 1, "steps": 4}
+            await bench_.call("mcp.all.trigger-long-running-operation", **long)
+            assert bench_.kept.lines
+
+
+async def test_the_filesystem_server_reads_and_asks_before_it_writes(tmp_path: Path) -> None:
+    node, script = npm_server("server-filesystem")
+    (tmp_path / "a.txt").write_text("alpha", encoding="utf-8")
+    server = StdioServer(command=node, args=[script, str(tmp_path)], cwd=str(tmp_path))
+    async with bench(tmp_path / "diary", {"fs": server}) as bench_:
+        tools = await bench_.tools()
+        assert tools["mcp.fs.read_text_file"].definition.permission is ToolPermission.READONLY
+        assert tools["mcp.fs.write_file"].definition.permission is ToolPermission.WRITE
+        read = await bench_.call("mcp.fs.read_text_file", path=str(tmp_path / "a.txt"))
+        assert "alpha" in str(read.content)
+        outside = await bench_.call("mcp.fs.read_text_file", path="/etc/hostname")
+        assert outside.is_error
+        assert outside.error is not None
+        assert "denied" in outside.error.message
+
+
+async def test_the_git_server_reads_a_repository(tmp_path: Path) -> None:
+    command = python_server("mcp-server-git")
+    for step in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *identity, *step], cwd=tmp_path, check=True)  # noqa: ASYNC221, S603, S607
+    server = StdioServer(command=command, args=["--repository", str(tmp_path)], cwd=str(tmp_path))
+    async with bench(tmp_path / "diary", {"git": server}) as bench_:
+        assert "first" in await bench_.text("mcp.git.git_log", repo_path=str(tmp_path))
+        wrong = await bench_.call("mcp.git.git_log", repo_path="/")
+        assert wrong.is_error
+
+
+async def test_the_time_server_tells_the_time(tmp_path: Path) -> None:
+    server = StdioServer(command=python_server("mcp-server-time"), cwd=str(tmp_path))
+    async with bench(tmp_path / "diary", {"time": server}) as bench_:
+        now = await bench_.call("mcp.time.get_current_time", timezone="Europe/Lisbon")
+        (block,) = now.content
+        assert isinstance(block, JsonBlock)
+        assert block.data["timezone"] == "Europe/Lisbon"

@@ -164,7 +164,7 @@ def _is_worthless(log: bytes, end: int) -> bool:
         return True
     if b"\n" in kept:
         return False
-    return not tail.endswith(b"\n") or not _is_object(kept)
+    return not tail.endswith(b"\n") or not _is_object(tail)
 
 
 def _is_object(text: bytes) -> bool:

@@ -15,7 +15,7 @@ TOKEN_LEADS = (
 KEY_LEAD = "-----BEGIN "
 
 KEYWORDS = (
-    "password", "passwd", "passphrase", "pwd", "secret", "token",
+    "password", "passwd", "passphrase", "secret", "token",
     "apikey", "api_key", "api-key", "access_key", "access-key", "accesskey",
     "authorization", "bearer",
 )  # fmt: skip
@@ -36,7 +36,7 @@ _TOKENS_BY_PART = {
 }
 _KEYWORDS_BY_PART = {
     part: tuple(word for word in KEYWORDS if part in word)
-    for part in ("pass", "pwd", "secret", "token", "key", "authorization", "bearer")
+    for part in ("pass", "secret", "token", "key", "authorization", "bearer")
 }
 
 _ALL = [lead.lower() for lead in (*TOKEN_LEADS, KEY_LEAD, *KEYWORDS)]

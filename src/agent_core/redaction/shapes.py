@@ -255,6 +255,6 @@ def kind_of_name(name: str) -> str | None:
 
 
 def _kind(keyword: str) -> str:
-    if keyword.startswith(("pass", "pwd")):
+    if keyword.startswith("pass"):
         return "password"
     return "api_key" if "key" in keyword else keyword

@@ -132,6 +132,12 @@ def test_o1_a_missing_configuration_is_exit_code_2_and_one_readable_line() -> No
     assert done.stderr == "error: no config in /x\\x1b\n"
 
 
+def test_an_error_shows_paths_but_no_secret_of_the_environment() -> None:
+    environ = {"PWD": "/home/x", "HOME": "/home/x", "SOME_API_KEY": "value-of-the-key"}
+    done = run("has_no_config", "run", "--path", "/home/x/value-of-the-key", "hi", **environ)
+    assert done.stderr == "error: no config in /home/x/[redacted:SOME_API_KEY]\n"
+
+
 def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
     done = run("works", "run", "hi")
     assert done.stdout == "Let me look.\nDone.\n"

@@ -130,6 +130,7 @@ def test_what_looks_like_a_secret_is_replaced(text: str, secret: str) -> None:
         "token:",
         "the password",
         'password: ""',
+        "PWD=/home/somebody",
     ],
 )
 def test_ordinary_text_is_returned_as_the_same_object(text: str) -> None:

@@ -49,6 +49,13 @@ async def append(path: Path, session_id: str) -> None:
                 say(i + offset)
 
 
+async def make(path: Path, session_id: str) -> None:
+    """Wait for a line, then make the database and store steps until killed."""
+    say("ready")
+    sys.stdin.readline()
+    await append(path, session_id)
+
+
 async def append_some(path: Path, session_id: str) -> None:
     """Store a hundred steps, one after the other."""
     async with SqliteStore.open(path) as store:
@@ -135,7 +142,13 @@ async def starve(path: Path, _argument: str) -> None:
         say((await store.session("s1")) is not None)
 
 
-PROGRAMS = {"append": append, "append_some": append_some, "outgrow": outgrow, "starve": starve}
+PROGRAMS = {
+    "append": append,
+    "make": make,
+    "append_some": append_some,
+    "outgrow": outgrow,
+    "starve": starve,
+}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def alive(owner: str, lease: object) -> bool:
 
 def start(program: str, database: Path, argument: str = "") -> subprocess.Popen[str]:
     command = [sys.executable, storing.__file__, program, str(database), argument]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    return subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def output_of(program: str, database: Path, argument: str = "") -> list[str]:
@@ -101,6 +103,25 @@ async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_th
             )
             assert opened.resumed
             assert opened.position.seq == len(history.events) + 1
+
+
+async def test_a_process_killed_while_it_makes_the_database_leaves_nothing_half_made(
+    tmp_path: Path,
+) -> None:
+    for moment in range(8):
+        database = tmp_path / f"{moment}.sqlite"
+        with start("make", database, "s1") as victim:
+            assert victim.stdin is not None
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == "ready\n"
+            victim.stdin.write("go\n")
+            victim.stdin.flush()
+            await asyncio.sleep(0.001 * moment)
+            victim.kill()
+        async with SqliteStore.open(database) as store:
+            opened = await store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=dead)
+            assert len(opened.lost) == opened.resumed
+        assert is_sound(database)
 
 
 async def test_several_processes_write_to_one_file(database: Path) -> None:
@@ -267,6 +288,46 @@ def test_a_folder_in_the_place_of_the_file_is_refused(database: Path) -> None:
     database.mkdir()
     with pytest.raises(StorageError, match="cannot be opened for writing"):
         asyncio.run(open_and_close(database))
+
+
+async def test_a_status_that_is_only_understood_when_read_is_understood(database: Path) -> None:
+    async with SqliteStore.open(database) as store:
+        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        connection = sqlite3.connect(database, isolation_level=None)
+        connection.execute("UPDATE runs SET status = 'aborted'")
+        connection.close()
+        run = await store.run("run_s1")
+        assert run is not None
+        assert run.status is RunStatus.ABORTED
+        assert await store.active_run_ids("s1") == []
+        assert await store.close_lost_runs(dead) == []
+
+
+async def test_ids_that_no_database_can_hold_are_unknown_or_refused(database: Path) -> None:
+    async with SqliteStore.open(database) as store:
+        assert await store.session("a\0b") is None
+        with pytest.raises(StorageError):
+            await store.session("\ud800")
+        with pytest.raises(StorageError):
+            await store.release("\ud800", "me")
+        assert await store.sessions(limit=2**80, offset=2**80) == []
+
+
+async def test_a_closed_store_refuses_and_says_so(database: Path) -> None:
+    async with SqliteStore.open(database) as store:
+        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+    for late in (store.session("s1"), store.append(storing.step("s1", 0))):
+        with pytest.raises(StorageError, match="closed"):
+            await late
+
+
+async def test_what_is_queued_when_the_store_closes_is_stored(database: Path) -> None:
+    async with SqliteStore.open(database) as store:
+        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        waiting = [store.append(storing.step("s1", i)) for i in range(300)]
+    assert [position.node_seq for position in await asyncio.gather(*waiting)][-1] == 300
+    async with SqliteStore.open(database) as store:
+        assert len(await store.path("s1_299")) == 300
 
 
 async def test_a_damaged_row_names_itself_and_spoils_nothing_else(database: Path) -> None:

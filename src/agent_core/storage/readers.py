@@ -60,7 +60,8 @@ class Readers:
         try:
             return query(connection)
         finally:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:  # some errors have ended it already
+                connection.execute("ROLLBACK")
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._mine, "connection", None)

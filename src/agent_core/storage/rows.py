@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
@@ -32,7 +32,9 @@ from agent_core.types import (
 Record = TypeVar("Record", bound=BaseModel)
 Row = tuple[Any, ...]
 
-_CONTENT: TypeAdapter[Sequence[ContentBlock]] = TypeAdapter(Sequence[ContentBlock])
+_CONTENT: TypeAdapter[Sequence[ContentBlock]] = TypeAdapter(
+    Sequence[ContentBlock], config=ConfigDict(defer_build=True)
+)
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
 _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
 

@@ -58,6 +58,7 @@ class Composer:
         scale: what is known about real token counts, shared by all runs.
         board: the task board, shown after the history.
         previous: the last `context_built` payload of the session, for `changed_segment`.
+        metadata: goes into every request, for those who watch; no provider sees it.
     """
 
     def __init__(  # noqa: PLR0913 - the composition root is the only caller
@@ -70,6 +71,7 @@ class Composer:
         scale: TokenScale | None = None,
         board: TaskBoardSource | None = None,
         previous: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._scale = scale or TokenScale()
         self._board = board
@@ -83,6 +85,7 @@ class Composer:
             ToolSegment(),
         )
         self._account = Account(previous)
+        self._metadata = dict(metadata or {})
         self._estimated = 0
 
     def build(
@@ -107,6 +110,7 @@ class Composer:
             system=parts.system.blocks,
             messages=parts.history.fold.messages + trailing,
             tools=list(tools),
+            metadata=self._metadata,
         )
         self._estimated = use.estimated
         report = self._account.report(parts, use=use, trimmed=trimmed, board=board)

@@ -61,20 +61,24 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
 async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     """Stream one reply. If the stream breaks, keep the text the user has already seen."""
     seen: list[str] = []
+    completed: ModelCompleted | None = None
     events = ctx.provider.stream(request)
     try:
         async for event in events:
             if isinstance(event, ModelCompleted):
-                ctx.journal.end_deltas()
-                return event
-            await _show(ctx, event, seen)
-        raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
+                completed = event
+            else:
+                await _show(ctx, event, seen)
+        if completed is None:
+            raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
+        ctx.journal.end_deltas()
     except BaseException as error:
         _keep_partial(ctx, "".join(seen), error)
         raise
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()  # the connection closes now, not when it is collected
+    return completed
 
 
 async def _show(ctx: RunContext, event: ModelEvent, seen: list[str]) -> None:

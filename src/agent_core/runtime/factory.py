@@ -121,8 +121,14 @@ class RunFactory:
         dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
         if skills := found.skills.text(room):
             dynamic.append(skills_block(skills))
+        ids = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
         return Composer(
-            model=model, context=context, static=static, dynamic=dynamic, scale=self._scale
+            model=model,
+            context=context,
+            static=static,
+            dynamic=dynamic,
+            scale=self._scale,
+            metadata=ids,
         )
 
 

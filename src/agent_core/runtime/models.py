@@ -4,15 +4,18 @@ from agent_core.config.models import Config, ModelConfig
 from agent_core.config.profiles import Profile, resolve_model
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
+from agent_core.runtime.traces import Traces
 
 
 class Models:
     """Resolves model configurations and keeps their adapters, with their connections, open."""
 
-    def __init__(self, registry: ProviderRegistry, config: Config) -> None:
+    def __init__(
+        self, registry: ProviderRegistry, config: Config, *, traces: Traces | None = None
+    ) -> None:
         self._registry = registry
+        self._traces = traces
         self._config = config
-        self._resolved: dict[tuple[str, ...], ModelConfig] = {}
         self._adapters: dict[str, ProviderAdapter] = {}
 
     def resolve(self, *profiles: Profile) -> ModelConfig:
@@ -31,7 +34,9 @@ class Models:
         """
         key = model.model_dump_json()
         if key not in self._adapters:
-            self._adapters[key] = self._registry.create(model)
+            adapter = self._adapters[key] = self._registry.create(model)
+            if self._traces:
+                self._traces.watch(adapter)
         return self._adapters[key]
 
     async def close(self) -> None:

@@ -26,6 +26,7 @@ from agent_core.runtime.replay import Replay
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.runtime.scrub import JournalScrubber
 from agent_core.runtime.toolboxes import Toolboxes
+from agent_core.runtime.traces import Traces
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.tools.limits import ResultKeeper
@@ -70,7 +71,8 @@ class Services:
             max_running=config.runtime.max_concurrent_runs,
             cancel_timeout_s=config.runtime.cancel_timeout_ms / 1000,
         )
-        self.models = Models(parts.providers, config)
+        self._traces = Traces(self.artifacts) if parts.debug else None
+        self.models = Models(parts.providers, config, traces=self._traces)
         self._owner = owner
         self._scrubber = JournalScrubber(redactor, has_secrets=bool(secrets))
         self._numbers = count()
@@ -192,8 +194,13 @@ class Services:
 
     async def _conduct(self, run: Run) -> None:
         async def work(tally: Tally) -> None:
-            ctx = await self._runs.context(run)
-            await converse(ctx, run.prompt, tally)
+            try:
+                ctx = await self._runs.context(run)
+                await converse(ctx, run.prompt, tally)
+            except Exception as error:
+                if self._traces:
+                    await self._traces.keep_failure(run.identity, error)
+                raise
 
         run.journal.begin()
         await conclude(run.journal, work, on_end=run.finish)

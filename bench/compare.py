@@ -30,7 +30,7 @@ PEERS = (
     "google_adk",
 )
 ADAPTERS = (OURS, LIMIT, "raw_httpx", *PEERS)
-SLOW_FOR_PEERS = {"loop200", "loop200-db"}  # minutes each, and no goal compares them
+SLOW_FOR_PEERS = {"loop200", "loop200-db", "stream"}  # minutes each, and no goal compares them
 OUTPUT = HERE / "results" / "results.json"
 
 

@@ -45,7 +45,9 @@ ADD = tool(permission="readonly")(add)
 
 class Context:
     def __init__(self, base_url, model, db):
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-home-", dir=Path(db).parent if db else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="bench-home-", dir=Path(db).parent if db else None)
+        )
         self.home, self.project = self.folder / "home", self.folder / "project"
         self.home.mkdir()
         self.project.mkdir()

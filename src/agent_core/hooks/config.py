@@ -1,0 +1,112 @@
+"""Reads `<home>/hooks.json`. It is the user's file: a project never brings hooks of its own."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from agent_core.config.json_file import read_json_file, unusable
+from agent_core.config.models import Positive, Section
+
+HOOKS_FILE_NAME = "hooks.json"
+_WHAT = "hooks"
+_RULES = {
+    "missing": "is missing, and it is required",
+    "extra_forbidden": "is not a known key",
+    "model_type": "must be an object",
+    "dict_type": "must be an object",
+}
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+class HookEvent(StrEnum):
+    """The points of a run at which hooks are heard."""
+
+    SESSION_START = "SessionStart"
+    USER_PROMPT_SUBMIT = "UserPromptSubmit"
+    PRE_TOOL_USE = "PreToolUse"
+    POST_TOOL_USE = "PostToolUse"
+    STOP = "Stop"
+
+    @property
+    def may_deny(self) -> bool:
+        """A deny counts here; everywhere else it is recorded and nothing more."""
+        return self in {HookEvent.PRE_TOOL_USE, HookEvent.STOP}
+
+
+def _as_matcher(value: Any) -> Any:
+    return {"tool": value} if isinstance(value, str) else value
+
+
+class Matcher(Section):
+    """Which calls a group of hooks is about: all that is given must match.
+
+    `tool` and `tag` are exact. `path_prefix` is a folder or file below which the call's path
+    lies, relative to the project unless absolute.
+    """
+
+    tool: Name | None = None
+    tag: Name | None = None
+    path_prefix: Name | None = None
+
+
+class Hook(Section):
+    """One command, run by the shell."""
+
+    type: Literal["command"]
+    command: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
+    timeout_ms: Positive | None = None
+
+
+class HookGroup(Section):
+    """Hooks that share a matcher; without one they match everything."""
+
+    matcher: Annotated[Matcher, BeforeValidator(_as_matcher)] | None = None
+    hooks: list[Hook]
+
+
+EventName = Literal["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"]
+
+
+class HookFile(Section):
+    """The whole file."""
+
+    version: Literal[1]
+    hooks: dict[EventName, list[HookGroup]] = Field(
+        default_factory=dict[EventName, list[HookGroup]]
+    )
+
+    def groups(self, event: HookEvent) -> list[HookGroup]:
+        """The groups of an event, in the order of the file."""
+        for name, groups in self.hooks.items():
+            if name == event:
+                return groups
+        return []
+
+
+def load_hooks(home: Path) -> HookFile | None:
+    """Read the hooks; without the file there are none.
+
+    Raises:
+        ConfigError: the file is not what it should be; names the file and the place in it.
+    """
+    path = home / HOOKS_FILE_NAME
+    document = read_json_file(path, _WHAT)
+    if document is None and not path.exists():
+        return None
+    if not isinstance(document, dict):
+        raise unusable(path, _WHAT, 'it must be an object with "version" and "hooks"')
+    try:
+        return HookFile.model_validate(document)
+    except ValidationError as error:
+        raise unusable(path, _WHAT, _fault(error)) from None
+
+
+def _fault(error: ValidationError) -> str:
+    """Place and rule of the first fault, without the value."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    rule = _RULES.get(first["type"]) or first["msg"].replace("Input should be", "must be")
+    return f"{place.removeprefix('.')}: {rule}"

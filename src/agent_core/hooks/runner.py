@@ -1,0 +1,126 @@
+"""Runs one hook: JSON in, JSON out, with the limits of a command."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from agent_core.config.models import HooksConfig, ToolsConfig
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.hooks.config import Hook, HookEvent, HookFile
+from agent_core.hooks.matching import matches
+from agent_core.process.child import Command
+from agent_core.process.runner import Finished, run
+from agent_core.types import (
+    Frozen,
+    ToolCall,
+    ToolDefinition,
+)
+
+_SHELL = "/bin/sh"
+MOST_SHOWN = 2000
+"""Characters of what a hook complains about that are kept."""
+
+
+class HookAnswer(Frozen):
+    """What a hook prints; nothing at all means allow."""
+
+    decision: Literal["allow", "deny"] = "allow"
+    reason: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    logs: list[str] | str = Field(default_factory=list[str])
+
+
+class HookError(AgentCoreError):
+    """A hook could not be run, or did not answer in a way that can be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.HOOK_FAILED, message)
+
+
+class HookRunner:
+    """The hooks of one runtime.
+
+    Args:
+        file: what `load_hooks` has read; None without hooks.
+        hooks: the default timeout, and whether hooks run at all.
+        tools: the limits of commands, which hooks share.
+        project: where hooks run, resolved.
+        env: all that hooks see of the environment.
+    """
+
+    def __init__(
+        self,
+        file: HookFile | None,
+        *,
+        hooks: HooksConfig,
+        tools: ToolsConfig,
+        project: Path,
+        env: Mapping[str, str],
+    ) -> None:
+        self.project = project
+        self._file = file if hooks.enabled else None
+        self._default_timeout_ms = hooks.default_timeout_ms
+        self._limits = tools
+        self._env = dict(env)
+        self._started: set[str] = set()
+
+    def begins(self, session_id: str) -> bool:
+        """Whether this is the session's first run in this process."""
+        is_new = session_id not in self._started
+        self._started.add(session_id)
+        return is_new
+
+    def chosen(
+        self, event: HookEvent, call: ToolCall | None, definition: ToolDefinition | None
+    ) -> Iterator[Hook]:
+        """The hooks that hear of this, in the order of the file."""
+        for group in self._file.groups(event) if self._file else ():
+            if matches(group.matcher, call, definition, project=self.project):
+                yield from group.hooks
+
+    async def ask(self, hook: Hook, facts: Mapping[str, Any]) -> tuple[HookAnswer, str]:
+        """Run one hook; returns its answer and what it wrote to stderr.
+
+        Raises:
+            HookError: it did not start, ran too long, ended badly or answered unreadably.
+        """
+        timeout_ms = hook.timeout_ms or self._default_timeout_ms
+        timeout_ms = min(timeout_ms, self._limits.max_timeout_ms)
+        try:
+            stdin = json.dumps(facts, default=str).encode()
+            finished = await run(
+                Command(
+                    argv=[_SHELL, "-c", hook.command],
+                    cwd=self.project,
+                    env=self._env,
+                    stdin=stdin,
+                ),
+                timeout_s=timeout_ms / 1000,
+                stdout_limit_bytes=self._limits.stdout_limit_bytes,
+                stderr_limit_bytes=self._limits.stderr_limit_bytes,
+            )
+        except (AgentCoreError, OSError, ValueError, RecursionError) as error:
+            raise HookError(f"it cannot be run: {error}") from error
+        finished.discard()
+        return _answer(finished, timeout_ms), finished.stderr.text.strip()
+
+
+def _answer(finished: Finished, timeout_ms: int) -> HookAnswer:
+    complaints = finished.stderr.text.strip()[-MOST_SHOWN:]
+    if finished.timed_out:
+        raise HookError(f"it did not end within {timeout_ms} ms")
+    if finished.exit_code != 0:
+        raise HookError(f"it ended with exit code {finished.exit_code}: {complaints}")
+    said = finished.stdout.text.strip()
+    if not said:
+        return HookAnswer()
+    if finished.stdout.truncated:
+        raise HookError(f"its answer has {finished.stdout.size_bytes} bytes, which is too long")
+    try:
+        return HookAnswer.model_validate_json(said)
+    except (ValidationError, ValueError) as error:
+        first = str(error).partition("\n")[2].strip() or str(error)
+        raise HookError(f"its answer cannot be read: {first[:MOST_SHOWN]}") from error

@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.hooks import HookEvent, load_hooks
+from agent_core.hooks.config import Matcher
+from agent_core.hooks.matching import matches
+from agent_core.types import ToolCall, ToolDefinition
+
+COMMAND = {"type": "command", "command": "true"}
+
+
+def write(home: Path, document: Any) -> Path:
+    path = home / "hooks.json"
+    text = document if isinstance(document, str) else json.dumps(document)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_without_a_file_there_are_no_hooks(tmp_path: Path) -> None:
+    assert load_hooks(tmp_path) is None
+
+
+def test_groups_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    groups = [
+        {"matcher": "code.write_file", "hooks": [COMMAND, {**COMMAND, "timeout_ms": 5}]},
+        {"matcher": {"tag": "write", "path_prefix": "src/"}, "hooks": [COMMAND]},
+        {"hooks": [COMMAND]},
+    ]
+    write(tmp_path, {"version": 1, "hooks": {"PreToolUse": groups}})
+    file = load_hooks(tmp_path)
+    assert file is not None
+    first, second, third = file.groups(HookEvent.PRE_TOOL_USE)
+    assert first.matcher == Matcher(tool="code.write_file")
+    assert [hook.timeout_ms for hook in first.hooks] == [None, 5]
+    assert second.matcher == Matcher(tag="write", path_prefix="src/")
+    assert third.matcher is None
+    assert file.groups(HookEvent.STOP) == []
+
+
+BROKEN: list[tuple[Any, str]] = [
+    ("{", "line 1, column 2: not JSON"),
+    ("null", "must be an object"),
+    ("[]", "must be an object"),
+    ("", "not JSON"),
+    ("\ufeff{}", "byte order mark"),
+    ("[" * 100_000, "nested too deeply"),
+    ('{"version": 1, "version": 1}', "given twice"),
+    ({}, "version: is missing"),
+    ({"version": 2}, "version: must be 1"),
+    ({"version": 1, "hook": {}}, "hook: is not a known key"),
+    ({"version": 1, "hooks": {"Later": []}}, "hooks.Later"),
+    ({"version": 1, "hooks": {"Stop": [{}]}}, "hooks.Stop[0].hooks: is missing"),
+    ({"version": 1, "hooks": {"Stop": [{"hooks": [{**COMMAND, "env": {}}]}]}}, "env: is not"),
+    ({"version": 1, "hooks": {"Stop": [{"hooks": [{**COMMAND, "timeout_ms": 0}]}]}}, "timeout"),
+    ({"version": 1, "hooks": {"Stop": [{"hooks": [{**COMMAND, "type": "x"}]}]}}, "type"),
+    ({"version": 1, "hooks": {"Stop": [{"hooks": [{**COMMAND, "command": ""}]}]}}, "command"),
+    ({"version": 1, "hooks": {"Stop": [{"matcher": {"x": 1}, "hooks": []}]}}, "matcher.x"),
+]
+
+
+@pytest.mark.parametrize(("document", "fault"), BROKEN)
+def test_a_broken_file_names_itself_and_the_fault(
+    tmp_path: Path, document: Any, fault: str
+) -> None:
+    path = write(tmp_path, document)
+    with pytest.raises(ConfigError) as broken:
+        load_hooks(tmp_path)
+    assert broken.value.code is ErrorCode.CONFIG_ERROR
+    assert str(path) in broken.value.message
+    assert fault in broken.value.message
+
+
+def test_a_file_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "hooks.json").mkdir()
+    with pytest.raises(ConfigError, match="not a regular file"):
+        load_hooks(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, " " * 1_000_001)
+    with pytest.raises(ConfigError, match="larger than"):
+        load_hooks(other)
+
+
+def heard(matcher: Matcher | None, project: Path, **arguments: Any) -> bool:
+    call = ToolCall(tool_call_id="c", name="code.write_file", arguments=arguments)
+    definition = ToolDefinition(name=call.name, description="", tags={"code", "write"})
+    return matches(matcher, call, definition, project=project)
+
+
+def test_all_that_a_matcher_names_must_match(tmp_path: Path) -> None:
+    assert heard(None, tmp_path)
+    assert heard(Matcher(), tmp_path)
+    assert heard(Matcher(tool="code.write_file", tag="write"), tmp_path)
+    assert not heard(Matcher(tool="code.write"), tmp_path)
+    assert not heard(Matcher(tag="wri"), tmp_path)
+    assert not heard(Matcher(tool="code.write_file", tag="readonly"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_heard"),
+    [
+        ("src/a.py", True),
+        ("./src/deep/a.py", True),
+        ("docs/../src/a.py", True),
+        ("src", True),
+        ("src-secret/a.py", False),
+        ("lib/src/a.py", False),
+        ("", False),
+        ("a\0b", False),
+        (7, False),
+    ],
+)
+def test_a_path_prefix_is_a_folder_of_the_project(
+    tmp_path: Path, path: object, is_heard: bool
+) -> None:
+    assert heard(Matcher(path_prefix="src/"), tmp_path, path=path) is is_heard
+
+
+def test_a_path_counts_as_it_is_written_and_as_it_really_is(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "src")
+    matcher = Matcher(path_prefix="src/")
+    assert heard(matcher, tmp_path, path="link/a.py")
+    assert heard(matcher, tmp_path, path=str(tmp_path / "src" / "a.py"))
+    assert heard(matcher, tmp_path, cwd="src")
+    assert heard(Matcher(path_prefix=str(tmp_path / "src")), tmp_path, path="src/a.py")
+
+
+def test_without_a_call_only_an_empty_matcher_matches(tmp_path: Path) -> None:
+    assert matches(Matcher(), None, None, project=tmp_path)
+    for matcher in (Matcher(tool="x"), Matcher(tag="x"), Matcher(path_prefix="x")):
+        assert not matches(matcher, None, None, project=tmp_path)

@@ -1,0 +1,309 @@
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from agent_core.config.models import HooksConfig, ToolsConfig
+from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.hooks import HookRunner, RunHooks, load_hooks
+from agent_core.types import (
+    AgentRole,
+    EventLevel,
+    EventType,
+    Node,
+    Role,
+    RunIdentity,
+    TextBlock,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    utc_now,
+)
+
+CALL = ToolCall(tool_call_id="call_1", name="code.write_file", arguments={"path": "a.txt"})
+WRITE = ToolDefinition(name="code.write_file", description="", tags={"code", "write"})
+RUN = RunIdentity(session_id="sess_1", agent_id="agent_1", run_id="run_1")
+
+
+class Notes:
+    """A journal that keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.path: list[Node] = []
+        self.events: list[tuple[EventType, dict[str, Any]]] = []
+        self.levels: set[EventLevel] = set()
+
+    def note(
+        self,
+        event_type: EventType,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        level: EventLevel = EventLevel.INFO,
+        tool_call_id: str | None = None,
+    ) -> None:
+        self.events.append((event_type, dict(payload or {})))
+        self.levels.add(level)
+
+    @property
+    def types(self) -> list[EventType]:
+        return [event_type for event_type, _ in self.events]
+
+    def says(self, text: str) -> None:
+        node = Node(
+            node_id="node_1",
+            session_id="sess_1",
+            node_seq=1,
+            parent_id=None,
+            agent_id="agent_1",
+            run_id="run_1",
+            role=Role.ASSISTANT,
+            content=[TextBlock(text=text)],
+            created_at=utc_now(),
+        )
+        self.path.append(node)
+
+
+class Place:
+    """A home with hooks and a project to run them in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.project = folder / "project"
+        self.home.mkdir()
+        self.project.mkdir()
+        self.notes = Notes()
+        self.runner: HookRunner | None = None
+
+    def script(self, name: str, text: str) -> str:
+        path = self.home / name
+        path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        path.chmod(0o700)
+        return str(path)
+
+    def write(self, **hooks: list[dict[str, Any]]) -> None:
+        text = json.dumps({"version": 1, "hooks": hooks})
+        (self.home / "hooks.json").write_text(text, encoding="utf-8")
+        self.runner = None
+
+    def hooks(self, run: RunIdentity = RUN, **config: Any) -> RunHooks:
+        if self.runner is None:
+            self.runner = HookRunner(
+                load_hooks(self.home),
+                hooks=HooksConfig(**config),
+                tools=ToolsConfig(),
+                project=self.project,
+                env={"PATH": os.environ["PATH"]},
+            )
+        return RunHooks(self.runner, run, self.notes)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def on(command: str, **group: Any) -> dict[str, Any]:
+    return {**group, "hooks": [{"type": "command", "command": command}]}
+
+
+def answering(**answer: Any) -> str:
+    return f"echo '{json.dumps(answer)}'"
+
+
+async def test_h8_a_deny_is_an_error_with_a_summary_of_the_hook(place: Place) -> None:
+    command = answering(decision="deny", reason="not on Fridays")
+    place.write(PreToolUse=[on(command, matcher="code.write_file")])
+    with pytest.raises(PermissionDeniedError) as denied:
+        await place.hooks().before_tool(CALL, WRITE)
+    assert denied.value.code is ErrorCode.PERMISSION_DENIED
+    assert "not on Fridays" in denied.value.message
+    assert denied.value.details["hook_summary"] == {
+        "event": "PreToolUse",
+        "command": command,
+        "decision": "deny",
+        "reason": "not on Fridays",
+    }
+    assert place.notes.types == [EventType.HOOK_STARTED, EventType.HOOK_DENIED]
+    assert place.notes.levels == {EventLevel.DEBUG}
+
+
+async def test_h9_a_project_has_no_hooks(place: Place) -> None:
+    folder = place.project / ".soong-agent"
+    folder.mkdir()
+    document = {"version": 1, "hooks": {"PreToolUse": [on(answering(decision="deny"))]}}
+    (folder / "hooks.json").write_text(json.dumps(document), encoding="utf-8")
+    await place.hooks().before_tool(CALL, WRITE)
+    assert place.notes.events == []
+
+
+async def test_a_hook_gets_the_facts_as_json_and_runs_in_the_project(place: Place) -> None:
+    place.write(
+        SessionStart=[on("cat > start.json")],
+        UserPromptSubmit=[on("cat > prompt.json")],
+        PreToolUse=[on("cat > before.json")],
+        PostToolUse=[on("cat > after.json", matcher={"tag": "write"})],
+        Stop=[on("cat > stop.json")],
+    )
+    hooks = place.hooks()
+    await hooks.session_start()
+    await hooks.user_prompt("do it, \ud800")
+    await hooks.before_tool(CALL, WRITE)
+    await hooks.after_tool(CALL, ToolResult(content=[TextBlock(text="written")]))
+    place.notes.says("It is done.")
+    assert await hooks.before_stop() is None
+
+    def told(name: str) -> dict[str, Any]:
+        return json.loads((place.project / name).read_text(encoding="utf-8"))
+
+    base = {
+        "session_id": "sess_1",
+        "run_id": "run_1",
+        "agent_id": "agent_1",
+        "agent_role": "main",
+        "cwd": str(place.project),
+    }
+    call = {"tool_call_id": "call_1", "tool_name": CALL.name, "arguments": CALL.arguments}
+    assert told("start.json") == {"event": "SessionStart", **base}
+    assert told("prompt.json") == {"event": "UserPromptSubmit", **base, "prompt": "do it, \ud800"}
+    assert told("before.json") == {"event": "PreToolUse", **base, **call}
+    after = told("after.json")
+    assert after["result"]["content"] == [{"type": "text", "text": "written"}]
+    assert after["result_text"] == "written"
+    assert told("stop.json") == {"event": "Stop", **base, "result_text": "It is done."}
+
+
+async def test_hooks_run_one_after_another_and_a_deny_ends_the_round(place: Place) -> None:
+    place.write(
+        PreToolUse=[
+            on("sleep 0.05; echo 1 >> order"),
+            on("echo 2 >> order; " + answering(decision="deny")),
+            on("echo 3 >> order"),
+        ]
+    )
+    with pytest.raises(PermissionDeniedError):
+        await place.hooks().before_tool(CALL, WRITE)
+    assert (place.project / "order").read_text(encoding="utf-8").split() == ["1", "2"]
+
+
+async def test_the_session_starts_once_in_a_process(place: Place) -> None:
+    place.write(SessionStart=[on("echo x >> starts")], UserPromptSubmit=[on("echo y >> prompts")])
+    child = RUN.model_copy(update={"run_id": "run_2", "parent_run_id": "run_1"})
+    other = RUN.model_copy(update={"session_id": "sess_2"})
+    for run in (RUN, child, RUN, other):
+        hooks = place.hooks(run)
+        await hooks.session_start()
+        await hooks.user_prompt("hello")
+    assert (place.project / "starts").read_text(encoding="utf-8") == "x\n" * 2
+    assert (place.project / "prompts").read_text(encoding="utf-8") == "y\n" * 3
+
+
+async def test_only_before_a_tool_and_at_the_stop_may_a_hook_deny(place: Place) -> None:
+    deny = [on(answering(decision="deny", reason="tests first"))]
+    place.write(
+        SessionStart=deny, UserPromptSubmit=deny, PreToolUse=deny, PostToolUse=deny, Stop=deny
+    )
+    hooks = place.hooks()
+    await hooks.session_start()
+    await hooks.user_prompt("hello")
+    await hooks.after_tool(CALL, ToolResult())
+    assert place.notes.types.count(EventType.HOOK_COMPLETED) == 3
+    assert await hooks.before_stop() == "tests first"
+    with pytest.raises(PermissionDeniedError):
+        await hooks.before_tool(CALL, WRITE)
+
+
+async def test_a_compaction_is_not_stopped_from_ending(place: Place) -> None:
+    place.write(Stop=[on(answering(decision="deny"))])
+    compaction = RUN.model_copy(update={"role": AgentRole.COMPACT})
+    assert await place.hooks(compaction).before_stop() is None
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("exit 3", "exit code 3"),
+        (answering(decision="deny") + "; exit 1", "exit code 1"),
+        ("echo not json", "cannot be read"),
+        ('echo \'{"decision": "maybe"}\'', "cannot be read"),
+        ('echo \'{"decision": "allow", "more": 1}\'', "cannot be read"),
+        ("echo null", "cannot be read"),
+        ("yes '[' | head -c 90000", "too long"),
+        ("kill -9 $$", "exit code 137"),
+        ("no-such-program-here", "exit code 127"),
+    ],
+)
+async def test_a_failed_hook_is_recorded_and_stops_nothing(
+    place: Place, command: str, error: str
+) -> None:
+    place.write(PreToolUse=[on(command), on("echo ran >> second")])
+    await place.hooks().before_tool(CALL, WRITE)
+    kind, payload = place.notes.events[1]
+    assert kind is EventType.HOOK_FAILED
+    assert payload["code"] == ErrorCode.HOOK_FAILED
+    assert error in payload["error"]
+    assert (place.project / "second").exists()
+
+
+async def test_a_hook_that_hangs_is_stopped_with_its_children(place: Place) -> None:
+    hang = "(sleep 30; echo late >> late) & sleep 30"
+    hook = {"type": "command", "command": hang, "timeout_ms": 200}
+    place.write(PreToolUse=[{"hooks": [hook]}])
+    started = perf_counter()
+    await place.hooks().before_tool(CALL, WRITE)
+    assert perf_counter() - started < 5
+    assert "within 200 ms" in place.notes.events[1][1]["error"]
+
+
+async def test_a_cancelled_hook_leaves_nothing_behind(place: Place) -> None:
+    pid_file = place.project / "pid"
+    os.mkfifo(place.project / "begun")
+    place.write(PreToolUse=[on("echo $$ > pid; echo x > begun; sleep 30")])
+    task = asyncio.create_task(place.hooks().before_tool(CALL, WRITE))
+    await asyncio.to_thread((place.project / "begun").read_bytes)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    pid = int(pid_file.read_text(encoding="utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_what_a_hook_says_is_kept(place: Place) -> None:
+    answer = answering(metadata={"ticket": 7}, logs=["looked"], reason="fine")
+    place.write(PreToolUse=[on(f"echo complaint >&2; {answer}")])
+    await place.hooks().before_tool(CALL, WRITE)
+    kind, payload = place.notes.events[1]
+    assert kind is EventType.HOOK_COMPLETED
+    assert payload["decision"] == "allow"
+    assert payload["metadata"] == {"ticket": 7}
+    assert payload["logs"] == ["looked"]
+    assert payload["stderr"] == "complaint"
+
+
+async def test_hooks_see_no_more_of_the_environment_than_commands(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    place.write(PreToolUse=[on("env > env")])
+    await place.hooks().before_tool(CALL, WRITE)
+    assert "SOME_API_KEY" not in (place.project / "env").read_text(encoding="utf-8")
+
+
+async def test_hooks_can_be_switched_off(place: Place) -> None:
+    place.write(PreToolUse=[on(answering(decision="deny"))])
+    await place.hooks(enabled=False).before_tool(CALL, WRITE)
+    assert place.notes.events == []
+
+
+async def test_arguments_are_data_whatever_they_hold(place: Place) -> None:
+    place.write(PreToolUse=[on("cat > seen.json")])
+    arguments = {"path": "$(touch pwned); `touch pwned`", "n": 10**30, "s": "\ud800\0"}
+    call = ToolCall(tool_call_id="c", name="x", arguments=arguments)
+    await place.hooks().before_tool(call, WRITE)
+    assert json.loads((place.project / "seen.json").read_bytes())["arguments"] == arguments
+    assert not (place.project / "pwned").exists()

@@ -1,7 +1,13 @@
-"""What a tool's context gives away, kept in memory for a test to look at."""
+"""Calling tools as a run would, and looking at what their context was given."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+from agent_core.tools import Action, Toolbox, ToolContext, ToolOutput
+from agent_core.tools.code import code_tools
+from agent_core.tools.workspace import Workspace
+from agent_core.types import ToolCall
 
 
 class Kept:
@@ -28,3 +34,25 @@ class Kept:
         artifact_id = f"art_{len(self.artifacts)}"
         self.artifacts[artifact_id] = content
         return artifact_id
+
+
+class Code:
+    """The code tools of a workspace."""
+
+    def __init__(self, workspace: Workspace, context: ToolContext) -> None:
+        self.workspace = workspace
+        self.context = context
+        self.box = Toolbox(code_tools(workspace))
+
+    async def prepare(self, name: str, **arguments: object) -> Action:
+        """Look at a call without doing it."""
+        call = ToolCall(tool_call_id="call_1", name=f"code.{name}", arguments=arguments)
+        tool, parsed = self.box.resolve(call)
+        return await tool.prepare(parsed, self.context)
+
+    async def __call__(self, name: str, **arguments: object) -> dict[str, Any]:
+        """Do a call that somebody has agreed to."""
+        answer = await (await self.prepare(name, **arguments)).run()
+        answer = answer.answer if isinstance(answer, ToolOutput) else answer
+        assert isinstance(answer, dict)
+        return answer

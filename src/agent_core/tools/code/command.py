@@ -1,0 +1,137 @@
+"""`code.run_command`: a program with its arguments, never a shell string."""
+
+import asyncio
+import shlex
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.process import Command, Finished, Output, find_program, run
+from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
+from agent_core.tools.code.definition import code_tool
+from agent_core.tools.code.programs import names_protected, scope_of
+from agent_core.tools.files import disk_errors, folder_address
+from agent_core.tools.paths import Place
+from agent_core.tools.results import storable_text
+from agent_core.tools.schema import Arguments
+from agent_core.tools.workspace import Workspace
+from agent_core.types import Access, ToolPermission
+
+
+class RunCommand(Arguments):
+    """Run a program. No shell: no pipes, globs or variables unless `argv` starts one.
+
+    It cannot read input and sees a minimal environment. Processes it leaves in the background
+    are stopped when it ends. Long output is cut in the middle and kept as an artifact.
+    """
+
+    argv: Annotated[
+        list[str], Field(min_length=1, description="The program and its arguments, one each.")
+    ]
+    cwd: Annotated[str, Field(min_length=1, description="A folder of the project.")] = "."
+    timeout_ms: Annotated[int | None, Field(ge=1)] = None
+
+
+def run_command(workspace: Workspace) -> Tool:
+    """The tool, for one workspace."""
+
+    async def prepare(arguments: RunCommand, context: ToolContext) -> Action:
+        return await asyncio.to_thread(_prepare, workspace, arguments, context)
+
+    return code_tool(
+        "run_command",
+        RunCommand,
+        prepare,
+        permission=ToolPermission.WRITE,
+        tags={"dangerous"},
+        keeps_own_limits=True,
+    )
+
+
+def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) -> Action:
+    timeout_ms = arguments.timeout_ms or workspace.limits.default_timeout_ms
+    if timeout_ms > workspace.limits.max_timeout_ms:
+        message = f"timeout_ms is at most {workspace.limits.max_timeout_ms}"
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.timeout_ms"})
+    for number, argument in enumerate(arguments.argv):
+        _check_argument(argument, number)
+    place = _working_folder(workspace, arguments.cwd)
+    program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
+    touches_home = names_protected(workspace.boundaries, arguments.argv, cwd=place.path)
+    shown = shlex.join(arguments.argv)
+    access = Access(
+        asks=True,
+        scope=scope_of(workspace.boundaries, program, arguments.argv, cwd=place.path),
+        summary=shown,
+        target=shown,
+        cwd=str(place.path),
+        env_names=tuple(sorted(workspace.env)),
+        dangerous=True,
+        reason="program_home" if touches_home else None,
+    )
+    argv = [str(program), *arguments.argv[1:]]
+    return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
+
+
+def _check_argument(argument: str, number: int) -> None:
+    if storable_text(argument) != argument:
+        message = f"argv[{number}] has a NUL or a lone surrogate, which no argument can hold"
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": f"$.argv[{number}]"})
+
+
+def _working_folder(workspace: Workspace, cwd: str) -> Place:
+    place = workspace.boundaries.resolve(cwd)
+    if not place.writable:
+        raise ToolError(
+            ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS,
+            f"{place.path} is outside the project; commands run inside it",
+            details={"cwd": str(place.path)},
+        )
+    if not place.path.is_dir():
+        raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
+    return place
+
+
+async def _run(
+    workspace: Workspace, place: Place, argv: list[str], timeout_ms: int, context: ToolContext
+) -> dict[str, Any]:
+    with disk_errors(place.shown), folder_address(place.path) as address:
+        finished = await run(
+            Command(argv=argv, cwd=address, env=workspace.env),
+            timeout_s=timeout_ms / 1000,
+            stdout_limit_bytes=workspace.limits.stdout_limit_bytes,
+            stderr_limit_bytes=workspace.limits.stderr_limit_bytes,
+        )
+    try:
+        answer = await _answer(finished, context.artifact)
+    finally:
+        finished.discard()
+    if finished.timed_out:
+        message = f"{argv[0]} was stopped after {timeout_ms} ms"
+        raise ToolError(ErrorCode.TIMEOUT, message, details=answer)
+    return answer
+
+
+async def _answer(finished: Finished, artifact: ArtifactWriter) -> dict[str, Any]:
+    return {
+        "exit_code": finished.exit_code,
+        "stdout": finished.stdout.text,
+        "stderr": finished.stderr.text,
+        "stdout_artifact_id": await _kept(finished.stdout, "stdout", artifact),
+        "stderr_artifact_id": await _kept(finished.stderr, "stderr", artifact),
+        "truncated": finished.stdout.truncated or finished.stderr.truncated,
+        "timed_out": finished.timed_out,
+    }
+
+
+async def _kept(output: Output, name: str, artifact: ArtifactWriter) -> str | None:
+    if output.spool is None:
+        return None
+    return await artifact(
+        output.spool,
+        filename=f"{name}.txt",
+        mime_type="text/plain",
+        summary=f"{name} of a command, {output.size_bytes} bytes",
+    )

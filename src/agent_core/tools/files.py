@@ -1,0 +1,263 @@
+"""Opening and replacing files without being led astray between the check and the use.
+
+A path that was resolved and checked has no links in it. It is opened part by part beneath folder
+descriptors, none of which may be a link: whoever swaps a folder for a link in the meantime gets an
+error, not a file. (`openat2` would do the same in one call, but Python has no binding for it, and
+the walk works everywhere.)
+"""
+
+import asyncio
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, ParamSpec, TypeVar
+
+from agent_core.errors import ErrorCode, ToolError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_LOADED_BYTES = 32 * 2**20
+"""A file beyond this is not held in memory: it can be read in pages, or replaced, not edited."""
+
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_KERNEL_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - ordinary files in an unordinary place
+
+_CODES = {
+    errno.ENOENT: ErrorCode.FILE_NOT_FOUND,
+    errno.EEXIST: ErrorCode.PATH_CONFLICT,
+    errno.EISDIR: ErrorCode.PATH_CONFLICT,
+    errno.ENOTDIR: ErrorCode.PATH_CONFLICT,
+    errno.ELOOP: ErrorCode.PATH_CONFLICT,
+    errno.ENXIO: ErrorCode.PATH_CONFLICT,
+    errno.ENAMETOOLONG: ErrorCode.VALIDATION_ERROR,
+    errno.EACCES: ErrorCode.PERMISSION_DENIED,
+    errno.EPERM: ErrorCode.PERMISSION_DENIED,
+    errno.EROFS: ErrorCode.PERMISSION_DENIED,
+}
+_CURES = {
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOTDIR: "a part of the path is a file, or has become a link since it was looked at",
+    errno.ELOOP: "it is a link that leads nowhere, or has become one since it was looked at",
+    errno.ENXIO: "it is a socket, not a file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A file as it was looked at.
+
+    Attributes:
+        status: device, inode, size, times of change; different as soon as somebody touches it.
+        mode: its permission bits, owner and group, which a replacement gets too.
+        content: all of it, None beyond `MAX_LOADED_BYTES`.
+    """
+
+    status: tuple[int, ...]
+    mode: tuple[int, int, int]
+    content: bytes | None
+
+
+@contextmanager
+def disk_errors(shown: str) -> Generator[None]:
+    """Turn what the system refuses into something a model can read.
+
+    Raises:
+        ToolError: with the code that fits.
+    """
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or 0
+        reason = _CURES.get(number) or error.strerror or str(error)
+        code = _CODES.get(number, ErrorCode.STORAGE_ERROR)
+        raise ToolError(code, f"{shown}: {reason}") from error
+
+
+async def to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a change in a thread, and wait for it even when cancelled: no effect comes later."""
+    work = asyncio.create_task(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([work])
+        raise
+
+
+@contextmanager
+def open_folder(folder: Path, *, create: bool = False) -> Generator[int]:
+    """A descriptor of a resolved folder; missing ones are made if `create`.
+
+    Raises:
+        OSError: it does not exist, or a link stands where there was none.
+    """
+    descriptor = os.open(folder.anchor, _FOLDER)
+    try:
+        for part in folder.parts[1:]:
+            inner = _open_part(part, descriptor, create=create)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def folder_address(folder: Path) -> Generator[str]:
+    """A name for exactly this folder, whatever happens to its path, where the system has one."""
+    with open_folder(folder) as descriptor:
+        address = Path(f"/proc/self/fd/{descriptor}")
+        yield str(address if address.exists() else folder)
+
+
+def belongs_to_kernel(path: Path) -> bool:
+    """Is it in a folder whose files are devices, or doors into running processes?"""
+    if path.is_relative_to(_SHARED_MEMORY):
+        return False
+    return any(path.is_relative_to(folder) for folder in _KERNEL_FOLDERS)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a resolved path for reading, if it is an ordinary file. Never waits for a writer.
+
+    Raises:
+        OSError: it does not exist, or a link stands where there was none.
+        ToolError: `path_conflict`; it is a folder, a pipe, a device …
+    """
+    if belongs_to_kernel(path):
+        raise _not_ordinary(path)
+    with open_folder(path.parent) as folder:
+        descriptor = os.open(path.name or ".", _FILE, dir_fd=folder)
+    with ExitStack() as on_failure:
+        on_failure.callback(os.close, descriptor)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise ToolError(ErrorCode.PATH_CONFLICT, f"{path} is a folder, not a file")
+        if not stat.S_ISREG(mode):
+            raise _not_ordinary(path)
+        on_failure.pop_all()
+    return os.fdopen(descriptor, "rb")
+
+
+def take_snapshot(path: Path) -> Snapshot | None:
+    """What a resolved path is now; None if there is nothing.
+
+    Raises:
+        OSError: it cannot be opened.
+        ToolError: `path_conflict`; it is no ordinary file.
+    """
+    try:
+        file = open_file(path)
+    except FileNotFoundError:
+        return None
+    with file:
+        status = os.fstat(file.fileno())
+        content = file.read() if status.st_size <= MAX_LOADED_BYTES else None
+        return Snapshot(_touched(status), _kept(status), content)
+
+
+def replace_file(
+    path: Path, content: bytes, *, before: Snapshot | None, create_dirs: bool = True
+) -> None:
+    """Put `content` at a resolved path, whole or not at all, on disk when this returns.
+
+    Args:
+        path: where; its folder is made if it is missing and `create_dirs`.
+        content: all of it.
+        before: what was there when the change was agreed to; None for nothing.
+        create_dirs: make missing folders.
+
+    Raises:
+        OSError: the disk is full, read-only …; what was there is still there.
+        ToolError: `path_conflict`; the file has changed since it was looked at.
+    """
+    with open_folder(path.parent, create=create_dirs) as folder:
+        name = f".soong-agent-{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(name, _NEW, 0o666 if before is None else 0o600, dir_fd=folder)
+        with ExitStack() as on_failure:
+            on_failure.callback(_unlink, name, folder)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                if before is not None:
+                    _give(file.fileno(), before.mode)
+                os.fsync(file.fileno())
+            if take_snapshot(path) != before:
+                raise _changed(path)
+            if before is None:
+                _add(name, path, folder)
+            else:
+                os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            on_failure.pop_all()
+        _sync(folder)
+
+
+def _open_part(part: str, folder: int, *, create: bool) -> int:
+    try:
+        return os.open(part, _FOLDER, dir_fd=folder)
+    except FileNotFoundError:
+        if not create:
+            raise
+    with suppress(FileExistsError):
+        os.mkdir(part, dir_fd=folder)
+    return os.open(part, _FOLDER, dir_fd=folder)
+
+
+def _add(name: str, path: Path, folder: int) -> None:
+    """Give a new file its name, unless somebody else has taken it."""
+    try:
+        os.link(name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError as error:
+        raise _changed(path) from error
+    except OSError:  # a file system without links: the check just before has to do
+        os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    else:
+        _unlink(name, folder)
+
+
+def _unlink(name: str, folder: int) -> None:
+    with suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+
+
+def _give(descriptor: int, mode: tuple[int, int, int]) -> None:
+    bits, owner, group = mode
+    with suppress(OSError):  # only the superuser may give files away
+        os.fchown(descriptor, owner, group)
+    os.fchmod(descriptor, bits)
+
+
+def _sync(folder: int) -> None:
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with suppress(OSError):  # some file systems cannot, and need not
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _touched(status: os.stat_result) -> tuple[int, ...]:
+    times = (status.st_mtime_ns, status.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, *times)
+
+
+def _kept(status: os.stat_result) -> tuple[int, int, int]:
+    return stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+
+
+def _not_ordinary(path: Path) -> ToolError:
+    return ToolError(ErrorCode.PATH_CONFLICT, f"{path} is not an ordinary file")
+
+
+def _changed(path: Path) -> ToolError:
+    message = f"{path} changed on disk since it was looked at; read it again"
+    return ToolError(ErrorCode.PATH_CONFLICT, message, details={"reason": "changed_on_disk"})

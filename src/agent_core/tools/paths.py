@@ -1,0 +1,203 @@
+"""Where a path given by a model really leads, and what may be done there.
+
+Links are resolved before anything is checked, and every answer is about the resolved path: a
+name says nothing, `..`, a link or another spelling of it may lead anywhere.
+"""
+
+import os
+import stat
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Self
+
+from agent_core.config.paths import Setup
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+
+_GLOB = frozenset("*?[")
+_DATABASE = ("", "-wal", "-shm", "-journal")
+_MAX_LINKS_SEARCHED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A resolved path and what is known of it.
+
+    Attributes:
+        path: absolute, no links in it; the last parts need not exist.
+        shown: how a model and a person read it: relative to the project where it is inside.
+        writable: inside the project or an allowed root.
+        sensitive: likely to hold a secret, by the name that was given or where it leads.
+    """
+
+    path: Path
+    shown: str
+    writable: bool
+    sensitive: bool
+
+
+class Boundaries:
+    """The project, the places outside that may be written, and those that must not.
+
+    Args:
+        project: the project, resolved.
+        write_roots: resolved folders outside it that may be written to.
+        protected: resolved folders and files of the program itself; they need not exist.
+        sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
+            anywhere in a path, one with a slash a path (and all below it), or a glob for one.
+    """
+
+    def __init__(
+        self,
+        project: Path,
+        *,
+        write_roots: Iterable[Path] = (),
+        protected: Iterable[Path] = (),
+        sensitive: Sequence[str] = (),
+    ) -> None:
+        self.project = project
+        self.protected = tuple(protected)
+        self._write_roots = (project, *write_roots)
+        self._names = [pattern.casefold() for pattern in sensitive if "/" not in pattern]
+        self._paths = [_resolved_pattern(pattern) for pattern in sensitive if "/" in pattern]
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self:
+        """The boundaries a configuration draws."""
+        tools = setup.config.tools
+        scratch = Path(tempfile.gettempdir()).resolve()
+        database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
+        return cls(
+            setup.project,
+            write_roots=(*setup.write_roots, *([scratch] if tools.allow_tmp_write else ())),
+            protected=(
+                *(setup.home, setup.config_path, setup.tasks_dir, setup.memory_dir),
+                *(setup.sessions_dir, *database),
+            ),
+            sensitive=tools.sensitive_paths,
+        )
+
+    @property
+    def name_patterns(self) -> Sequence[str]:
+        """The sensitive patterns that are about a name, whatever the folder."""
+        return self._names
+
+    def resolve(self, given: str, *, base: Path | None = None) -> Place:
+        """Follow a path to where it leads.
+
+        Args:
+            given: relative to `base`, absolute, or beginning with `~`.
+            base: a resolved folder; the project by default.
+
+        Raises:
+            ToolError: `validation_error`; no path can look like this.
+        """
+        named = self._named(given, base or self.project)
+        try:
+            path = Path(os.path.realpath(named))
+        except (OSError, ValueError) as error:
+            raise _no_path(given, str(error)) from error
+        return Place(
+            path=path,
+            shown=self.shown(path),
+            writable=any(path.is_relative_to(root) for root in self._write_roots),
+            sensitive=self.is_sensitive(named) or self.is_sensitive(path),
+        )
+
+    def shown(self, path: Path) -> str:
+        """The path as people read it: relative inside the project."""
+        inside = path.is_relative_to(self.project)
+        return str(path.relative_to(self.project)) if inside else str(path)
+
+    def is_sensitive(self, path: Path) -> bool:
+        """Does its name, or where it is, say that it holds secrets? `path` is absolute."""
+        inside = path.is_relative_to(self.project)
+        parts = path.relative_to(self.project).parts if inside else path.parts
+        folded = [part.casefold() for part in parts]
+        if any(fnmatchcase(part, name) for part in folded for name in self._names):
+            return True
+        return any(_matches(path, pattern) for pattern in self._paths)
+
+    def refuse_protected(self, place: Place) -> None:
+        """Keep the program's own files from being written, under whatever name.
+
+        Raises:
+            PermissionDeniedError: it is one of them; nobody's permission changes that.
+        """
+        if self.is_protected(place.path) or self._is_linked_from_protected(place.path):
+            raise PermissionDeniedError(
+                ErrorCode.PERMISSION_DENIED,
+                f"{place.path} belongs to the program itself; tools do not write there",
+                details={"reason": "program_home"},
+            )
+
+    def is_protected(self, path: Path) -> bool:
+        """Is it one of the program's own places, or below one, however it is spelt?"""
+        folded = _folded(path)
+        if any(folded.is_relative_to(_folded(root)) for root in self.protected):
+            return True
+        # Another spelling that this file system takes, or another mount of the same folder.
+        chain = {_identity(part) for part in (path, *path.parents)}
+        return any(identity and identity in chain for identity in map(_identity, self.protected))
+
+    def _is_linked_from_protected(self, path: Path) -> bool:
+        """Is it a hard link to one of our files? Only files with several names are looked for."""
+        try:
+            status = path.lstat()
+        except OSError:
+            return False
+        if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
+            return False
+        wanted = (status.st_dev, status.st_ino)
+        for count, file in enumerate(_files_below(self.protected)):
+            if _identity(file) == wanted or count > _MAX_LINKS_SEARCHED:
+                return True  # or not to be told, which is no better
+        return False
+
+    def _named(self, given: str, base: Path) -> Path:
+        """The absolute path as it was named, `..` and links still in it."""
+        if not given or "\0" in given:
+            raise _no_path(given, "it is empty or has a NUL in it")
+        try:
+            os.fsencode(given)
+            return base / Path(given).expanduser()
+        except (UnicodeError, RuntimeError) as error:
+            raise _no_path(given, str(error)) from error
+
+
+def _files_below(roots: Iterable[Path]) -> Iterator[Path]:
+    for root in roots:
+        for folder, _, names in os.walk(root):
+            yield from (Path(folder, name) for name in names)
+
+
+def _no_path(given: str, reason: str) -> ToolError:
+    return ToolError(ErrorCode.VALIDATION_ERROR, f"{given[:200]!r} is no usable path: {reason}")
+
+
+def _resolved_pattern(pattern: str) -> str:
+    expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays as it is
+    if not _GLOB.isdisjoint(expanded):
+        return expanded.casefold()
+    return str(Path(os.path.realpath(expanded))).casefold()
+
+
+def _matches(path: Path, pattern: str) -> bool:
+    folded = str(path).casefold()
+    return fnmatchcase(folded, pattern) or Path(folded).is_relative_to(pattern)
+
+
+def _folded(path: Path) -> Path:
+    """The same for all spellings that some file system takes for one name."""
+    return Path(unicodedata.normalize("NFC", str(path).casefold()))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

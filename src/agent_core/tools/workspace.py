@@ -1,0 +1,110 @@
+"""What the code tools share: where they are, what they may do, and how much."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, Self
+
+from agent_core.config.models import ToolsConfig
+from agent_core.config.paths import Setup
+from agent_core.errors import ErrorCode
+from agent_core.tools.base import ToolContext
+from agent_core.tools.paths import Boundaries, Place
+from agent_core.types import Access, Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What reading a file means to the conversation, beyond the text in the result.
+
+    Attributes:
+        already_loaded: the conversation has this very version of the file.
+        adds: what to put into the conversation.
+    """
+
+    already_loaded: bool = False
+    adds: Sequence[Draft] = ()
+
+
+class ReadingRegister(Protocol):
+    """Recognises files that are more than files, such as instructions."""
+
+    async def note(self, path: Path, context: ToolContext, /) -> Reading:
+        """Called with the resolved path of a text file that was just read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """The collaborators of the code tools, the same for every call.
+
+    Attributes:
+        boundaries: where things are, and where writing needs a question or is out of the question.
+        limits: sizes and times.
+        env: all that commands see of the environment.
+        asks_to_read: reading asks too (`permissions.readonly_default = "ask"`).
+        plans_dir: in this folder file names are restricted, and nothing is overwritten.
+        register: recognises instruction files.
+    """
+
+    boundaries: Boundaries
+    limits: ToolsConfig = field(default_factory=ToolsConfig)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    asks_to_read: bool = False
+    plans_dir: Path | None = None
+    register: ReadingRegister | None = None
+
+    @classmethod
+    def of(
+        cls,
+        setup: Setup,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        register: ReadingRegister | None = None,
+    ) -> Self:
+        """The workspace a configuration describes."""
+        tools = setup.config.tools
+        return cls(
+            boundaries=Boundaries.of(setup),
+            limits=tools,
+            env={name: environ[name] for name in tools.env_allowlist if name in environ},
+            asks_to_read=setup.config.permissions.readonly_default == "ask",
+            plans_dir=setup.plans_dir,
+            register=register,
+        )
+
+    @property
+    def project(self) -> Path:
+        """The project, resolved."""
+        return self.boundaries.project
+
+    def look(self, place: Place, *, summary: str) -> Access:
+        """What reading a place takes: a question only if it may hold a secret."""
+        return Access(
+            asks=place.sensitive or self.asks_to_read,
+            scope=str(place.path),
+            summary=summary,
+            target=str(place.path),
+            reason="sensitive" if place.sensitive else None,
+        )
+
+    def change(self, place: Place, *, summary: str, diff: str | None) -> Access:
+        """What writing a file takes: always a question; a refusal of its own outside the roots.
+
+        Agreeing for the session covers the file's folder, but of sensitive files only this one.
+        """
+        reason = "sensitive" if place.sensitive else None
+        return Access(
+            asks=True,
+            scope=str(place.path if place.sensitive else place.path.parent),
+            summary=summary,
+            target=str(place.path),
+            reason=reason if place.writable else "outside_roots",
+            diff=diff,
+            refusal=(
+                ErrorCode.PERMISSION_DENIED
+                if place.writable
+                else ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
+            ),
+        )

@@ -1,0 +1,119 @@
+"""Where a path leads is what counts, not how it is spelt."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.tools.paths import Boundaries
+
+
+def refused(boundaries: Boundaries, given: str) -> bool:
+    try:
+        boundaries.refuse_protected(boundaries.resolve(given))
+    except PermissionDeniedError:
+        return True
+    return False
+
+
+def test_a_path_is_relative_to_the_project_and_may_not_exist_yet(
+    boundaries: Boundaries, project: Path
+) -> None:
+    place = boundaries.resolve("new/dir/a.txt")
+    assert place.path == project / "new" / "dir" / "a.txt"
+    assert place.shown == "new/dir/a.txt"
+    assert place.writable
+
+
+@pytest.mark.parametrize("given", ["../project-secret/a", "..", "/etc/passwd", "a/../../b", "~/x"])
+def test_what_is_outside_is_outside_however_it_is_written(
+    boundaries: Boundaries, project: Path, given: str
+) -> None:
+    project.with_name("project-secret").mkdir()
+    place = boundaries.resolve(given)
+    assert not place.writable
+    assert place.shown == str(place.path)
+
+
+def test_links_are_followed_before_anything_is_checked(
+    boundaries: Boundaries, project: Path, tmp_path: Path
+) -> None:
+    (project / "out").symlink_to(tmp_path)
+    (project / "in").symlink_to(project / "deep")
+    (project / "deep").mkdir()
+    assert not boundaries.resolve("out/a.txt").writable
+    assert boundaries.resolve("in/a.txt").path == project / "deep" / "a.txt"
+    assert not boundaries.resolve("deep/../out/x").writable
+    (project / "dangling").symlink_to(tmp_path / "nowhere" / "x")
+    assert boundaries.resolve("dangling").path == tmp_path / "nowhere" / "x"
+
+
+def test_a_write_root_is_writable_and_its_sibling_is_not(project: Path, tmp_path: Path) -> None:
+    boundaries = Boundaries(project, write_roots=[tmp_path / "extra"])
+    assert boundaries.resolve(f"{tmp_path}/extra/a").writable
+    assert not boundaries.resolve(f"{tmp_path}/extra-more/a").writable
+
+
+@pytest.mark.parametrize("given", ["", "a\0b", "a\ud800b", "~nobody-has-this-name/x"])
+def test_what_is_no_path_is_refused(boundaries: Boundaries, given: str) -> None:
+    with pytest.raises(ToolError) as refusal:
+        boundaries.resolve(given)
+    assert refusal.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "{home}",
+        "{home}/config.toml",
+        "{home}/tools/not-there-yet.json",
+        "{home}/../home/hooks.json",
+        "{HOME}/hooks.json",
+        "link/hooks.json",
+        "hard.toml",
+        ".soong-agent/tasks/s/1.jsonl",
+        ".Soong-Agent/TASKS/x",
+        ".soong-agent/plans/../tasks/x",
+    ],
+)
+def test_the_programs_own_files_are_refused_under_every_name(
+    boundaries: Boundaries, home: Path, project: Path, given: str
+) -> None:
+    (project / "link").symlink_to(home)
+    os.link(home / "config.toml", project / "hard.toml")
+    upper = home.with_name(home.name.upper())
+    assert refused(boundaries, given.format(home=home, HOME=upper))
+
+
+def test_files_that_only_look_alike_are_not_refused(boundaries: Boundaries, project: Path) -> None:
+    (project / "a").write_text("", encoding="utf-8")
+    os.link(project / "a", project / "b")
+    for given in ("a", "b", ".soong-agent/plans/p.md", "home/config.toml", "../home-2/x"):
+        assert not refused(boundaries, given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(".env", ".ENV", ".env.local", "deep/server.pem", "id.KEY", "~/.ssh/config", "~/.aws"),
+        *("innocent.txt", ".env/inside", "~/.ssh/../.ssh/id_rsa"),
+    ],
+)
+def test_sensitive_files_are_known_by_name_and_by_where_a_link_leads(
+    boundaries: Boundaries, project: Path, given: str
+) -> None:
+    (project / "innocent.txt").symlink_to(project / "server.pem")
+    assert boundaries.resolve(given).sensitive
+
+
+@pytest.mark.parametrize("given", ["env", "a.env", "pem", "keys/a.txt", "~/.sshx", ".envrc"])
+def test_other_files_are_not_sensitive(boundaries: Boundaries, given: str) -> None:
+    assert not boundaries.resolve(given).sensitive
+
+
+def test_patterns_with_folders_and_wildcards_match_whole_paths(project: Path) -> None:
+    boundaries = Boundaries(project, sensitive=[f"{project}/conf*/secret", "/opt/keys"])
+    assert boundaries.resolve("config/secret").sensitive
+    assert boundaries.resolve("/opt/keys/a/b").sensitive
+    assert not boundaries.resolve("/opt/keys2").sensitive

@@ -70,8 +70,9 @@ class Redactor:
             text = orjson.dumps(value).decode()
         except (TypeError, ValueError):
             return False
-        # Counts of tokens stand in many payloads, and `tokens` never names a secret.
-        return not has_lead(text.replace("tokens", "")) and self._values.replaced(text) is text
+        # Counts of tokens stand in many payloads, and none of these names a secret.
+        counted = text.replace("tokens", "").replace("token_count", "")
+        return not has_lead(counted) and self._values.replaced(text) is text
 
 
 def _walked(value: Any, clean: Callable[[str], str], *, named: bool, depth: int = 0) -> Any:

@@ -111,8 +111,12 @@ class ModelServer:
 
     def __init__(self, replies: Sequence[Reply | Answer] | Answer = ()) -> None:
         self.requests: list[Received] = []
+        self.requested = asyncio.Event()
+        """Set by the first request."""
+        self.disconnected = asyncio.Event()
+        """Set when a client hangs up before its answer is complete."""
         self.disconnects = 0
-        """Connections that a client closed before its answer was complete."""
+        """How often that happened."""
         self.connections = 0
         """Connections accepted so far."""
         self._answer = replies if callable(replies) else None
@@ -189,6 +193,7 @@ class ModelServer:
             while True:
                 received = await _receive(reader, unread)
                 self.requests.append(received)
+                self.requested.set()
                 async with _watched(reader) as watch:
                     stays_open = await self._reply(received, writer)
                 if not stays_open:
@@ -199,6 +204,7 @@ class ModelServer:
             pass  # the client has closed a connection it no longer needs
         except ConnectionError:
             self.disconnects += 1
+            self.disconnected.set()
         except asyncio.CancelledError:
             pass  # the server stops; nobody else cancels this task
         finally:

@@ -16,8 +16,9 @@ _BROKEN_STOPS = frozenset({"abort", "error", "insufficient_system_resource", "un
 class ChunkParser(ABC):
     """Reads the chunks of one attempt.
 
-    `chunks` counts what was read. `done` means that nothing that follows matters. `raw_stop` is
-    the service's own stop reason; without one the reply never counts as finished.
+    `chunks` counts what was read, signs of life apart. `done` means that nothing that follows
+    matters. `raw_stop` is the service's own stop reason; without one the reply never counts as
+    finished.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
@@ -49,7 +50,8 @@ class ChunkParser(ABC):
         Raises:
             CallError: it says that the call failed.
         """
-        self.chunks += 1
+        if chunk.get("type") != "ping":
+            self.chunks += 1
         if chunk.get("error") or chunk.get("object") == "error":
             raise self.called.refused(status_in(chunk), explanation_in(chunk))
         self.read(chunk)

@@ -347,7 +347,10 @@ def _as_call_errors(called: Called, url: str) -> Generator[None]:
 def _reason(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
-    return error.os_error.strerror or str(error.os_error)
+    fault = error.os_error
+    if fault.errno is not None and fault.errno > 0:
+        return os.strerror(fault.errno)
+    return fault.strerror or str(fault)
 
 
 def _base_url(config: ModelConfig, dialect: Dialect) -> str:

@@ -1,5 +1,6 @@
 """Who is alive, told by locks that die with their holder."""
 
+import errno
 import os
 import signal
 import stat
@@ -135,3 +136,16 @@ for _ in range(150):
         _, complaint = worker.communicate()
         assert worker.returncode == os.EX_OK, complaint.decode()
     assert locks(tmp_path) == []
+
+
+def test_where_files_cannot_be_locked_leases_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with Owner.open(tmp_path) as one, Owner.open(tmp_path) as two:
+        assert not one.is_dead(two.owner_id, LONG_TO_GO)
+        assert two.is_dead(one.owner_id, LONG_AGO)
+        assert not one.is_dead(one.owner_id, LONG_AGO)

@@ -1,0 +1,181 @@
+"""`code.search`: what ripgrep finds, bounded, without secrets."""
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.config.models import ToolsConfig
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools import ToolContext
+from agent_core.tools.code.search import ripgrep
+from agent_core.tools.workspace import Workspace
+from tool_facts import Code
+
+
+def put(root: Path, **files: str) -> None:
+    for name, text in files.items():
+        write(root / name, text)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def places(found: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(match["path"], match["line"]) for match in found["matches"]]
+
+
+async def test_g6_the_project_is_searched_by_default(code: Code, project: Path) -> None:
+    write(project / "src/a.py", "one\nneedle here\n")
+    write(project / "b.txt", "no\n")
+    found = await code("search", query="needle", path=None)
+    assert found == {
+        "matches": [{"path": "src/a.py", "line": 2, "text": "needle here"}],
+        "truncated": False,
+    }
+
+
+async def test_the_query_is_plain_text_unless_it_is_a_regex(code: Code, project: Path) -> None:
+    write(project / "a.txt", "f(x)\nfx\n--help\n")
+    assert places(await code("search", query="f(x)")) == [("a.txt", 1)]
+    assert places(await code("search", query="^f.?x", regex=True)) == [("a.txt", 1), ("a.txt", 2)]
+    assert places(await code("search", query="--help")) == [("a.txt", 3)]
+
+
+async def test_ignored_files_stay_out_even_if_a_glob_names_them(code: Code, project: Path) -> None:
+    write(project / ".gitignore", "*.log\nbuild/\n")
+    for name in ("a.log", "build/b.txt", "c.txt", ".git/d.txt", ".github/e.txt"):
+        write(project / name, "needle\n")
+    assert places(await code("search", query="needle")) == [(".github/e.txt", 1), ("c.txt", 1)]
+    assert places(await code("search", query="needle", glob="*.log")) == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("*.py", ["src/a.py", "src/deep/b.py"]),
+        ("src/*.py", ["src/a.py"]),
+        ("src/**/*.{py,ts}", ["src/a.py", "src/deep/b.py", "src/deep/c.ts"]),
+        ("*.{ts,md}", ["d.md", "src/deep/c.ts"]),
+        ("src/deep/", ["src/deep/b.py", "src/deep/c.ts"]),
+        ("!*.py", ["d.md", "src/deep/c.ts"]),
+    ],
+)
+async def test_a_glob_narrows_the_search(
+    code: Code, project: Path, glob: str, expected: list[str]
+) -> None:
+    for name in ("src/a.py", "src/deep/b.py", "src/deep/c.ts", "d.md"):
+        write(project / name, "needle\n")
+    found = await code("search", query="needle", glob=glob)
+    assert [match["path"] for match in found["matches"]] == expected
+
+
+async def test_lines_around_a_match_are_shown(code: Code, project: Path) -> None:
+    write(project / "a.txt", "".join(f"{n}{'!' * (n in {3, 5})}\n" for n in range(1, 9)))
+    found = await code("search", query="!", context=2)
+    assert found["matches"] == [
+        {"path": "a.txt", "line": 3, "text": "3!", "before": ["1", "2"], "after": ["4", "5!"]},
+        {"path": "a.txt", "line": 5, "text": "5!", "before": ["3!", "4"], "after": ["6", "7"]},
+    ]
+
+
+async def test_a_limit_ends_the_search_early(code: Code, project: Path) -> None:
+    for name in "ab":
+        write(project / f"{name}.txt", "needle\n" * 200_000)
+    started = time.monotonic()
+    found = await code("search", query="needle", limit=3)
+    assert places(found) == [("a.txt", 1), ("a.txt", 2), ("a.txt", 3)]
+    assert found["truncated"] is True
+    assert time.monotonic() - started < 5
+    exact = await code("search", query="needle", path="a.txt", limit=10_000)
+    assert len(exact["matches"]) == 10_000
+
+
+async def test_secrets_are_skipped_unless_they_were_asked_for(code: Code, project: Path) -> None:
+    for name in (".env", "deep/server.pem", "ID.KEY", "plain.txt"):
+        write(project / name, "needle\n")
+    (project / "sub").mkdir()
+    assert places(await code("search", query="needle")) == [("plain.txt", 1)]
+    action = await code.prepare("search", query="needle", path=".env")
+    assert action.access.asks
+    assert action.access.reason == "sensitive"
+    assert places(await code("search", query="needle", path=".env")) == [(".env", 1)]
+
+
+async def test_links_are_not_followed_out(code: Code, project: Path, home: Path) -> None:
+    (project / "out").symlink_to(home)
+    (project / "loop").symlink_to(project)
+    assert places(await code("search", query="secret")) == []
+
+
+async def test_long_and_binary_and_oddly_named_files_do_no_harm(code: Code, project: Path) -> None:
+    write(project / "wide.txt", "x" * 5_000_000 + "needle\n")
+    (project / "bin").write_bytes(b"needle\n\0\1\2needle")
+    (project / "latin.txt").write_bytes(b"caf\xe9 needle\n")
+    write(project / "new\nline.txt", "needle\n")
+    (project / os.fsdecode(b"b\xe9.txt")).write_text("needle\n", encoding="utf-8")
+    found = await code("search", query="needle")
+    texts = {match["path"]: match["text"] for match in found["matches"]}
+    assert len(texts["wide.txt"]) < 700
+    assert texts["latin.txt"] == "caf\ufffd needle"
+    assert "bin" not in texts or texts["bin"] == "needle"
+
+
+async def test_the_users_ripgrep_settings_are_not_read(
+    code: Code, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project / "rc", "--ignore-case\n")
+    write(project / "a.txt", "NEEDLE\n")
+    monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(project / "rc"))
+    assert places(await code("search", query="needle")) == []
+
+
+def test_ripgrep_is_the_one_that_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ripgrep.cache_clear()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ripgrep().is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"query": "(", "regex": True}, ErrorCode.VALIDATION_ERROR),
+        ({"query": "a\nb"}, ErrorCode.VALIDATION_ERROR),
+        ({"query": "a\0b"}, ErrorCode.VALIDATION_ERROR),
+        ({"query": ""}, ErrorCode.VALIDATION_ERROR),
+        ({"query": "a", "glob": "a\0"}, ErrorCode.VALIDATION_ERROR),
+        ({"query": "a", "path": "nothing"}, ErrorCode.FILE_NOT_FOUND),
+        ({"query": "a", "path": "pipe"}, ErrorCode.PATH_CONFLICT),
+        ({"query": "a", "path": "/proc"}, ErrorCode.PATH_CONFLICT),
+    ],
+)
+async def test_a_search_that_cannot_be_is_said_clearly(
+    code: Code, project: Path, arguments: dict[str, Any], expected: ErrorCode
+) -> None:
+    os.mkfifo(project / "pipe")
+    with pytest.raises(ToolError) as refusal:
+        await code("search", **arguments)
+    assert refusal.value.code is expected
+
+
+async def test_a_search_takes_only_so_long(
+    workspace: Workspace, context: ToolContext, project: Path
+) -> None:
+    hasty = Code(replace(workspace, limits=ToolsConfig(default_timeout_ms=1)), context)
+    for number in range(300):
+        write(project / f"{number}.txt", "text\n" * 1000)
+    with pytest.raises(ToolError) as refusal:
+        await hasty("search", query="needle")
+    assert refusal.value.code is ErrorCode.TIMEOUT
+
+
+async def test_many_searches_run_side_by_side(code: Code, project: Path) -> None:
+    write(project / "a.txt", "needle\n")
+    found = await asyncio.gather(*(code("search", query="needle") for _ in range(10)))
+    assert {len(each["matches"]) for each in found} == {1}

@@ -1,0 +1,162 @@
+"""`code.write_file`: whole files, where they may be."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.tools import ToolContext
+from agent_core.tools.workspace import Workspace
+from tool_facts import Code
+
+
+async def refusal_of(code: Code, **arguments: object) -> ToolError:
+    with pytest.raises(ToolError) as refusal:
+        await code("write_file", **arguments)
+    return refusal.value
+
+
+async def test_g7_an_existing_file_is_not_replaced_unasked(code: Code, project: Path) -> None:
+    (project / "a.txt").write_text("old", encoding="utf-8")
+    refusal = await refusal_of(code, path="a.txt", content="new", overwrite=False)
+    assert refusal.code is ErrorCode.PATH_CONFLICT
+    assert (project / "a.txt").read_text(encoding="utf-8") == "old"
+    answer = await code("write_file", path="a.txt", content="new", overwrite=True)
+    assert answer == {
+        "path": "a.txt",
+        "bytes_written": 3,
+        "created": False,
+        "overwritten": True,
+    }
+
+
+async def test_g8_missing_folders_are_made(code: Code, project: Path) -> None:
+    answer = await code("write_file", path="new/dir/a.txt", content="é\n", create_dirs=True)
+    assert answer["bytes_written"] == 3
+    assert answer["created"] is True
+    assert (project / "new/dir/a.txt").read_bytes() == "é\n".encode()
+    refusal = await refusal_of(code, path="other/a.txt", content="", create_dirs=False)
+    assert refusal.code is ErrorCode.FILE_NOT_FOUND
+    assert not (project / "other").exists()
+
+
+async def test_h3_writing_asks_with_a_diff_and_covers_the_folder(code: Code, project: Path) -> None:
+    (project / "a.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    action = await code.prepare(
+        "write_file", path="a.txt", content="one\n2\nthree\n", overwrite=True
+    )
+    access = action.access
+    assert access.asks
+    assert access.scope == str(project)
+    assert access.target == str(project / "a.txt")
+    assert access.refusal is ErrorCode.PERMISSION_DENIED
+    assert access.diff == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
+    assert (project / "a.txt").read_text(encoding="utf-8").startswith("one\ntwo")
+
+
+async def test_h6_outside_the_roots_the_refusal_has_its_own_code(
+    code: Code, project: Path, tmp_path: Path
+) -> None:
+    (project / "out").symlink_to(tmp_path)
+    for path in (str(tmp_path / "x.txt"), "../x.txt", "out/x.txt"):
+        access = (await code.prepare("write_file", path=path, content="")).access
+        assert access.reason == "outside_roots"
+        assert access.refusal is ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
+        assert access.target == str(tmp_path / "x.txt")
+
+
+async def test_the_programs_own_files_are_never_written(
+    code: Code, project: Path, home: Path
+) -> None:
+    (project / "link").symlink_to(home)
+    for path in (str(home / "hooks.json"), "link/tools/x.json", ".soong-agent/tasks/s/a.jsonl"):
+        refusal = await refusal_of(code, path=path, content="{}")
+        assert isinstance(refusal, PermissionDeniedError)
+        assert refusal.details["reason"] == "program_home"
+    assert not (home / "hooks.json").exists()
+
+
+async def test_a_sensitive_file_is_covered_alone(code: Code, project: Path) -> None:
+    access = (await code.prepare("write_file", path=".env", content="A=1")).access
+    assert access.reason == "sensitive"
+    assert access.scope == str(project / ".env")
+
+
+async def test_a_file_changed_after_the_question_is_left_alone(code: Code, project: Path) -> None:
+    path = project / "a.txt"
+    path.write_text("old", encoding="utf-8")
+    replacing = await code.prepare("write_file", path="a.txt", content="new", overwrite=True)
+    creating = await code.prepare("write_file", path="b.txt", content="new")
+    path.write_text("mine", encoding="utf-8")
+    (project / "b.txt").write_text("mine", encoding="utf-8")
+    for action in (replacing, creating):
+        with pytest.raises(ToolError, match="changed on disk"):
+            await action.run()
+    assert path.read_text(encoding="utf-8") == "mine"
+
+
+async def test_a_folder_swapped_after_the_question_is_not_followed(
+    code: Code, project: Path, home: Path
+) -> None:
+    (project / "folder").mkdir()
+    action = await code.prepare("write_file", path="folder/hooks.json", content="{}")
+    (project / "folder").rmdir()
+    (project / "folder").symlink_to(home)
+    with pytest.raises(ToolError) as refusal:
+        await action.run()
+    assert refusal.value.code is ErrorCode.PATH_CONFLICT
+    assert not (home / "hooks.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (".", ErrorCode.PATH_CONFLICT),
+        ("a.txt/b", ErrorCode.PATH_CONFLICT),
+        ("x" * 300, ErrorCode.VALIDATION_ERROR),
+        ("/dev/null", ErrorCode.PATH_CONFLICT),
+    ],
+)
+async def test_what_cannot_be_written_is_said_clearly(
+    code: Code, project: Path, path: str, expected: ErrorCode
+) -> None:
+    (project / "a.txt").write_text("", encoding="utf-8")
+    assert (await refusal_of(code, path=path, content="", overwrite=True)).code is expected
+
+
+async def test_text_that_no_file_can_hold_is_refused(code: Code, project: Path) -> None:
+    refusal = await refusal_of(code, path="a.txt", content="a\ud800")
+    assert refusal.code is ErrorCode.VALIDATION_ERROR
+    assert refusal.details["path"] == "$.content"
+
+
+async def test_l2_a_plan_has_a_plain_name_and_is_never_replaced(
+    workspace: Workspace, context: ToolContext, project: Path
+) -> None:
+    plans = project / ".soong-agent" / "plans"
+    code = Code(replace(workspace, plans_dir=plans), context)
+    await code("write_file", path=".soong-agent/plans/fix-login_2.md", content="# Plan")
+    again = await refusal_of(
+        code, path=".soong-agent/plans/fix-login_2.md", content="x", overwrite=True
+    )
+    assert again.code is ErrorCode.PATH_CONFLICT
+    for name in ("Plan.md", "a.txt", "sub/a.md", "a" * 81 + ".md", "ü.md"):
+        odd = await refusal_of(code, path=f".soong-agent/plans/{name}", content="x")
+        assert odd.code is ErrorCode.VALIDATION_ERROR
+    edited = await code(
+        "edit_file",
+        path=".soong-agent/plans/fix-login_2.md",
+        edits=[{"old": "Plan", "new": "Done"}],
+    )
+    assert edited["edits_applied"] == 1
+
+
+async def test_a_large_replacement_is_shown_as_such_and_quickly(code: Code, project: Path) -> None:
+    (project / "a.txt").write_text("same\n" * 50_000, encoding="utf-8")
+    action = await code.prepare(
+        "write_file", path="a.txt", content="other\n" * 50_000, overwrite=True
+    )
+    assert action.access.diff is not None
+    assert len(action.access.diff) < 50_000
+    assert "characters)" in action.access.diff

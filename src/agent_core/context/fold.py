@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from pydantic_core import PydanticSerializationError
-
 from agent_core.context.shorten import shortened
+from agent_core.context.texts import json_bytes
 from agent_core.context.tokens import estimate_blocks
 from agent_core.context.wrappers import synthetic_message
 from agent_core.errors import ErrorCode
@@ -179,7 +178,9 @@ class Fold:
             self._group += 1
             self._group_has_reply = False
         self._group_has_reply = self._group_has_reply or kind is EntryKind.ASSISTANT
-        tokens, digest = estimate_blocks(message.content), _digest(message)
+        is_plain = kind in {EntryKind.USER, EntryKind.ASSISTANT}  # the content is the node's own
+        known = nodes[0].token_count if is_plain else 0
+        tokens, digest = known or estimate_blocks(message.content), _digest(message)
         self.entries.append(Entry(kind, message, tuple(nodes), self._group, tokens, digest))
         self.messages.append(message)
         self.tokens += tokens
@@ -192,11 +193,8 @@ def _says_something(node: Node) -> bool:
 
 
 def _digest(message: ModelMessage) -> bytes:
-    try:
-        said = message.model_dump_json(exclude={"metadata"})
-    except (PydanticSerializationError, ValueError):
-        said = repr(message.content)
-    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).digest()
+    said = json_bytes([message.role, message.content])
+    return hashlib.sha256(said).digest()
 
 
 def _cancelled(call: ToolCallBlock) -> ToolResultBlock:

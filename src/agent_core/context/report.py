@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
 from agent_core.context.blocks import CutBlock
 from agent_core.context.budget import Budget
+from agent_core.context.texts import json_bytes
 from agent_core.types import SystemBlock, ToolDefinition
 
 MOST_IDS = 200
@@ -145,12 +144,7 @@ def hash_tools(tools: Iterable[ToolDefinition]) -> str:
     """A hash of what the model sees of these tools."""
     rolling = hashlib.sha256()
     for tool in tools:
-        seen = [tool.name, tool.description, tool.input_schema]
-        try:
-            said = to_json(seen)
-        except (PydanticSerializationError, ValueError):
-            said = repr(seen).encode("utf-8", "surrogatepass")
-        rolling.update(said)
+        rolling.update(json_bytes([tool.name, tool.description, tool.input_schema]))
     return rolling.hexdigest()[:16]
 
 

@@ -1,8 +1,11 @@
-"""Reading the Markdown files people keep for an agent: bounded, and never a pipe or a device."""
+"""Texts from outside, made safe to read, to list and to count."""
 
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
 
 MAX_TEXT_BYTES = 262_144
 """What is kept of an instruction file or a skill at most."""
@@ -26,3 +29,15 @@ def read_text_file(path: Path, limit: int) -> bytes:
 def one_line(text: str) -> str:
     """Without line breaks and control characters: an entry of a list stays an entry."""
     return "".join(c for c in " ".join(text.split()) if c.isprintable())
+
+
+def json_bytes(value: Any) -> bytes:
+    """`value` as JSON, or as near to it as something that has no form in JSON comes."""
+    try:
+        return to_json(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        pass
+    try:
+        return repr(value).encode("utf-8", "replace")
+    except (ValueError, RecursionError):
+        return f"({type(value).__name__})".encode()

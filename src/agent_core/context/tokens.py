@@ -7,8 +7,7 @@ UTF-8 bytes, four to a token, and `TokenScale` learns per model how far off that
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
-
+from agent_core.context.texts import json_bytes
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -41,11 +40,7 @@ def estimate_text(text: str) -> int:
 
 def estimate_json(value: Any) -> int:
     """Tokens of a value written as JSON."""
-    try:
-        size = len(to_json(value))
-    except (PydanticSerializationError, ValueError, RecursionError):
-        size = len(repr(value))
-    return -(-size // BYTES_PER_TOKEN)
+    return -(-len(json_bytes(value)) // BYTES_PER_TOKEN)
 
 
 def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:

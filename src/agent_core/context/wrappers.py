@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, cast
 
-from pydantic_core import to_json
-
+from agent_core.context.texts import json_bytes
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -85,7 +84,7 @@ def plain_text(blocks: Iterable[ContentBlock]) -> str:
             case TextBlock(text=text):
                 parts.append(text)
             case JsonBlock(data=data):
-                parts.append(to_json(data, fallback=str).decode())
+                parts.append(json_bytes(data).decode("utf-8", "replace"))
             case ArtifactRefBlock():
                 parts.append(f"[artifact {block.artifact_id}: {block.summary or 'no summary'}]")
             case _:

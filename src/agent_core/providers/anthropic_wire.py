@@ -72,12 +72,12 @@ class AnthropicRequests:
             fields["tool_choice"] = _tool_choice(request, called)
         if request.stop:
             fields["stop_sequences"] = request.stop
-        tools = [self._tools.get(tool, _tool) for tool in request.tools]
+        tools = self._tools.get_all(request.tools, _tool)
         if tools:
             tools[-1] = _CACHE_MARK + tools[-1][1:]
-        keep, write = self._messages.get, self._write
-        written = [found for item in request.messages if (found := keep(item, write))]
-        arrays = {"tools": tools, "system": _system(request.system), "messages": _marked(written)}
+        history = self._messages.get_all(request.messages, self._write)
+        messages = _marked([written for written in history if written])
+        arrays = {"tools": tools, "system": _system(request.system), "messages": messages}
         return body_of(fields, arrays)
 
     def _write(self, message: ModelMessage) -> _Written | None:

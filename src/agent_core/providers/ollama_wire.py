@@ -47,7 +47,7 @@ class OllamaRequests:
                 "tool_choice", f"tool_choice {request.tool_choice!r} is not known to Ollama"
             )
         offered = [] if request.tool_choice == "none" else request.tools
-        tools = [self._tools.get(tool, function_tool) for tool in offered]
+        tools = self._tools.get_all(offered, function_tool)
         messages = [system_message(request.system), *self._history(request.messages)]
         fields = {"model": request.model, "stream": True, **head}
         return body_of(fields, {"tools": tools, "messages": messages})

@@ -30,6 +30,18 @@ class Kept(Generic[K, V]):
         self._made[key] = (KeyedRef(obj, self._forget, key), value)
         return value
 
+    def get_all(self, objs: Iterable[K], make: Callable[[K], V]) -> list[V]:
+        """`get` for each, in a loop of its own: histories are long, and nearly all is known."""
+        made = self._made
+        values: list[V] = []
+        for obj in objs:
+            found = made.get(id(obj))
+            if found is not None and found[0]() is obj:
+                values.append(found[1])
+            else:
+                values.append(self.get(obj, make))
+        return values
+
     def __len__(self) -> int:
         return len(self._made)
 
@@ -42,13 +54,16 @@ class Kept(Generic[K, V]):
 def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
     """A request body: the small fields in sorted order, then arrays of what is serialised already.
 
-    Empty arrays are left out. The array that grows stands last, so that the body of the next turn
-    begins with this one up to its closing brackets.
+    `head` is not empty; empty arrays are left out. The array that grows stands last, so that the body of the next turn
+    begins with this one up to its closing brackets. Fields and items alike have commas between
+    them, so one join makes the body and a long history is copied once.
     """
-    out = [jsontext.dump(head)[:-1]]
-    for name, parts in arrays.items():
-        joined = b",".join(filter(None, parts))
-        if joined:
-            out.append(b',"%b":[%b]' % (name.encode(), joined))
-    out.append(b"}")
-    return b"".join(out)
+    pieces = [jsontext.dump(head)[:-1]]
+    for name, items in arrays.items():
+        written = list(filter(None, items))
+        if written:
+            written[0] = b'"%b":[%b' % (name.encode(), written[0])
+            written[-1] += b"]"
+            pieces += written
+    pieces[-1] += b"}"
+    return b",".join(pieces)

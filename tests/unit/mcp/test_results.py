@@ -1,0 +1,108 @@
+"""From a server's answer to content blocks."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from agent_core.errors import ErrorCode
+from agent_core.mcp.results import tool_result
+from agent_core.types import ArtifactRefBlock, ImageBlock, JsonBlock, TextBlock
+from tool_facts import Kept
+
+BYTES = base64.b64encode(b"\x00\x01\x02").decode()
+
+
+async def test_every_kind_of_content_has_a_place() -> None:
+    kept = Kept()
+    answer = CallToolResult(
+        content=[
+            TextContent(text="words"),
+            ImageContent(data=BYTES, mime_type="image/png"),
+            AudioContent(data=BYTES, mime_type="audio/wav"),
+            ResourceLink(uri="file:///plan", name="plan", mime_type="text/plain"),
+            EmbeddedResource(resource=TextResourceContents(uri="memo://1", text="a memo")),
+            EmbeddedResource(
+                resource=BlobResourceContents(uri="memo://2", blob=BYTES, mime_type="x/y")
+            ),
+            EmbeddedResource(
+                resource=BlobResourceContents(uri="memo://3", blob=BYTES, mime_type="image/gif")
+            ),
+        ]
+    )
+    result = await tool_result(answer, kept)
+    assert result.content == [
+        TextBlock(text="words"),
+        ImageBlock(mime_type="image/png", data=BYTES),
+        ArtifactRefBlock(artifact_id="art_0", mime_type="audio/wav", summary="audio/wav, 3 bytes"),
+        JsonBlock(
+            data={"uri": "file:///plan", "name": "plan", "mime_type": "text/plain"},
+            summary="a link to file:///plan",
+        ),
+        TextBlock(text="[memo://1]\na memo"),
+        ArtifactRefBlock(
+            artifact_id="art_1", mime_type="x/y", summary="x/y, 3 bytes, from memo://2"
+        ),
+        ImageBlock(mime_type="image/gif", data=BYTES),
+    ]
+    assert kept.artifacts == {"art_0": b"\x00\x01\x02", "art_1": b"\x00\x01\x02"}
+    assert not result.is_error
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "expected"),
+    [
+        (json.dumps({"a": 1}, indent=2), {"a": 1}, [JsonBlock(data={"a": 1})]),
+        ("said", {"result": "said"}, [TextBlock(text="said")]),
+        ("5", {"result": 5}, [TextBlock(text="5")]),
+        ("5", {"result": 6}, [TextBlock(text="5"), JsonBlock(data={"result": 6})]),
+        ("one a", {"a": 1}, [TextBlock(text="one a"), JsonBlock(data={"a": 1})]),
+        ("[" * 100_000, {"a": 1}, [TextBlock(text="[" * 100_000), JsonBlock(data={"a": 1})]),
+    ],
+)
+async def test_what_is_said_twice_is_passed_on_once(
+    text: str, structured: dict[str, Any], expected: list[Any]
+) -> None:
+    answer = CallToolResult(content=[TextContent(text=text)], structured_content=structured)
+    assert (await tool_result(answer, Kept())).content == expected
+
+
+async def test_the_items_of_a_list_are_passed_on_once() -> None:
+    content = [TextContent(text="milk"), TextContent(text='{"a": 1}')]
+    answer = CallToolResult(content=[*content], structured_content={"result": ["milk", {"a": 1}]})
+    blocks = (await tool_result(answer, Kept())).content
+    assert blocks == [TextBlock(text="milk"), TextBlock(text='{"a": 1}')]
+
+
+async def test_a_failure_says_what_the_server_said() -> None:
+    answer = CallToolResult(content=[TextContent(text="no " * 1000)], is_error=True)
+    result = await tool_result(answer, Kept())
+    assert result.is_error
+    assert result.error is not None
+    assert result.error.code is ErrorCode.INTERNAL_ERROR
+    assert result.error.message.startswith("no no")
+    assert len(result.error.message) < 1100
+    assert result.content == [TextBlock(text="no " * 1000)]
+
+
+async def test_a_failure_without_words_is_one_all_the_same() -> None:
+    result = await tool_result(CallToolResult(content=[], is_error=True), Kept())
+    assert result.error is not None
+    assert "without saying why" in result.error.message
+
+
+async def test_bytes_that_are_not_base64_are_named_not_passed_on() -> None:
+    answer = CallToolResult(content=[ImageContent(data="%%%", mime_type="image/png")])
+    (block,) = (await tool_result(answer, Kept())).content
+    assert block == TextBlock(text="[the server sent image/png data that is not base64]")

@@ -1,9 +1,8 @@
 """What a caller holds of a run: watch it, wait for it, cancel it."""
 
 from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
-from agent_core.runtime.scheduler import Run
-from agent_core.runtime.services import Services
 from agent_core.types import (
     CancelResult,
     ErrorPayload,
@@ -14,11 +13,15 @@ from agent_core.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from agent_core.runtime.scheduler import Run
+    from agent_core.runtime.services import Services
+
 
 class RunHandle:
     """One run. It goes on whether or not anybody watches."""
 
-    def __init__(self, run: Run, services: Services) -> None:
+    def __init__(self, run: "Run", services: "Services") -> None:
         self._run = run
         self._services = services
 

@@ -5,15 +5,13 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.permissions.guard import PermissionCallback
 from agent_core.providers.base import ProviderFactory
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.runtime.factory import Parts
-from agent_core.runtime.services import Services, open_services
+from agent_core.runtime.parts import Parts
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import Handler
 from agent_core.tools.registry import ToolRegistry
@@ -32,6 +30,10 @@ from agent_core.types import (
     UserMessage,
     new_id,
 )
+
+if TYPE_CHECKING:
+    from agent_core.permissions import PermissionCallback
+    from agent_core.runtime.services import Services
 
 
 class AgentRuntime:
@@ -58,7 +60,7 @@ class AgentRuntime:
         config_path: str | Path | None = None,
         home_dir: str | Path | None = None,
         session_db_path: str | Path | None = None,
-        permission_callback: PermissionCallback | None = None,
+        permission_callback: "PermissionCallback | None" = None,
         provider_registry: ProviderRegistry | None = None,
         tool_registry: ToolRegistry | None = None,
         debug: bool = False,
@@ -242,8 +244,11 @@ class AgentRuntime:
             max_bytes=max_bytes,
         )
 
-    async def _services(self) -> Services:
+    async def _services(self) -> "Services":
         if self._opened is None:
+            # Half of what a program imports is only needed once something runs.
+            from agent_core.runtime.services import open_services  # noqa: PLC0415
+
             self._opened = await self._exit_stack.enter_async_context(open_services(self._parts))
         return self._opened
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
@@ -15,30 +14,15 @@ from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.context.tokens import TokenScale
 from agent_core.events import Journal
 from agent_core.loop import RunContext, RunLimits
-from agent_core.permissions.guard import PermissionCallback, PermissionGuard
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.models import Models
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
-from agent_core.tools.registry import Toolbox, ToolRegistry
+from agent_core.tools.registry import Toolbox
 from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the caller brings along; the rest is built from the configuration."""
-
-    project_dir: str | Path | None = None
-    config_path: str | Path | None = None
-    home_dir: str | Path | None = None
-    session_db_path: str | Path | None = None
-    permission_callback: PermissionCallback | None = None
-    providers: ProviderRegistry = field(default_factory=ProviderRegistry)
-    tools: ToolRegistry = field(default_factory=ToolRegistry)
-    debug: bool = False
 
 
 class NoCompaction:

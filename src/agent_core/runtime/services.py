@@ -19,8 +19,9 @@ from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import Tally, conclude, converse
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.factory import Parts, RunFactory
+from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.models import Models
+from agent_core.runtime.parts import Parts
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.replay import Replay
 from agent_core.runtime.scheduler import Run, Scheduler

@@ -112,7 +112,7 @@ class ModelCompleted(Frozen):
     type: Literal["model_completed"] = "model_completed"
     content: list[ContentBlock] = []
     tool_calls: list[ToolCall] = []
-    usage: Usage = Usage()
+    usage: Usage = Field(default_factory=Usage)
     stop_reason: StopReason = StopReason.END_TURN
     raw_stop_reason: str | None = None
     metadata: dict[str, Any] = {}

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pydantic import Field
+
 from agent_core.types.agents import AgentRole
 from agent_core.types.common import (
     AgentStatus,
@@ -67,7 +69,7 @@ class RunRecord(Frozen):
     end_node_id: SafeId | None = None
     end_reason: EndReason | None = None
     turn_count: int = 0
-    usage: Usage = Usage()
+    usage: Usage = Field(default_factory=Usage)
     error: ErrorPayload | None = None
     metadata: dict[str, Any] = {}
     created_at: UtcDatetime

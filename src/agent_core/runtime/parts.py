@@ -1,0 +1,25 @@
+"""What a caller brings to a runtime; all the rest is built from the configuration."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.providers.registry import ProviderRegistry
+from agent_core.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from agent_core.permissions import PermissionCallback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The arguments of `AgentRuntime`, as they were given."""
+
+    project_dir: str | Path | None = None
+    config_path: str | Path | None = None
+    home_dir: str | Path | None = None
+    session_db_path: str | Path | None = None
+    permission_callback: "PermissionCallback | None" = None
+    providers: ProviderRegistry = field(default_factory=ProviderRegistry)
+    tools: ToolRegistry = field(default_factory=ToolRegistry)
+    debug: bool = False

@@ -385,7 +385,7 @@ def test_a_program_that_is_interrupted_leaves_no_server(diary: Path) -> None:
 
 async def test_crashes_leave_no_descriptors_tasks_or_threads(diary: Path) -> None:
     def held() -> tuple[int, int, int]:
-        descriptors = len(os.listdir("/proc/self/fd"))
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
         return descriptors, len(asyncio.all_tasks()), threading.active_count()
 
     async with bench(diary, {"shop": plain(diary)}) as bench_:

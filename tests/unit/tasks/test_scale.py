@@ -1,0 +1,109 @@
+"""Ten thousand steps cost ten times what a thousand cost: measured as ratios of CPU time."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from time import process_time
+
+import pytest
+
+from agent_core.tasks.actor import TaskScope
+from agent_core.tasks.answers import StepQuery, page_of, task_summary
+from agent_core.tasks.apply import apply
+from agent_core.tasks.changes import Change
+from agent_core.tasks.commands import ClaimStep, Command, Report, ReportStep, Update
+from agent_core.tasks.dag import Dag
+from agent_core.tasks.decide import decide, decide_creation
+from agent_core.tasks.lines import Stamp, encode, read_log
+from agent_core.tasks.model import StepStatus, Task
+from agent_core.tasks.operations import AddStep, NewStep
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+STAMP = Stamp(session_id="sess_1", task_id="t1", agent_id="agent_o", run_id="run_o")
+SMALL, LARGE = 1000, 10_000
+LINEAR = LARGE / SMALL
+TOLERANCE = 2.5
+"""Caches and collectors make large things a little dearer; a square would be ten times dearer."""
+
+TASK = Task(
+    task_id="t1",
+    wal_path="t1.wal.jsonl",
+    created_by_agent_id="agent_o",
+    created_by_run_id="run_o",
+    created_at=NOW,
+    updated_at=NOW,
+)
+Shape = Callable[[int], tuple[str, ...]]
+SHAPES: dict[str, Shape] = {
+    "chain": lambda number: (f"s{number - 1}",) if number else (),
+    "star": lambda number: ("s0",) if number else (),
+}
+
+
+def steps(count: int, shape: Shape) -> list[NewStep]:
+    return [
+        NewStep(step_id=f"s{number}", depends_on_step_ids=shape(number)) for number in range(count)
+    ]
+
+
+def built(changes: list[Change]) -> Dag:
+    dag = apply(None, changes[0])
+    for change in changes[1:]:
+        apply(dag, change)
+    return dag
+
+
+def create_at_once(count: int, shape: Shape) -> None:
+    changes = decide_creation(TASK, steps(count, shape))
+    log = b"".join(
+        encode(change, STAMP, wal_seq=number, event_id="evt_1")
+        for number, change in enumerate(changes, 1)
+    )
+    assert read_log(log).lines == len(changes)
+
+
+def grow_step_by_step(count: int, shape: Shape) -> None:
+    dag = built(decide_creation(TASK, ()))
+    for new in steps(count, shape):
+        for change in decide(dag, Update([AddStep(op="add_step", step=new)]), NOW):
+            apply(dag, change)
+    assert dag.count() == count
+
+
+def work_off(count: int, shape: Shape) -> None:
+    """Every step is found by a query, claimed and completed, and everything is written down."""
+    dag = built(decide_creation(TASK, steps(count, shape)))
+    scope = TaskScope("t1")
+    lines: list[bytes] = []
+
+    def do(command: Command) -> None:
+        for change in decide(dag, command, NOW):
+            lines.append(encode(change, STAMP, wal_seq=len(lines) + 1, event_id="evt_1"))
+            apply(dag, change)
+
+    query = StepQuery(statuses=(StepStatus.READY,))
+    for number in range(count):
+        ((step, *_), _) = page_of(query.select(dag, scope), limit=5, offset=0)
+        run_id = f"run_{number}"
+        do(ClaimStep(step.step_id, "agent_w", run_id, NOW))
+        done = Report(step_id=step.step_id, status=StepStatus.COMPLETED)
+        do(ReportStep(done, run_id, NOW))
+        assert task_summary(dag)["diagnostics"]["stalled"] is False
+    assert dag.is_completable
+
+
+def cost(work: Callable[[int, Shape], None], count: int, shape: Shape) -> float:
+    start = process_time()
+    work(count, shape)
+    return process_time() - start
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("work", [create_at_once, grow_step_by_step, work_off])
+def test_ten_times_the_steps_cost_about_ten_times_as_much(
+    work: Callable[[int, Shape], None], shape: str
+) -> None:
+    work(10, SHAPES[shape])
+    small = min(cost(work, SMALL, SHAPES[shape]) for _ in range(3))
+    ratio = cost(work, LARGE, SHAPES[shape]) / small
+    assert ratio < LINEAR * TOLERANCE, f"{work.__name__} of a {shape}: {ratio:.1f} times"

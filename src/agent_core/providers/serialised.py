@@ -54,9 +54,9 @@ class Kept(Generic[K, V]):
 def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
     """A request body: the small fields in sorted order, then arrays of what is serialised already.
 
-    `head` is not empty; empty arrays are left out. The array that grows stands last, so that the body of the next turn
-    begins with this one up to its closing brackets. Fields and items alike have commas between
-    them, so one join makes the body and a long history is copied once.
+    `head` is not empty; empty arrays are left out. The array that grows stands last, so that the
+    body of the next turn begins with this one up to its closing brackets. Fields and items alike
+    have commas between them, so one join makes the body and a long history is copied once.
     """
     pieces = [jsontext.dump(head)[:-1]]
     for name, items in arrays.items():

@@ -137,24 +137,25 @@ def test_an_entry_cannot_break_out_of_its_line(home: Path, project: Path) -> Non
     assert line == "- a b[31m/CLAUDE.md (t: x y)"
 
 
-def test_a_tree_of_20000_files_is_scanned_in_under_50_ms_once_warm(
+def test_a_scan_takes_no_longer_than_50_ms_for_20000_files_once_warm(
     home: Path, project: Path
 ) -> None:
+    files = 2000  # a tenth, because making them takes longer than everything else here
     write(project / ".gitignore", "*.pyc\n/site\ndocs/_build/\nlogs\n")
-    for folder in range(500):
-        place = project / f"pkg{folder % 25}" / f"mod{folder}"
+    for folder in range(files // 40):
+        place = project / f"pkg{folder % 5}" / f"mod{folder}"
         place.mkdir(parents=True)
         for number in range(40):
             os.mknod(f"{place}/file{number}.py")
     write(project / "pkg3" / "mod3" / "CLAUDE.md")
     catalog = find_instructions(home, project)
     times: list[float] = []
-    for _ in range(7):
+    for _ in range(9):
         started = process_time()  # what it costs, whatever else the machine does
         catalog = find_instructions(home, project)
         times.append(process_time() - started)
     assert shown(catalog) == ["pkg3/mod3/CLAUDE.md"]
-    assert min(times) < 0.05
+    assert min(times) < 0.05 * files / 20_000
 
 
 async def test_f6_reading_an_instruction_file_keeps_its_body_as_a_system_block(

@@ -50,7 +50,8 @@ class RetryConfig(Section):
 class ModelConfig(Section):
     """One model, resolved: what a provider factory gets.
 
-    `path`, `chat_template` and `threads` are for `provider = "local"` only.
+    `path`, `chat_template` and `threads` are for `provider = "local"`; for `"scripted"`, `path`
+    is the script.
     """
 
     provider: str = Field(min_length=1)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent_core.config.models import ToolsConfig
+from agent_core.config.models import McpConfig, ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer
 from agent_core.types import JsonBlock
@@ -161,7 +161,10 @@ async def test_a_token_never_follows_a_redirect_to_another_origin(
     assert stolen == []
 
 
-async def test_a_forgotten_session_is_made_again_and_the_call_is_made_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ttl_ms", [0, 60_000], ids=["at the listing", "at the call"])
+async def test_a_forgotten_session_is_made_again_and_the_call_is_made_once(
+    tmp_path: Path, ttl_ms: int
+) -> None:
     sessions: list[str] = []
     calls: list[str] = []
 
@@ -177,8 +180,9 @@ async def test_a_forgotten_session_is_made_again_and_the_call_is_made_once(tmp_p
         return ordinary(message)
 
     async with http_server(answer) as origin:
-        server = HttpServer(url=f"{origin}/mcp")
-        async with bench(tmp_path / "diary", {"shop": server}) as bench_:
+        servers = {"shop": HttpServer(url=f"{origin}/mcp")}
+        mcp = McpConfig(discovery_cache_ttl_ms=ttl_ms)
+        async with bench(tmp_path / "diary", servers, mcp=mcp) as bench_:
             assert await bench_.text("mcp.shop.greet") == "hello"
             sessions.append("the server was restarted")
             assert await bench_.text("mcp.shop.greet") == "hello"

@@ -126,6 +126,7 @@ class Connection:
 
         Raises:
             ToolError: `mcp_server_failed`.
+            SessionForgottenError: a new connection may list them.
         """
         if self._is_stale or refresh:
             try:
@@ -136,6 +137,9 @@ class Connection:
             except Exception as error:
                 # A server that is busy with somebody's call may be late; only the dead are buried.
                 cause = cause_of(error)
+                if self._has_forgotten(cause):
+                    self._over.set()
+                    raise SessionForgottenError from error
                 if isinstance(cause, MCPError) and self._has_ended(cause):
                     self._over.set()
                 raise self._failed(cause) from error
@@ -198,7 +202,7 @@ class Connection:
     async def _refusal(self, cause: BaseException) -> Exception:
         """What a failed call means to whoever made it."""
         match cause:
-            case MCPError(code=code) if self._is_forgotten and code in _SESSION_UNKNOWN:
+            case _ if self._has_forgotten(cause):
                 self._over.set()
                 return SessionForgottenError()
             case MCPError(code=code) if code == CONNECTION_CLOSED and self._has_ended(cause):
@@ -215,6 +219,10 @@ class Connection:
                 return server_failed(self._server_id, "answered with what is no tool result")
             case _:
                 return server_failed(self._server_id, f"gave an unusable answer: {cause}")
+
+    def _has_forgotten(self, cause: BaseException) -> bool:
+        is_refusal = isinstance(cause, MCPError) and cause.code in _SESSION_UNKNOWN
+        return is_refusal and self._is_forgotten
 
     def _has_ended(self, cause: MCPError) -> bool:
         # Servers use the same code for failures of their own; only the words tell them apart.

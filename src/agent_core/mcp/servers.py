@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from agent_core.errors import ErrorCode, ToolError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from agent_core.mcp.connection import Connection
+
+T = TypeVar("T")
 
 MAX_QUIET_SECONDS = 60.0
 
@@ -51,8 +53,11 @@ class McpServer:
         if (known := self._cache.get(self._key, ttl_seconds)) is not None:
             return known
         was_ready = bool(self._connections) and self._connections[-1].is_ready
-        connection = await self._opened()
-        offered = tuple((await connection.specs(refresh=was_ready)).values())
+
+        async def listed(connection: "Connection") -> tuple[ToolSpec, ...]:
+            return tuple((await connection.specs(refresh=was_ready)).values())
+
+        offered = await self._remembered(listed)
         self._cache.put(self._key, offered)
         return offered
 
@@ -70,21 +75,29 @@ class McpServer:
             ToolError: `tool_not_available` if it is not what was offered any more: an agreement
                 to the one is none to the other; else as `Connection.call`.
         """
-        from agent_core.mcp.connection import SessionForgottenError  # noqa: PLC0415
 
-        for _ in range(2):  # a server that was restarted forgets its sessions: once is normal
-            connection = await self._opened()
+        async def called(connection: "Connection") -> "CallToolResult":
             await self._check(connection, spec)
-            try:
-                return await connection.call(spec.name, arguments, limits=limits, show=show)
-            except SessionForgottenError:
-                continue
-        raise server_failed(self.server_id, "forgets its sessions as soon as they are made")
+            return await connection.call(spec.name, arguments, limits=limits, show=show)
+
+        return await self._remembered(called)
 
     async def close(self) -> None:
         """End what is connected; nothing can be asked afterwards. Safe to repeat."""
         self._is_closed = True
         await asyncio.gather(*(connection.close() for connection in self._connections))
+
+    async def _remembered(self, ask: Callable[["Connection"], Awaitable[T]]) -> T:
+        """Ask, and once more if the server has forgotten us: one that was restarted has."""
+        from agent_core.mcp.connection import SessionForgottenError  # noqa: PLC0415 - as below
+
+        for _ in range(2):
+            connection = await self._opened()
+            try:
+                return await ask(connection)
+            except SessionForgottenError:
+                continue
+        raise server_failed(self.server_id, "forgets its sessions as soon as they are made")
 
     async def _opened(self) -> "Connection":
         started = time.monotonic()

@@ -59,6 +59,17 @@ async def test_k15_a_worker_that_does_not_stop_is_not_waited_for_long(desk: Desk
     assert level is EventLevel.WARNING
 
 
+async def test_k15_a_worker_that_cannot_be_asked_to_stop_holds_nothing_up(desk: Desk) -> None:
+    await claimed(desk)
+
+    class Unreachable:
+        async def stop(self, run_id: str) -> None:
+            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, "gone")
+
+    answer = await desk.orchestrator(stopper=Unreachable()).call("cancel", task_id="t1")
+    assert answer["task"]["status"] == "cancelled"
+
+
 async def test_k10_a_worker_stopped_with_its_task_does_not_fail_its_step(desk: Desk) -> None:
     worker = await claimed(desk)
     orchestrator = desk.orchestrator(stopper=Obedient(worker, desk))

@@ -1,13 +1,17 @@
 """What `agent.task_update` may do to a graph, and what it may not."""
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from task_boards import Caller, Desk, created, desk_in, statuses, step
+from agent_core.tasks.tools import task_tools
+from agent_core.types import AgentRole
+from task_boards import Caller, Desk, Notes, created, desk_in, statuses, step
 
 
 @pytest.fixture
@@ -370,3 +374,36 @@ async def test_the_template_becomes_part_of_the_conversation(desk: Desk) -> None
     assert draft.metadata["template_id"] == "template.task_dag.default"
     assert draft.metadata["template_version"]
     assert "bake bread" in draft.content[0].text
+
+
+async def test_secrets_are_taken_out_before_anything_is_written(desk: Desk) -> None:
+    def scrub(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        return json.loads(json.dumps(raw).replace("hunter2", "[redacted:key]"))
+
+    notes = Notes()
+    tools = {tool.name: tool for tool in task_tools(desk.board, notes, scrub=scrub)}
+    orchestrator = replace(desk.orchestrator(), tools=tools)
+    await orchestrator.call(
+        "create", task_id="t1", wal_name="work", steps=[step("s1", summary="use hunter2")]
+    )
+    assert "hunter2" not in (desk.folder / "work.wal.jsonl").read_text(encoding="utf-8")
+    (shown,) = (await orchestrator.call("get", task_id="t1"))["steps"]
+    assert shown["summary"] == "use [redacted:key]"
+
+
+async def test_only_orchestrators_have_tasks_without_a_scope(desk: Desk) -> None:
+    main = replace(desk.orchestrator(), role=AgentRole.MAIN)
+    with pytest.raises(ToolError) as refused:
+        await main.call("list")
+    assert refused.value.code is ErrorCode.PERMISSION_DENIED
+
+
+async def test_an_ended_log_that_was_damaged_is_listed_as_such(desk: Desk) -> None:
+    orchestrator = await created(desk, step("s1"))
+    await orchestrator.call("cancel", task_id="t1")
+    path = desk.folder / "work.wal.jsonl"
+    path.write_bytes(b"?" + path.read_bytes())
+    (listed,) = (await orchestrator.call("list", include_terminal=True))["tasks"]
+    assert listed["task_id"] == "t1"
+    assert listed["error"]["code"] == "task_wal_unavailable"
+    assert listed["error"]["details"]["line"] == 1

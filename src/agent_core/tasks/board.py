@@ -118,8 +118,7 @@ class TaskBoard:
         """Replay the logs; take back what has expired, mend what a crash left half written."""
         await self._ledger.load(by)
         for task in list(self._ledger.open.values()):
-            self._leases.take_over(task)
-            await self._expire(task, by, may_promote=True)
+            await self._settle(task, by)
 
     @in_turn
     async def close(self) -> None:
@@ -208,7 +207,7 @@ class TaskBoard:
         """
         by.require_scope(task_id, step_id)
         task = await self._ledger.find_open(task_id, by)
-        await self._expire(task, by)
+        await self._settle(task, by)
         task.require_steady()
         by.require_pool(task.dag.step(step_id))
         claim = ClaimStep(step_id, by.agent_id, by.run_id, self._leases.end_of_new())
@@ -270,7 +269,7 @@ class TaskBoard:
         task = await self._ledger.find(task_id, by)
         if isinstance(task, EndedLog):
             return await self._ledger.read(task)
-        await self._expire(task, by)
+        await self._settle(task, by)
         return task.dag
 
     @in_turn
@@ -280,7 +279,7 @@ class TaskBoard:
         Each group has the last changed first. Finished ones are not read for it.
         """
         for task in list(self._ledger.open.values()):
-            await self._expire(task, by)
+            await self._settle(task, by)
         active = sorted(self.active(), key=lambda task: task.dag.task.updated_at, reverse=True)
         ended = sorted(self._ledger.ended, key=lambda log: log.updated_at, reverse=True)
         return [*active, *self._ledger.unreadable.values(), *ended]
@@ -347,16 +346,18 @@ class TaskBoard:
                 return False
             raise
 
-    async def _expire(self, task: OpenTask, by: Actor, *, may_promote: bool = False) -> None:
-        """Take back claims whose lease has run out. A full disk must not keep anybody from looking:
-        then they stay, and the journal has heard why.
+    async def _settle(self, task: OpenTask, by: Actor) -> None:
+        """Take back claims whose lease has run out, and once what a crash left half written.
+
+        A full disk keeps nobody from looking: then all stays, and the journal has heard why.
         """
         expired = self._leases.expired(task)
-        if expired or may_promote:
-            command = ExpireLeases(expired, may_promote=may_promote)
+        if expired or not task.is_settled:
+            command = ExpireLeases(expired, may_promote=not task.is_settled)
             changes = decide(task.dag, command, self._clock.now())
             with suppress(TaskError):
                 await self._ledger.commit(task, changes, by)
+                task.is_settled = True
 
     # the parts of `give_up`
 

@@ -6,7 +6,7 @@ one hold for longer than its length.
 
 from datetime import datetime, timedelta
 
-from agent_core.tasks.model import CLAIMS
+from agent_core.tasks.model import CLAIMS, Step
 from agent_core.tasks.ports import Clock
 from agent_core.tasks.shelf import OpenTask
 
@@ -26,16 +26,15 @@ class Leases:
         """The step was claimed, or its holder gave a sign of life."""
         task.deadlines[step_id] = self._clock.monotonic() + self._length.total_seconds()
 
-    def take_over(self, task: OpenTask) -> None:
-        """Go on with the leases found in a log, whatever the wall clock has done meanwhile."""
-        now, monotonic = self._clock.now(), self._clock.monotonic()
-        for step in task.dag.steps(*CLAIMS):
-            left = (step.lease_expires_at or now) - now
-            left = min(max(left, timedelta()), self._length)
-            task.deadlines[step.step_id] = monotonic + left.total_seconds()
-
     def expired(self, task: OpenTask) -> list[str]:
         """The claimed steps whose lease has run out."""
         now = self._clock.monotonic()
-        held = (step.step_id for step in task.dag.steps(*CLAIMS))
-        return [step_id for step_id in held if task.deadlines.get(step_id, now) <= now]
+        return [step.step_id for step in task.dag.steps(*CLAIMS) if self._end(task, step) <= now]
+
+    def _end(self, task: OpenTask, step: Step) -> float:
+        """A lease found in a log goes on from here, whatever the wall clock has done meanwhile."""
+        if step.step_id not in task.deadlines:
+            now = self._clock.now()
+            left = min(max((step.lease_expires_at or now) - now, timedelta()), self._length)
+            task.deadlines[step.step_id] = self._clock.monotonic() + left.total_seconds()
+        return task.deadlines[step.step_id]

@@ -31,6 +31,7 @@ class OpenTask:
         recent: the last changes, oldest first.
         dropped: bytes of a torn tail that the next append overwrites.
         deadlines: when the lease of a claimed step ends, on the monotonic clock, in seconds.
+        is_settled: what a crash or a hand left undone in the log is done.
         is_ending: the whole Task is being failed or cancelled: nothing is claimed any more, and
             worker runs that end now leave their steps to that; `left_open` keeps them for the
             case that it does not happen.
@@ -42,6 +43,7 @@ class OpenTask:
     recent: deque[Change] = field(default_factory=lambda: deque[Change](maxlen=_RECENT))
     dropped: int = 0
     deadlines: dict[str, float] = field(default_factory=dict[str, float])
+    is_settled: bool = False
     is_ending: bool = False
     left_open: list[CloseRun] = field(default_factory=list[CloseRun])
 

@@ -216,6 +216,21 @@ async def test_a_log_edited_under_an_open_task_is_read_again(project: Path) -> N
         assert (answer["task"]["title"], answer["task"]["summary"]) == ("by hand", "by tool")
 
 
+async def test_a_log_that_is_read_again_keeps_its_claims(project: Path) -> None:
+    async with desk_in(project) as desk:
+        orchestrator = await created(desk, step("s1"))
+        worker = desk.worker("run_a")
+        await worker.call("claim_step", task_id="t1", step_id="s1")
+        path = desk.folder / "work.wal.jsonl"
+        with path.open("ab") as log:
+            log.write(b"{torn")
+        with pytest.raises(ToolError, match="read again"):
+            await worker.call("update_step", task_id="t1", step_id="s1")
+        assert statuses(await orchestrator.call("get", task_id="t1")) == {"s1": "claimed"}
+        desk.clock.pass_(299)
+        await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
+
+
 async def test_a_log_that_was_deleted_takes_no_line(project: Path) -> None:
     async with desk_in(project) as desk:
         orchestrator = await created(desk, step("s1"))

@@ -19,6 +19,9 @@ from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
 from agent_core.types import Access, ToolPermission
 
+_MAX_ARGUMENT = 131_071
+"""What Linux takes as one argument, in bytes."""
+
 
 class RunCommand(Arguments):
     """Run a program. No shell: no pipes, globs or variables unless `argv` starts one.
@@ -76,9 +79,14 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
 
 
 def _check_argument(argument: str, number: int) -> None:
-    if storable_text(argument) != argument:
-        message = f"argv[{number}] has a NUL or a lone surrogate, which no argument can hold"
-        raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": f"$.argv[{number}]"})
+    if len(argument) > _MAX_ARGUMENT:
+        reason = "is too long for an argument; put it into a file"
+    elif storable_text(argument) != argument:
+        reason = "has a NUL or a lone surrogate, which no argument can hold"
+    else:
+        return
+    path = f"$.argv[{number}]"
+    raise ToolError(ErrorCode.VALIDATION_ERROR, f"{path} {reason}", details={"path": path})
 
 
 def _working_folder(workspace: Workspace, cwd: str) -> Place:

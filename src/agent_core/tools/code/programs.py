@@ -8,8 +8,8 @@ arguments.
 import json
 import os
 import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from agent_core.errors import ToolError
@@ -38,6 +38,8 @@ _BUILDERS = (
 )
 RUNS_OTHERS = frozenset(" ".join((_SHELLS, _INTERPRETERS, _LAUNCHERS, _BUILDERS)).split())
 
+_MAX_WORDS = 1000
+_BETWEEN_WORDS = re.compile(r"[\s'\"=;|&<>()`]+")
 _VERSION = re.compile(r"[-.\d]+\Z")
 
 
@@ -56,7 +58,8 @@ def names_protected(boundaries: Boundaries, argv: Sequence[str], *, cwd: Path) -
     """Does an argument name the program's own files? For the prompt; no boundary."""
     if boundaries.is_protected(cwd):
         return True
-    return any(_is_protected(boundaries, word, cwd) for word in _words(argv))
+    words = islice(dict.fromkeys(_words(argv)), _MAX_WORDS)
+    return any(_is_protected(boundaries, word, cwd) for word in words if word)
 
 
 def _runs_others(boundaries: Boundaries, program: Path, real: Path) -> bool:
@@ -75,16 +78,11 @@ def _is_script(program: Path) -> bool:
         return True
 
 
-def _words(argv: Sequence[str]) -> set[str]:
-    """The arguments, what follows a `=` in them, and the words of those that are scripts."""
-    words = set(argv)
+def _words(argv: Sequence[str]) -> Iterator[str]:
+    """The arguments, and the words of those that are options or scripts."""
     for argument in argv:
-        words.add(argument.rpartition("=")[2])
-        try:
-            words.update(shlex.split(argument, comments=False))
-        except ValueError:
-            words.update(argument.split())
-    return words - {""}
+        yield argument
+        yield from (word for word in _BETWEEN_WORDS.split(argument) if word != argument)
 
 
 def _is_protected(boundaries: Boundaries, word: str, cwd: Path) -> bool:

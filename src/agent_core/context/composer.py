@@ -87,6 +87,7 @@ class Composer:
         self._account = Account(previous)
         self._metadata = dict(metadata or {})
         self._estimated = 0
+        self._last: Built | None = None
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
@@ -114,7 +115,13 @@ class Composer:
         )
         self._estimated = use.estimated
         report = self._account.report(parts, use=use, trimmed=trimmed, board=board)
-        return Built(request, report)
+        self._last = Built(request, report)
+        return self._last
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """The payload of the last report: what `previous` of the session's next run wants."""
+        return self._last.report_payload() if self._last else None
 
     def observe(self, usage: Usage) -> None:
         """Learn from what the last built request really cost, cached tokens included."""

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
@@ -20,10 +20,12 @@ from agent_core.config.models import Positive, Section
 from agent_core.config.paths import expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.redaction.shapes import kind_of_name
 
 MCP_FILE_NAME = "mcp.json"
 MAX_FILE_BYTES = 1_000_000
 
+_LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -127,10 +129,25 @@ def config_hash(server: ServerConfig) -> str:
     return hashlib.sha256(server.model_dump_json().encode()).hexdigest()
 
 
-def secret_values(servers: Mapping[str, ServerConfig]) -> Iterator[str]:
-    """Every value of `env` and `headers`: what redaction has to keep from disk and screen."""
-    for server in servers.values():
-        yield from (server.env if isinstance(server, StdioServer) else server.headers).values()
+def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
+    """What redaction has to keep from disk and screen: `<server>_<name>` to value.
+
+    Of `env` and `headers` these are the values whose name promises a secret, and addresses with a
+    password in them. The others (a mode, a path, a media type) are ordinary words, and replacing
+    them everywhere would destroy texts.
+    """
+    secrets: dict[str, str] = {}
+    for server_id, server in servers.items():
+        given = server.env if isinstance(server, StdioServer) else server.headers
+        for name, value in given.items():
+            if _is_secret(name, value):
+                _, _, token = value.partition(" ")  # the scheme of `Bearer …` is no secret
+                secrets[f"{server_id}_{name}"] = token.strip() or value
+    return secrets
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return kind_of_name(name) is not None or name.lower() == "cookie" or bool(_LOGIN.search(value))
 
 
 def _read(path: Path) -> bytes | None:

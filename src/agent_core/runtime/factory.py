@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from agent_core.config.models import ModelConfig
@@ -13,6 +14,7 @@ from agent_core.context.instructions import InstructionCatalog, find_instruction
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.context.tokens import TokenScale
 from agent_core.events import Journal
+from agent_core.hooks import HookRunner, RunHooks
 from agent_core.loop import RunContext, RunLimits
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.models import Models
@@ -23,6 +25,9 @@ from agent_core.tools.registry import Toolbox
 from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
 logger = logging.getLogger(__name__)
+
+_REMEMBERED = 64
+"""Sessions whose last report is kept, to say in their next run what has changed since."""
 
 
 class NoCompaction:
@@ -59,12 +64,15 @@ class RunFactory:
         guard: PermissionGuard,
         results: ResultKeeper,
         toolboxes: Toolboxes,
+        hooks: HookRunner | None,
     ) -> None:
         self._setup = setup
         self._models = models
         self._guard = guard
         self._results = results
         self._toolboxes = toolboxes
+        self._hooks = hooks
+        self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
@@ -76,7 +84,7 @@ class RunFactory:
         """
         model = self._models.resolve()
         found = await asyncio.to_thread(_look_around, self._setup)
-        toolbox = self._toolboxes.fill(
+        toolbox = await self._toolboxes.fill(
             run.identity.role, run.journal, instructions=found.instructions, skills=found.skills
         )
         return RunContext(
@@ -88,7 +96,7 @@ class RunFactory:
             compactor=NoCompaction(),
             toolbox=toolbox,
             guard=self._guard,
-            hooks=NoHooks(),
+            hooks=RunHooks(self._hooks, run.identity, run.journal) if self._hooks else NoHooks(),
             results=self._results,
             project_dir=self._setup.project,
             limits=self._limits,
@@ -106,14 +114,19 @@ class RunFactory:
         if skills := found.skills.text(room):
             dynamic.append(skills_block(skills))
         ids = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
-        return Composer(
+        before = self._composers.pop(run.session_id, None)
+        composer = self._composers[run.session_id] = Composer(
             model=model,
             context=context,
             static=static,
             dynamic=dynamic,
             scale=self._scale,
+            previous=before.last_report if before else None,
             metadata=ids,
         )
+        if len(self._composers) > _REMEMBERED:
+            self._composers.popitem(last=False)
+        return composer
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import Tally, conclude, converse
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.extensions import Extensions, load_extensions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.models import Models
 from agent_core.runtime.parts import Parts
@@ -60,9 +61,17 @@ _ROLES = {
 class Services:
     """Everything long-lived of one runtime. Made by `open_services`, finished when it is."""
 
-    def __init__(self, parts: Parts, setup: Setup, *, store: SessionStore, owner: Owner) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        extensions: Extensions,
+        setup: Setup,
+        *,
+        store: SessionStore,
+        owner: Owner,
+    ) -> None:
         config = setup.config
-        secrets = _secrets(config)
+        secrets = {**_secrets(config), **extensions.secrets}
         redactor = Redactor(secrets)
         self.setup = setup
         self.store = store
@@ -77,7 +86,7 @@ class Services:
         self._owner = owner
         self._scrubber = JournalScrubber(redactor, has_secrets=bool(secrets))
         self._numbers = count()
-        self.toolboxes = Toolboxes(setup, parts.tools)
+        self.toolboxes = Toolboxes(setup, parts.tools, extensions.mcp)
         self.toolboxes.check_names()
         self._guard = PermissionGuard(
             parts.permission_callback, config, project_dir=setup.project, redactor=redactor
@@ -88,6 +97,7 @@ class Services:
             guard=self._guard,
             results=ResultKeeper(self.artifacts, limit_bytes=config.tools.result_limit_bytes),
             toolboxes=self.toolboxes,
+            hooks=extensions.hooks,
         )
         self.replay = Replay(store, redactor, self.toolboxes.definitions)
 
@@ -222,13 +232,16 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
         session_db_path=parts.session_db_path,
     )
     check_assets()
+    extensions = load_extensions(setup)
     async with AsyncExitStack() as stack:
         owner = stack.enter_context(Owner.open(setup.home))
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
-        services = Services(parts, setup, store=store, owner=owner)
+        services = Services(parts, extensions, setup, store=store, owner=owner)
         stack.push_async_callback(store.release_all, owner.owner_id)
         stack.push_async_callback(services.models.close)
+        if extensions.mcp:
+            stack.push_async_callback(extensions.mcp.aclose)
         heartbeat = asyncio.create_task(services.keep_alive(), name="heartbeat")
         stack.push_async_callback(_stopped, heartbeat)
         stack.push_async_callback(services.scheduler.close)

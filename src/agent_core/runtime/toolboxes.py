@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
 from agent_core.context.instructions import InstructionCatalog
@@ -15,7 +16,10 @@ from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
 from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
 from agent_core.tools.workspace import Workspace
-from agent_core.types import AgentRole, ToolDefinition
+from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
+
+if TYPE_CHECKING:
+    from agent_core.mcp import McpTools, ServerFailure
 
 _LEADING = {AgentRole.MAIN, AgentRole.ORCHESTRATOR}
 
@@ -26,11 +30,15 @@ class Toolboxes:
     Args:
         setup: for the workspace, the disabled tools and the overrides.
         registered: the caller's own tools; looked at again for every run.
+        mcp: the user's servers, if there are any.
     """
 
-    def __init__(self, setup: Setup, registered: ToolRegistry) -> None:
+    def __init__(
+        self, setup: Setup, registered: ToolRegistry, mcp: "McpTools | None" = None
+    ) -> None:
         self._setup = setup
         self._registered = registered
+        self._mcp = mcp
         self._workspace = Workspace.of(setup)
         self._code = code_tools(self._workspace)
 
@@ -46,7 +54,7 @@ class Toolboxes:
                 message = f"{tool.name} is a built-in tool; give yours another name"
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
 
-    def fill(
+    async def fill(
         self,
         role: AgentRole,
         journal: Journal,
@@ -54,19 +62,30 @@ class Toolboxes:
         instructions: InstructionCatalog,
         skills: SkillCatalog,
     ) -> Toolbox:
-        """The effective tools of one run: the hard boundary of what it can see and do."""
+        """The effective tools of one run: the hard boundary of what it can see and do.
+
+        Servers that cannot be reached are noted, and their tools are absent.
+        """
         register = InstructionRegister(instructions, journal)
         reading = read_file(replace(self._workspace, register=register))
         own = [load_skill_tool(skills, journal)]
         if role in _LEADING:
             own.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
         code = (reading if tool.name == reading.name else tool for tool in self._code)
-        return Toolbox(self._wanted([*code, *own, *self._registered]))
+        served = await self._served(journal)
+        return Toolbox(self._wanted([*code, *own, *self._registered, *served]))
 
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests."""
         tools = [*self._code, *self._registered]
         return {tool.name: tool.definition for tool in tools}
+
+    async def _served(self, journal: Journal) -> list[Tool]:
+        async def note(failure: "ServerFailure") -> None:
+            payload = {"server_id": failure.server_id, "message": failure.message}
+            journal.note(EventType.MCP_SERVER_FAILED, payload, level=EventLevel.WARNING)
+
+        return await self._mcp.tools(on_failure=note) if self._mcp else []
 
     def _wanted(self, tools: Iterable[Tool]) -> Iterator[Tool]:
         """The tools the user has not disabled, with the permissions and tags they chose."""

@@ -139,13 +139,18 @@ def test_a_folder_in_place_of_the_file_is_refused(folders: tuple[Path, Path]) ->
         load_servers(*folders)
 
 
-def test_redaction_learns_every_value_that_may_be_a_secret(folders: tuple[Path, Path]) -> None:
-    entries = {
-        "a": {"command": "x", "env": {"TOKEN": "t-1"}},
-        "b": {"url": "https://x", "headers": {"Authorization": "Bearer t-2"}},
-    }
+def test_redaction_learns_what_may_be_a_secret_and_no_ordinary_words(
+    folders: tuple[Path, Path],
+) -> None:
+    env = {"API_TOKEN": "t-1", "MODE": "production", "DB": "postgres://me:pw@host/db"}
+    headers = {"Authorization": "Bearer t-2", "Accept": "application/json"}
+    entries = {"a": {"command": "x", "env": env}, "b": {"url": "https://x", "headers": headers}}
     servers = load(folders, {"mcpServers": entries})
-    assert set(secret_values(servers)) == {"t-1", "Bearer t-2"}
+    assert secret_values(servers) == {
+        "a_API_TOKEN": "t-1",
+        "a_DB": "postgres://me:pw@host/db",
+        "b_Authorization": "t-2",
+    }
 
 
 def test_the_hash_tells_servers_apart() -> None:

@@ -1,0 +1,96 @@
+"""Code of the application at fixed points of a call, a turn and a plan."""
+
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, Self
+
+from agcore.llm.errors import LlmError
+from agcore.llm.types import ChatRequest
+
+logger = logging.getLogger(__name__)
+
+
+class HookEvent(StrEnum):
+    """When a hook is called. A block counts at `PRE_REQUEST` and `ON_TURN_START` only."""
+
+    PRE_REQUEST = "pre_request"
+    POST_REQUEST = "post_request"
+    ON_RETRY = "on_retry"
+    ON_ERROR = "on_error"
+    ON_TURN_START = "on_turn_start"
+    ON_TURN_END = "on_turn_end"
+    ON_PLAN_STEP_COMPLETE = "on_plan_step_complete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookContext:
+    """What a hook is told.
+
+    Attributes:
+        event: why it is called.
+        request: what is sent; at `PRE_REQUEST`, `POST_REQUEST`, `ON_RETRY` and `ON_ERROR`.
+        error: what failed; at `ON_RETRY` and `ON_ERROR`.
+        attempt: which attempt has failed, from 1; at `ON_RETRY`.
+        turn_index: which turn of the session, from 0; at `ON_TURN_START` and `ON_TURN_END`.
+        plan_step_index: which step of the plan, from 0; at `ON_PLAN_STEP_COMPLETE`.
+    """
+
+    event: HookEvent
+    request: ChatRequest | None = None
+    error: LlmError | None = None
+    attempt: int = 0
+    turn_index: int | None = None
+    plan_step_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookResult:
+    """What a hook says: go on, or stop and why."""
+
+    blocked: bool = False
+    reason: str = ""
+
+    @classmethod
+    def allow(cls) -> Self:
+        """Go on."""
+        return cls()
+
+    @classmethod
+    def block(cls, reason: str) -> Self:
+        """Stop."""
+        return cls(blocked=True, reason=reason)
+
+
+class Hook(Protocol):
+    """A piece of the application that wants to know, or to object."""
+
+    async def execute(self, context: HookContext) -> HookResult:
+        """Look at what is about to happen or has happened."""
+        ...
+
+
+class HookExecutor:
+    """Calls the hooks of an event, in the order of their registration."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[HookEvent, list[Hook]] = {}
+
+    def register(self, event: HookEvent, hook: Hook) -> None:
+        """Have `hook` called at `event`."""
+        self._hooks.setdefault(event, []).append(hook)
+
+    async def execute(self, context: HookContext) -> HookResult:
+        """Call the hooks of `context.event`; the first block is the result and ends the round.
+
+        A hook that breaks is logged and does not stop anything: only saying so does.
+        """
+        for hook in self._hooks.get(context.event, ()):
+            try:
+                result = await hook.execute(context)
+            except Exception:
+                logger.exception("a hook at %s broke", context.event)
+                continue
+            if result.blocked:
+                return result
+        return HookResult.allow()

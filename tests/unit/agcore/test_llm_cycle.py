@@ -1,0 +1,409 @@
+"""The cycle: history, retries, hooks, cost, streams and the loop that runs tools."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from agcore.llm import (
+    AssistantTextDelta,
+    ChatChunk,
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    ChatRole,
+    CompactConfig,
+    CostUpdate,
+    CycleConfig,
+    Error,
+    FinishReason,
+    HookContext,
+    HookEvent,
+    HookExecutor,
+    HookResult,
+    LlmCycle,
+    LlmError,
+    MockProvider,
+    RequestBlockedError,
+    RetryConfig,
+    ToolCall,
+    ToolCallChunk,
+    ToolDefinition,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolResult,
+    ToolTurnLimitError,
+    TurnComplete,
+    Usage,
+    tool_call_reply,
+)
+from agent_core.types import TextBlock
+
+QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
+
+
+class Echoes:
+    """Answers every call with its arguments."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[str]] = []
+
+    def definitions(self) -> Sequence[ToolDefinition]:
+        return [ToolDefinition(name="echo", description="Says it again.")]
+
+    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        self.rounds.append([str(call.arguments) for call in calls])
+        return [
+            ToolResult(
+                tool_call_id=call.tool_call_id,
+                tool_name=call.name,
+                content=[TextBlock(text=str(call.arguments))],
+            )
+            for call in calls
+        ]
+
+
+class Remembers:
+    """A hook that writes down what it is told, and may object."""
+
+    def __init__(self, objection: str = "") -> None:
+        self.seen: list[HookContext] = []
+        self._objection = objection
+
+    async def execute(self, context: HookContext) -> HookResult:
+        self.seen.append(context)
+        return HookResult.block(self._objection) if self._objection else HookResult.allow()
+
+
+class Plays:
+    """A provider whose stream is given chunk by chunk."""
+
+    def __init__(self, *pieces: ChatChunk | ChatResponse | LlmError) -> None:
+        self._pieces = pieces
+        self.closed = False
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        raise AssertionError("only streams here")
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
+        try:
+            for piece in self._pieces:
+                if isinstance(piece, LlmError):
+                    raise piece
+                yield piece
+        finally:
+            self.closed = True
+
+
+def hooked(*events: HookEvent, objection: str = "") -> tuple[HookExecutor, Remembers]:
+    hook, executor = Remembers(objection), HookExecutor()
+    for event in events:
+        executor.register(event, hook)
+    return executor, hook
+
+
+def roles(messages: Sequence[ChatMessage]) -> list[str]:
+    return [message.role.value for message in messages]
+
+
+async def test_phase0_a_submission_and_its_reply_join_the_history() -> None:
+    provider = MockProvider(["Hello.", "Again."])
+    cycle = LlmCycle(provider).with_system_prompt("Be kind.")
+    assert (await cycle.submit("Hi")).text == "Hello."
+    await cycle.submit("And now?")
+    assert roles(cycle.messages()) == ["user", "assistant", "user", "assistant"]
+    assert roles(provider.requests[1].messages) == ["system", "user", "assistant", "user"]
+
+
+async def test_phase0_usage_is_the_sum_until_it_is_reset() -> None:
+    replies = [
+        ChatResponse(ChatMessage.assistant_text("a"), Usage.from_input_output(10, 5)),
+        ChatResponse(ChatMessage.assistant_text("b"), Usage.from_input_output(1, 2)),
+    ]
+    cycle = LlmCycle(MockProvider(replies))
+    await cycle.submit("one")
+    await cycle.submit("two")
+    total = cycle.usage().total()
+    assert (total.prompt_tokens, total.completion_tokens, total.total_tokens) == (11, 7, 18)
+    assert cycle.usage().calls == 2
+    cycle.reset_usage()
+    assert cycle.usage().total() == Usage()
+
+
+async def test_phase0_submitted_messages_are_sent_as_they_are_and_nothing_is_kept() -> None:
+    provider = MockProvider(["ok"])
+    cycle = (
+        LlmCycle(provider)
+        .with_system_prompt("base")
+        .with_messages([ChatMessage.user_text("before")])
+    )
+    sent = [ChatMessage.user_text("only this")]
+    await cycle.submit_messages(sent)
+    assert list(provider.requests[0].messages) == sent
+    assert [message.text for message in cycle.messages()] == ["before"]
+
+
+async def test_phase0_a_failed_submission_leaves_the_history_as_it_was() -> None:
+    cycle = LlmCycle(MockProvider([LlmError.Other("no"), "yes"]))
+    with pytest.raises(LlmError.Other):
+        await cycle.submit("one")
+    assert cycle.messages() == []
+    await cycle.submit("one")
+    assert roles(cycle.messages()) == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LlmError.RateLimit("slow down"),
+        LlmError.Timeout("no answer"),
+        LlmError.Request("bad gateway", status=502),
+    ],
+)
+async def test_phase0_rate_limits_timeouts_and_5xx_are_tried_again(error: LlmError) -> None:
+    hooks, hook = hooked(HookEvent.ON_RETRY, HookEvent.ON_ERROR)
+    cycle = LlmCycle(MockProvider([error, error, "at last"]), QUICK).with_hook_executor(hooks)
+    assert (await cycle.submit("Hi")).text == "at last"
+    assert [(c.event, c.attempt, c.error) for c in hook.seen] == [
+        (HookEvent.ON_RETRY, 1, error),
+        (HookEvent.ON_RETRY, 2, error),
+    ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LlmError.Authentication("bad key"),
+        LlmError.Request("no such model", status=404),
+        LlmError.Stream("broke off"),
+    ],
+)
+async def test_phase0_what_would_fail_again_is_not_tried_again(error: LlmError) -> None:
+    provider = MockProvider([error, "never"])
+    hooks, hook = hooked(HookEvent.ON_ERROR, HookEvent.ON_RETRY)
+    with pytest.raises(type(error)):
+        await LlmCycle(provider, QUICK).with_hook_executor(hooks).submit("Hi")
+    assert len(provider.requests) == 1
+    assert [context.event for context in hook.seen] == [HookEvent.ON_ERROR]
+
+
+async def test_phase0_attempts_end_with_the_configured_number() -> None:
+    provider = MockProvider(lambda _: LlmError.Timeout("no answer"))
+    with pytest.raises(LlmError.Timeout):
+        await LlmCycle(provider, QUICK).submit("Hi")
+    assert len(provider.requests) == 3
+
+
+async def test_phase0_a_wait_is_as_long_as_the_service_asked() -> None:
+    provider = MockProvider([LlmError.RateLimit("slow down", retry_after_s=0.2), "ok"])
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await LlmCycle(provider, QUICK).submit("Hi")
+    assert loop.time() - begun >= 0.19
+
+
+async def test_phase0_a_block_before_the_request_stops_the_call() -> None:
+    provider = MockProvider(["never"])
+    hooks, _ = hooked(HookEvent.PRE_REQUEST, objection="not on Sundays")
+    with pytest.raises(RequestBlockedError, match="not on Sundays"):
+        await LlmCycle(provider).with_hook_executor(hooks).submit("Hi")
+    assert provider.requests == []
+
+
+async def test_phase0_hooks_see_the_request_before_and_after() -> None:
+    hooks, hook = hooked(HookEvent.PRE_REQUEST, HookEvent.POST_REQUEST)
+    provider = MockProvider(["ok"])
+    await LlmCycle(provider).with_hook_executor(hooks).submit("Hi")
+    assert [context.event for context in hook.seen] == ["pre_request", "post_request"]
+    assert all(context.request is provider.requests[0] for context in hook.seen)
+
+
+async def test_phase0_a_hook_that_breaks_stops_nothing() -> None:
+    class Breaks:
+        async def execute(self, context: HookContext) -> HookResult:
+            raise RuntimeError(context.event)
+
+    hooks = HookExecutor()
+    hooks.register(HookEvent.PRE_REQUEST, Breaks())
+    assert (
+        await LlmCycle(MockProvider(["ok"])).with_hook_executor(hooks).submit("Hi")
+    ).text == "ok"
+
+
+async def test_phase0_tools_run_until_the_model_asks_for_none() -> None:
+    provider = MockProvider([tool_call_reply("echo", n=1), tool_call_reply("echo", n=2), "Done."])
+    tools = Echoes()
+    cycle = LlmCycle(provider)
+    assert (await cycle.submit_with_tools("Go", tools)).text == "Done."
+    assert tools.rounds == [["{'n': 1}"], ["{'n': 2}"]]
+    assert roles(cycle.messages()) == [
+        "user", "assistant", "tool", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+
+
+async def test_phase0_after_the_last_round_of_tools_the_turn_fails_and_history_stays_valid() -> (
+    None
+):
+    provider = MockProvider(lambda _: tool_call_reply("echo", n=1))
+    tools = Echoes()
+    cycle = LlmCycle(provider, CycleConfig(max_tool_turns=2))
+    with pytest.raises(ToolTurnLimitError):
+        await cycle.submit_with_tools("Go", tools)
+    assert len(tools.rounds) == 2
+    assert roles(cycle.messages()) == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+async def test_phase0_a_stream_shows_text_tools_cost_and_the_end_in_order() -> None:
+    provider = MockProvider([tool_call_reply("echo", n=1), "All done."], chunks=2)
+    cycle = LlmCycle(provider)
+    events = [event async for event in cycle.submit_stream("Go", Echoes())]
+    assert [type(event) for event in events] == [
+        CostUpdate,
+        ToolExecutionStarted,
+        ToolExecutionCompleted,
+        AssistantTextDelta,
+        AssistantTextDelta,
+        CostUpdate,
+        TurnComplete,
+    ]
+    last = events[-1]
+    assert isinstance(last, TurnComplete)
+    assert (last.reason, last.response.text) == (FinishReason.STOP, "All done.")
+    assert cycle.messages()[-1].text == "All done."
+
+
+async def test_phase0_split_tool_arguments_are_joined_by_index() -> None:
+    provider = Plays(
+        ChatChunk(tool_calls=[ToolCallChunk(0, "call_a", "echo", '{"ci')]),
+        ChatChunk(tool_calls=[ToolCallChunk(1, "call_b", "echo", '{"n"')]),
+        ChatChunk(tool_calls=[ToolCallChunk(0, arguments='ty": "Gen'), ToolCallChunk(1)]),
+        ChatChunk(
+            tool_calls=[ToolCallChunk(1, arguments=": 2}"), ToolCallChunk(0, arguments='f"}')]
+        ),
+        ChatChunk(finish_reason=FinishReason.TOOL_CALLS),
+    )
+    cycle = LlmCycle(provider)
+    *_, last = [event async for event in cycle.submit_stream("Go")]
+    assert isinstance(last, TurnComplete)
+    assert [(c.tool_call_id, c.arguments) for c in last.response.tool_calls] == [
+        ("call_a", {"city": "Genf"}),
+        ("call_b", {"n": 2}),
+    ]
+
+
+async def test_phase0_a_stream_that_fails_ends_with_an_error_event() -> None:
+    provider = Plays(ChatChunk(text="Half an ans"), LlmError.Timeout("silence"))
+    cycle = LlmCycle(provider, QUICK)
+    events = [event async for event in cycle.submit_stream("Go")]
+    assert events[0] == AssistantTextDelta("Half an ans")
+    assert isinstance(events[-1], Error)
+    assert isinstance(events[-1].error, LlmError.Timeout)
+    assert len(events) == 2
+    assert cycle.messages() == []
+
+
+async def test_phase0_a_stream_without_a_finish_reason_is_not_finished() -> None:
+    events = [e async for e in LlmCycle(Plays(ChatChunk(text="Half"))).submit_stream("Go")]
+    assert isinstance(events[-1], Error)
+    assert isinstance(events[-1].error, LlmError.Stream)
+
+
+async def test_closing_a_stream_closes_the_providers() -> None:
+    provider = Plays(ChatChunk(text="a"), ChatChunk(text="b"))
+    events = LlmCycle(provider).submit_stream("Go")
+    await anext(events)
+    await events.aclose()
+    assert provider.closed
+
+
+async def test_a_finished_reply_counts_instead_of_the_chunks() -> None:
+    whole = ChatResponse(ChatMessage.assistant_text("whole"))
+    *_, last = [e async for e in LlmCycle(Plays(ChatChunk(text="who"), whole)).submit_stream("Go")]
+    assert last == TurnComplete(FinishReason.STOP, whole)
+
+
+def long_history(exchanges: int) -> list[ChatMessage]:
+    history: list[ChatMessage] = []
+    for number in range(exchanges):
+        history.append(ChatMessage.user_text(f"question {number}"))
+        call = ToolCall(tool_call_id=f"call_{number}", name="echo")
+        history.append(ChatMessage.assistant_text("", [call]))
+        history.append(ChatMessage.tool_text(f"call_{number}", "x" * 4000))
+        history.append(ChatMessage.assistant_text(f"answer {number}"))
+    return history
+
+
+def unanswered(messages: Sequence[ChatMessage]) -> set[str]:
+    asked = {call.tool_call_id for message in messages for call in message.tool_calls}
+    answered = {
+        getattr(block, "tool_call_id", "")
+        for message in messages
+        if message.role is ChatRole.TOOL
+        for block in message.content
+    }
+    return asked ^ answered
+
+
+async def test_phase0_compaction_shortens_old_tool_results_before_it_summarises() -> None:
+    provider = MockProvider(["ok"])
+    cycle = (
+        LlmCycle(provider)
+        .with_messages(long_history(5))
+        .with_compact_config(CompactConfig(max_tokens=2000, keep_recent=4))
+    )
+    await cycle.submit("next")
+    assert len(provider.requests) == 1
+    assert len(cycle.messages()) == 22
+    assert unanswered(provider.requests[0].messages) == set()
+
+
+async def test_phase0_compaction_summarises_what_is_old_and_keeps_what_is_recent() -> None:
+    provider = MockProvider(["They asked five questions.", "ok"])
+    cycle = (
+        LlmCycle(provider)
+        .with_messages(long_history(5))
+        .with_compact_config(CompactConfig(max_tokens=1150, keep_recent=4))
+    )
+    await cycle.submit("next")
+    assert "question 0" in provider.requests[0].messages[1].text
+    sent = provider.requests[1].messages
+    assert "They asked five questions." in sent[0].text
+    assert [message.text for message in sent[1:2]] == ["question 4"]
+    assert unanswered(sent) == set()
+    assert cycle.usage().calls == 2
+
+
+async def test_phase0_after_repeated_failures_no_more_summaries_are_asked_for() -> None:
+    def answers(request: ChatRequest) -> str | LlmError:
+        is_summary = request.messages[0].role is ChatRole.SYSTEM
+        return LlmError.Other("cannot") if is_summary else "ok"
+
+    provider = MockProvider(answers)
+    config = CompactConfig(max_tokens=10, keep_recent=2, max_failures=2)
+    cycle = LlmCycle(provider).with_messages(long_history(3)).with_compact_config(config)
+    for _ in range(4):
+        await cycle.submit("next")
+    summaries = [r for r in provider.requests if r.messages[0].role is ChatRole.SYSTEM]
+    assert (len(summaries), len(provider.requests)) == (2, 6)
+
+
+async def test_a_prompt_that_is_too_long_is_compacted_and_tried_once_more() -> None:
+    provider = MockProvider([LlmError.ContextLength("too long"), "A summary.", "ok"])
+    hooks, hook = hooked(HookEvent.ON_ERROR)
+    cycle = (
+        LlmCycle(provider)
+        .with_messages(long_history(5))
+        .with_compact_config(CompactConfig(keep_recent=4))
+        .with_hook_executor(hooks)
+    )
+    assert (await cycle.submit("next")).text == "ok"
+    assert len(provider.requests[2].messages) < len(provider.requests[0].messages)
+    assert hook.seen == []
+
+
+async def test_a_prompt_that_is_too_long_without_compaction_fails() -> None:
+    hooks, hook = hooked(HookEvent.ON_ERROR)
+    cycle = LlmCycle(MockProvider([LlmError.ContextLength("too long")])).with_hook_executor(hooks)
+    with pytest.raises(LlmError.ContextLength):
+        await cycle.submit("next")
+    assert [context.event for context in hook.seen] == [HookEvent.ON_ERROR]

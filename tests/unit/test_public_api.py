@@ -1,0 +1,196 @@
+"""What a program that embeds the runtime relies on: names, strictness, codes."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+import agent_core
+from agent_core import ErrorCode
+from agent_core.types import Frozen
+
+STABLE = (
+    "AgentRuntime",
+    "RunHandle",
+    "UserMessage",
+    "RuntimeEvent",
+    "EventType",
+    "RunStatus",
+    "RunMode",
+    "EndReason",
+    "Node",
+    "ReplayResult",
+    "InspectResult",
+    "CancelResult",
+    "CleanupResult",
+    "DeleteSessionResult",
+    "PermissionRequest",
+    "PermissionDecision",
+    "ToolDefinition",
+    "ToolResult",
+    "ToolCall",
+    "ToolContext",
+    "tool",
+    "AgentDefinition",
+    "ContentBlock",
+    "TextBlock",
+    "JsonBlock",
+    "ToolCallBlock",
+    "ToolResultBlock",
+    "ArtifactRefBlock",
+    "ReasoningBlock",
+    "ImageBlock",
+    "ModelRequest",
+    "ModelMessage",
+    "SystemBlock",
+    "ModelEvent",
+    "ModelStarted",
+    "ModelTextDelta",
+    "ModelReasoningDelta",
+    "ToolCallDelta",
+    "ModelRetry",
+    "ModelCompleted",
+    "ModelFailed",
+    "ModelConfig",
+    "Usage",
+    "ProviderAdapter",
+    "ProviderRegistry",
+    "ToolRegistry",
+    "AgentCoreError",
+    "ConfigError",
+    "ProviderError",
+    "ToolError",
+    "StorageError",
+    "SchemaError",
+    "PermissionDeniedError",
+    "TaskError",
+    "ErrorCode",
+    "ErrorPayload",
+)
+
+CODES = (
+    "validation_error",
+    "schema_error",
+    "config_error",
+    "permission_denied",
+    "tool_not_available",
+    "timeout",
+    "cancelled",
+    "internal_error",
+    "max_turns",
+    "max_output_tokens",
+    "provider_error",
+    "unsupported_capability",
+    "provider_auth_failed",
+    "provider_rate_limited",
+    "provider_timeout",
+    "prompt_too_long",
+    "storage_error",
+    "migration_failed",
+    "session_active",
+    "session_not_found",
+    "node_not_found",
+    "run_not_found",
+    "artifact_not_found",
+    "path_conflict",
+    "file_not_found",
+    "text_not_found",
+    "ambiguous_edit",
+    "patch_apply_failed",
+    "patch_path_mismatch",
+    "write_outside_allowed_roots",
+    "invalid_agent_definition",
+    "duplicate_agent_definition",
+    "invalid_agent_override",
+    "child_agent_limit_exceeded",
+    "worker_busy",
+    "worker_not_available",
+    "worker_pool_busy",
+    "task_not_found",
+    "task_terminal",
+    "task_not_dispatchable",
+    "task_not_completable",
+    "dependency_cycle",
+    "step_not_found",
+    "step_not_ready",
+    "step_already_claimed",
+    "step_already_claimed_by_run",
+    "step_has_dependents",
+    "step_not_cancellable",
+    "no_step_claimed",
+    "task_wal_unavailable",
+    "memory_recall_failed",
+    "memory_write_failed",
+    "skill_not_found",
+    "skill_load_failed",
+    "hook_failed",
+    "mcp_server_failed",
+)
+
+
+def test_a1_every_stable_name_can_be_imported_and_nothing_else_is_promised() -> None:
+    assert sorted(agent_core.__all__) == sorted(STABLE)
+    for name in STABLE:
+        assert getattr(agent_core, name) is not None
+
+
+def test_importing_the_package_loads_neither_adapters_nor_extras() -> None:
+    heavy = ("aiohttp", "mcp", "rich", "jsonschema", "xllamacpp", "sqlite3", "charset_normalizer")
+    code = (
+        "import sys, agent_core; from agent_core import AgentRuntime, tool;"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = agent_core.Nothing
+
+
+def boundary_types() -> list[type[BaseModel]]:
+    found = (getattr(agent_core, name) for name in STABLE)
+    return [each for each in found if isinstance(each, type) and issubclass(each, BaseModel)]
+
+
+@pytest.mark.parametrize("kind", boundary_types(), ids=lambda kind: kind.__name__)
+def test_a3_an_unknown_field_is_refused(kind: type[BaseModel]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate({"no_such_field": 1})
+    assert "no_such_field" in {str(error["loc"][0]) for error in caught.value.errors()}
+
+
+@pytest.mark.parametrize("kind", Frozen.__subclasses__(), ids=lambda kind: kind.__name__)
+def test_shared_types_are_strict_about_fields_and_do_not_change(kind: type[BaseModel]) -> None:
+    assert kind.model_config.get("extra") == "forbid"
+    assert kind.model_config.get("frozen") is True
+
+
+def test_a4_the_error_codes_are_complete() -> None:
+    assert sorted(ErrorCode) == sorted(CODES)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        agent_core.AgentCoreError,
+        agent_core.ConfigError,
+        agent_core.ProviderError,
+        agent_core.StorageError,
+        agent_core.SchemaError,
+        agent_core.ToolError,
+        agent_core.PermissionDeniedError,
+        agent_core.TaskError,
+    ],
+)
+def test_every_error_carries_code_message_and_details(kind: Any) -> None:
+    error = kind("timeout", "it took too long", retryable=True, details={"seconds": 3})
+    assert (error.code, str(error), error.retryable) == (
+        ErrorCode.TIMEOUT,
+        "it took too long",
+        True,
+    )
+    assert error.details == {"seconds": 3}

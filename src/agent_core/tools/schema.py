@@ -8,7 +8,7 @@ with `jsonschema`. Either way a call that does not fit is one `validation_error`
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -160,6 +160,15 @@ class SchemaCheck:
     def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
         self._tool = tool
         self._schema = dict(schema)
+
+    def compiled(self) -> Self:
+        """The same check, its schema known to be usable.
+
+        Raises:
+            ToolError: `schema_error`; it is not.
+        """
+        _ = self._validator
+        return self
 
     def __call__(self, arguments: Mapping[str, Any]) -> Json:
         """The arguments, optional nulls left out.

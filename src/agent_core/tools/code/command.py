@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process import Command, Finished, Output, find_program, run
+from agent_core.process import Command, Finished, find_program, run
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.programs import names_protected, scope_of
 from agent_core.tools.files import disk_errors, folder_address
+from agent_core.tools.output import keep_output
 from agent_core.tools.paths import Place
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
@@ -127,19 +128,8 @@ async def _answer(finished: Finished, artifact: ArtifactWriter) -> dict[str, Any
         "exit_code": finished.exit_code,
         "stdout": finished.stdout.text,
         "stderr": finished.stderr.text,
-        "stdout_artifact_id": await _kept(finished.stdout, "stdout", artifact),
-        "stderr_artifact_id": await _kept(finished.stderr, "stderr", artifact),
+        "stdout_artifact_id": await keep_output(finished.stdout, "stdout", artifact),
+        "stderr_artifact_id": await keep_output(finished.stderr, "stderr", artifact),
         "truncated": finished.stdout.truncated or finished.stderr.truncated,
         "timed_out": finished.timed_out,
     }
-
-
-async def _kept(output: Output, name: str, artifact: ArtifactWriter) -> str | None:
-    if output.spool is None:
-        return None
-    return await artifact(
-        output.spool,
-        filename=f"{name}.txt",
-        mime_type="text/plain",
-        summary=f"{name} of a command, {output.size_bytes} bytes",
-    )

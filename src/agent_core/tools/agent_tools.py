@@ -1,0 +1,187 @@
+"""The tools that start other agents. What they ask of the world is the small `AgentSpawner`."""
+
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+from pydantic import Field, StringConstraints
+
+from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
+from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.types import Access, SafeId, ToolDefinition, ToolName, ToolPermission
+
+A = TypeVar("A", bound=Arguments)
+Words = Annotated[str, StringConstraints(min_length=1, max_length=100_000)]
+Names = tuple[ToolName, ...]
+_SHOWN = 200
+
+
+class Assignment(Arguments):
+    """What every agent is started with, whatever its kind."""
+
+    constraints: Annotated[Words | tuple[Words, ...] | None, Field(description="Limits.")] = None
+    allowed_tools: Names | None = None
+    expected_output_schema: Annotated[
+        dict[str, Any] | None, Field(description="A JSON Schema that the answer has to fit.")
+    ] = None
+    timeout_ms: Annotated[int | None, Field(gt=0)] = None
+
+
+class ChildAssignment(Assignment):
+    """A task for a new agent; `allowed_tools` can only narrow what its role gives it."""
+
+    agent_definition_id: SafeId | None = None
+    task: Words
+
+
+class SubAssignment(ChildAssignment):
+    """Arguments of `agent.create_sub_agent`."""
+
+    context: Annotated[Words | None, Field(description="What is known; it sees nothing else.")] = (
+        None
+    )
+
+
+class ForkAssignment(ChildAssignment):
+    """Arguments of `agent.fork_agent`."""
+
+
+class Dispatch(Assignment):
+    """Arguments of `agent.dispatch_worker`."""
+
+    task_id: SafeId
+    worker_pool_id: SafeId | None = None
+    worker_agent_id: SafeId | None = None
+    allowed_step_ids: Annotated[
+        tuple[SafeId, ...] | None,
+        Field(description="The only steps the worker may see and claim; absent: all."),
+    ] = None
+    instruction: Words
+    context: Words | None = None
+
+
+class ListDefinitions(Arguments):
+    """`agent.list_agent_definitions` takes no arguments."""
+
+
+class ListWorkers(Arguments):
+    """Arguments of `agent.list_workers`."""
+
+    worker_pool_id: SafeId | None = None
+
+
+class AgentSpawner(Protocol):
+    """Starts agents on behalf of one run, and waits for each.
+
+    A child that fails is an error result, never an exception. What is refused before a child
+    exists is raised as `ToolError`.
+    """
+
+    async def definitions(self) -> ToolReturn:
+        """The agent definitions there are, for a model."""
+        ...
+
+    async def workers(self, asked: ListWorkers) -> ToolReturn:
+        """The configured workers and what they are doing.
+
+        Raises:
+            ToolError: `worker_not_available`, there is no such pool.
+        """
+        ...
+
+    async def create(self, assignment: SubAssignment, context: ToolContext) -> ToolReturn:
+        """Start an agent in a fresh context and wait for its result.
+
+        Raises:
+            ToolError: `validation_error`, `child_agent_limit_exceeded`.
+        """
+        ...
+
+    async def fork(self, assignment: ForkAssignment, context: ToolContext) -> ToolReturn:
+        """Start an agent that has the conversation so far, and wait for its result.
+
+        Raises:
+            ToolError: `validation_error`, `child_agent_limit_exceeded`.
+        """
+        ...
+
+    async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
+        """Send a worker to a Task and wait for its result.
+
+        Raises:
+            ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`,
+                `task_not_dispatchable`, `validation_error`, `child_agent_limit_exceeded`.
+        """
+        ...
+
+
+def agent_tools(spawner: AgentSpawner) -> list[Tool]:
+    """Every tool of this kind, for one run; the role decides which of them the run has."""
+
+    async def definitions(_: ListDefinitions, __: ToolContext) -> ToolReturn:
+        return await spawner.definitions()
+
+    async def workers(asked: ListWorkers, _: ToolContext) -> ToolReturn:
+        return await spawner.workers(asked)
+
+    return [
+        _tool("create_sub_agent", SubAssignment, spawner.create, Lane.AGENT),
+        _tool("fork_agent", ForkAssignment, spawner.fork, Lane.AGENT),
+        _tool("dispatch_worker", Dispatch, spawner.dispatch, Lane.AGENT),
+        _tool("list_agent_definitions", ListDefinitions, definitions, Lane.READ),
+        _tool("list_workers", ListWorkers, workers, Lane.READ),
+    ]
+
+
+_DESCRIPTIONS = {
+    "create_sub_agent": (
+        "Give a separable piece of work to a new agent and get its report. It sees only the task, "
+        "context and constraints you pass. Several in one turn run side by side."
+    ),
+    "fork_agent": (
+        "Split a task off to an agent that has this conversation so far, and get its report. "
+        "Several in one turn run side by side."
+    ),
+    "dispatch_worker": (
+        "Send a worker to a Task and wait for it. The worker claims a step itself, one at most; "
+        "allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. "
+        "Several in one turn run side by side."
+    ),
+    "list_agent_definitions": "List the kinds of agents there are, and what they are good at.",
+    "list_workers": "List the workers, whether they are idle, and what they are working on.",
+}
+
+
+def _tool(
+    name: str,
+    arguments: type[A],
+    run: Callable[[A, ToolContext], Awaitable[ToolReturn]],
+    lane: Lane,
+) -> Tool:
+    definition = _definition(name, arguments)
+
+    async def prepare(checked: A, context: ToolContext) -> Action:
+        return Action(Access(summary=_summary(checked)), partial(run, checked, context))
+
+    return Tool(definition, model_check(definition.name, arguments), prepare, lane)
+
+
+@cache
+def _definition(name: str, arguments: type[Arguments]) -> ToolDefinition:
+    return ToolDefinition(
+        name=f"agent.{name}",
+        description=_DESCRIPTIONS[name],
+        input_schema=model_schema(arguments),
+        permission=ToolPermission.READONLY,
+        tags={"internal"},
+    )
+
+
+def _summary(checked: Arguments) -> str:
+    """The beginning of what is asked for, for people who watch."""
+    match checked:
+        case ChildAssignment(task=words) | Dispatch(instruction=words):
+            line = " ".join(words[: 2 * _SHOWN].split())
+            return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+        case _:
+            return ""

@@ -1,0 +1,268 @@
+"""The user's own tools: one JSON file each in `<home>/tools`, run as commands.
+
+A file that cannot be used is reported and left out; it never keeps the others from working.
+"""
+
+import asyncio
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import orjson
+from pydantic import Field, ValidationError, model_validator
+
+from agent_core.config.json_file import read_json_file, unusable
+from agent_core.config.models import Section, ToolsConfig
+from agent_core.config.paths import Setup, expand_path
+from agent_core.config.problems import problems_of
+from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.process import Command, Finished, find_program, run
+from agent_core.tools.base import Action, Tool, ToolContext
+from agent_core.tools.handler import lane_of, plain_access
+from agent_core.tools.output import keep_output
+from agent_core.tools.results import storable_text
+from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.templates import check_shell, filled_argv, filled_shell, placeholders
+from agent_core.types import (
+    Access,
+    ArtifactRefBlock,
+    ContentBlock,
+    ErrorPayload,
+    TextBlock,
+    ToolDefinition,
+    ToolName,
+    ToolPermission,
+    ToolResult,
+)
+
+_WHAT = "tool"
+_SHELL = "/bin/sh"
+
+
+class ToolFile(Section):
+    """One file of `<home>/tools`. What is left out comes from `[tools]` in the configuration."""
+
+    name: ToolName
+    description: str
+    input_schema: dict[str, Any] = Field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+    permission: Literal["readonly", "write"] = "write"
+    tags: list[str] = Field(default_factory=list[str])
+    command_type: Literal["exec", "shell"]
+    command: str = Field(min_length=1)
+    args: list[str] = Field(default_factory=list[str])
+    working_dir: str = "<project>"
+    env_allowlist: list[str] | None = None
+    timeout_ms: int | None = Field(default=None, gt=0)
+    stdout_limit_bytes: int | None = Field(default=None, gt=0)
+    stderr_limit_bytes: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _command_is_safe(self) -> "ToolFile":
+        named = {field for part in (self.command, *self.args) for field in placeholders(part)}
+        if unknown := named - _properties(self.input_schema):
+            raise ValueError(f"input_schema has no property {', '.join(sorted(unknown))}")
+        if self.command_type == "exec":
+            if any(placeholders(self.command)):
+                raise ValueError("the program cannot be chosen by an argument")
+            return self
+        if self.args:
+            raise ValueError("args is for command_type exec; write them into the command")
+        if {"write", "dangerous"}.isdisjoint({*self.tags, self.permission}):
+            raise ValueError("a shell tool must be tagged write or dangerous")
+        check_shell(self.command)
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a declarative tool is run: its file, with every default filled in."""
+
+    file: ToolFile
+    folder: Path
+    cwd: Path
+    env: Mapping[str, str]
+    limits: ToolsConfig
+
+    def argv(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The argument vector of one call."""
+        if self.file.command_type == "shell":
+            return [_SHELL, "-c", filled_shell(self.file.command, arguments)]
+        command = os.path.expanduser(self.file.command)  # noqa: PTH111 - a Path loses the ./
+        # A relative program is the user's, beside the file; never one of the project's.
+        base = self.folder if "/" in command else self.cwd
+        program = find_program(command, cwd=base, env=self.env)
+        return [str(program), *filled_argv(self.file.args, arguments)]
+
+    @property
+    def timeout_ms(self) -> int:
+        """The file's, else the default; never beyond the maximum."""
+        return min(
+            self.file.timeout_ms or self.limits.default_timeout_ms, self.limits.max_timeout_ms
+        )
+
+
+def declarative_tools(
+    setup: Setup, *, environ: Mapping[str, str] = os.environ
+) -> tuple[list[Tool], list[ConfigError]]:
+    """The tools of `<home>/tools/*.json`, by file name, and what is wrong with the others."""
+    tools: dict[str, Tool] = {}
+    problems: list[ConfigError] = []
+    if not setup.config.tools.declarative_enabled:
+        return [], []
+    for path in sorted((setup.home / "tools").glob("*.json")):
+        try:
+            made = _load(path, setup, environ)
+            if made.name in tools:
+                raise unusable(path, _WHAT, f"another file has a tool named {made.name}")
+        except ConfigError as problem:
+            problems.append(problem)
+        else:
+            tools[made.name] = made
+    return list(tools.values()), problems
+
+
+def _load(path: Path, setup: Setup, environ: Mapping[str, str]) -> Tool:
+    try:
+        file = ToolFile.model_validate(read_json_file(path, _WHAT))
+        check = SchemaCheck(file.name, file.input_schema).compiled()
+    except ValidationError as error:
+        reasons = "; ".join(str(problem).strip() for problem in problems_of(error, ToolFile))
+        raise unusable(path, _WHAT, reasons) from error
+    except ToolError as error:
+        raise unusable(path, _WHAT, str(error)) from error
+    return _tool(_recipe(path, file, setup, environ), check)
+
+
+def _recipe(path: Path, file: ToolFile, setup: Setup, environ: Mapping[str, str]) -> Recipe:
+    limits = setup.config.tools
+    allowed = limits.env_allowlist if file.env_allowlist is None else file.env_allowlist
+    try:
+        cwd = expand_path(file.working_dir, setup.project, home=setup.home, project=setup.project)
+    except ConfigError as error:
+        raise unusable(path, _WHAT, f"working_dir: {error}") from error
+    return Recipe(
+        file=file,
+        folder=path.parent,
+        cwd=cwd,
+        env={name: environ[name] for name in allowed if name in environ},
+        limits=limits,
+    )
+
+
+def _tool(recipe: Recipe, check: SchemaCheck) -> Tool:
+    file = recipe.file
+    definition = ToolDefinition(
+        name=file.name,
+        description=file.description,
+        input_schema=file.input_schema,
+        permission=ToolPermission("write" if "write" in file.tags else file.permission),
+        tags={"declarative", *file.tags},
+    )
+
+    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
+        argv = await asyncio.to_thread(recipe.argv, arguments)
+        if any(storable_text(word) != word for word in argv):
+            message = f"an argument of {file.name} has a NUL or a lone surrogate in it"
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+        access = _access(definition, recipe, arguments, argv)
+        return Action(access, partial(_run, recipe, argv, arguments, context))
+
+    return Tool(
+        definition=definition,
+        parse=check,
+        prepare=prepare,
+        lane=lane_of(definition),
+        keeps_own_limits=True,
+    )
+
+
+def _access(
+    definition: ToolDefinition, recipe: Recipe, arguments: Mapping[str, Any], argv: list[str]
+) -> Access:
+    """What the call touches; agreeing to a dangerous one covers this very command only."""
+    plain = plain_access(definition, arguments)
+    shown = shlex.join(argv)
+    return Access(
+        asks=plain.asks,
+        scope=f"{recipe.cwd}: {shown}" if plain.dangerous else "",
+        summary=plain.summary,
+        target=shown,
+        cwd=str(recipe.cwd),
+        env_names=tuple(sorted(recipe.env)),
+        dangerous=plain.dangerous,
+    )
+
+
+async def _run(
+    recipe: Recipe, argv: list[str], arguments: Mapping[str, Any], context: ToolContext
+) -> ToolResult:
+    file, limits = recipe.file, recipe.limits
+    finished = await run(
+        Command(argv=argv, cwd=recipe.cwd, env=recipe.env, stdin=orjson.dumps(arguments)),
+        timeout_s=recipe.timeout_ms / 1000,
+        stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
+        stderr_limit_bytes=file.stderr_limit_bytes or limits.stderr_limit_bytes,
+    )
+    try:
+        if finished.timed_out:
+            said = {"stdout": finished.stdout.text, "stderr": finished.stderr.text}
+            message = f"{file.name} was stopped after {recipe.timeout_ms} ms"
+            raise ToolError(ErrorCode.TIMEOUT, message, details={**said, "timed_out": True})
+        return await _result(file.name, finished, context)
+    finally:
+        finished.discard()
+
+
+async def _result(name: str, finished: Finished, context: ToolContext) -> ToolResult:
+    """What the program said: a result as JSON, or text. A code other than 0 is an error."""
+    metadata = {"exit_code": finished.exit_code}
+    if finished.exit_code:
+        return ToolResult(
+            content=await _said(finished, context, "stdout", "stderr"),
+            is_error=True,
+            error=ErrorPayload(
+                type="ToolError",
+                code=ErrorCode.INTERNAL_ERROR,
+                message=f"{name} ended with code {finished.exit_code}",
+                details=metadata,
+            ),
+            metadata=metadata,
+        )
+    if finished.stdout.spool is None and (given := _given(finished.stdout.text)):
+        return given
+    return ToolResult(content=await _said(finished, context, "stdout"), metadata=metadata)
+
+
+async def _said(
+    finished: Finished, context: ToolContext, *streams: Literal["stdout", "stderr"]
+) -> list[ContentBlock]:
+    said: list[ContentBlock] = []
+    for name in streams:
+        output = finished.stdout if name == "stdout" else finished.stderr
+        if output.text:
+            said.append(TextBlock(text=output.text))
+        if artifact_id := await keep_output(output, name, context.artifact):
+            said.append(ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain"))
+    return said
+
+
+def _properties(schema: Mapping[str, Any]) -> set[str]:
+    properties = schema.get("properties")
+    return set(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else set()
+
+
+def _given(stdout: str) -> ToolResult | None:
+    """A `ToolResult` that the program wrote itself; None if it wrote anything else."""
+    if not stdout.lstrip().startswith("{"):
+        return None
+    try:
+        fields = orjson.loads(stdout)
+        return ToolResult.model_validate(fields) if "content" in fields else None
+    except (orjson.JSONDecodeError, ValidationError):
+        return None

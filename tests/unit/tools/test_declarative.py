@@ -1,0 +1,251 @@
+"""The user's own tools, one JSON file each."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.config.models import Config, ModelConfig
+from agent_core.config.paths import Setup
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools import Lane, Tool, ToolContext
+from agent_core.tools.declarative import declarative_tools
+from agent_core.types import ArtifactRefBlock, TextBlock, ToolPermission, ToolResult
+from tool_facts import Kept
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "count": {"type": "integer"}},
+    "required": ["text"],
+}
+ECHO: dict[str, Any] = {
+    "name": "my.echo",
+    "description": "Says it again.",
+    "input_schema": SCHEMA,
+    "command_type": "exec",
+    "command": "echo",
+    "args": ["{{args.text}}", "{{args.count}}"],
+}
+
+
+@pytest.fixture
+def setup(home: Path, project: Path) -> Setup:
+    (home / "tools").mkdir()
+    return Setup(
+        home=home,
+        project=project,
+        config_path=home / "config.toml",
+        config=Config(model=ModelConfig(provider="p", name="n")),
+        session_db=home / "sessions.sqlite",
+        sessions_dir=home / "sessions",
+        memory_dir=home / "memory",
+        plans_dir=project / ".soong-agent" / "plans",
+        tasks_dir=project / ".soong-agent" / "tasks",
+    )
+
+
+def put(setup: Setup, file: object, name: str = "a.json") -> None:
+    text = file if isinstance(file, str) else json.dumps(file)
+    (setup.home / "tools" / name).write_text(text, encoding="utf-8")
+
+
+def only(setup: Setup, **changes: object) -> Tool:
+    put(setup, ECHO | changes)
+    (made,), problems = declarative_tools(setup, environ=os.environ)
+    assert problems == []
+    return made
+
+
+async def answer(made: Tool, context: ToolContext, **arguments: object) -> ToolResult:
+    action = await made.prepare(made.parse(arguments), context)
+    result = await action.run()
+    assert isinstance(result, ToolResult)
+    return result
+
+
+def text_of(result: ToolResult) -> str:
+    return "".join(block.text for block in result.content if isinstance(block, TextBlock))
+
+
+async def test_a_program_gets_its_arguments_one_by_one(setup: Setup, context: ToolContext) -> None:
+    made = only(setup, tags=["demo"])
+    assert made.definition.tags == {"declarative", "demo"}
+    assert made.definition.permission is ToolPermission.WRITE
+    assert made.lane is Lane.WRITE
+    result = await answer(made, context, text="a  $(b); 'c", count=2)
+    assert text_of(result) == "a  $(b); 'c 2\n"
+    assert not result.is_error
+
+
+async def test_a_shell_reads_values_as_words(
+    setup: Setup, context: ToolContext, project: Path
+) -> None:
+    made = only(
+        setup,
+        command_type="shell",
+        command="printf '%s|' {{args.text}} end",
+        args=[],
+        tags=["write"],
+    )
+    result = await answer(made, context, text="x; touch pwned $(touch pwned)")
+    assert text_of(result) == "x; touch pwned $(touch pwned)|end|"
+    assert list_of(project) == []
+
+
+def list_of(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+async def test_arguments_arrive_as_json_too_and_a_result_may_come_back(
+    setup: Setup, context: ToolContext
+) -> None:
+    script = (
+        "import json, sys; a = json.load(sys.stdin);"
+        "print(json.dumps({'content': [{'type': 'json', 'data': a}], 'is_error': True}))"
+    )
+    made = only(setup, command=sys.executable, args=["-c", script])
+    result = await answer(made, context, text="é", count=None)
+    assert result.is_error
+    assert result.content[0].model_dump()["data"] == {"text": "é"}
+
+
+@pytest.mark.parametrize("said", ['{"content": 5}', '{"a": 1}', "[1]", "{", '{"content": []} x'])
+async def test_anything_else_it_prints_is_text(
+    setup: Setup, context: ToolContext, said: str
+) -> None:
+    made = only(setup, args=["{{args.text}}"])
+    assert text_of(await answer(made, context, text=said)) == said + "\n"
+
+
+async def test_a_program_that_fails_is_an_error_with_what_it_said(
+    setup: Setup, context: ToolContext
+) -> None:
+    made = only(setup, command="sh", args=["-c", "echo out; echo bad >&2; exit 3"])
+    result = await answer(made, context, text="")
+    assert result.is_error
+    assert text_of(result) == "out\nbad\n"
+    assert result.metadata == {"exit_code": 3}
+    assert result.error is not None
+    assert "code 3" in result.error.message
+
+
+async def test_a_program_that_takes_too_long_is_stopped(setup: Setup, context: ToolContext) -> None:
+    made = only(setup, command="sh", args=["-c", "echo said; sleep 60"], timeout_ms=200)
+    with pytest.raises(ToolError) as refusal:
+        await answer(made, context, text="")
+    assert refusal.value.code is ErrorCode.TIMEOUT
+    assert refusal.value.details["stdout"] == "said\n"
+
+
+async def test_output_beyond_its_limit_becomes_an_artifact(
+    setup: Setup, context: ToolContext, kept: Kept
+) -> None:
+    made = only(setup, command="seq", args=["1", "1000"], stdout_limit_bytes=100)
+    result = await answer(made, context, text="")
+    (reference,) = (b for b in result.content if isinstance(b, ArtifactRefBlock))
+    assert kept.artifacts[reference.artifact_id].endswith(b"1000\n")
+
+
+async def test_it_sees_only_the_environment_it_lists(
+    setup: Setup, context: ToolContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "t")
+    made = only(setup, command="/usr/bin/env", args=[], env_allowlist=["MY_TOKEN"])
+    names = {
+        line.partition("=")[0] for line in text_of(await answer(made, context, text="")).split()
+    }
+    assert names - {"_"} == {"MY_TOKEN"}
+
+
+async def test_a_program_beside_the_file_runs_and_one_in_the_project_does_not(
+    setup: Setup, context: ToolContext, project: Path
+) -> None:
+    for folder, word in ((setup.home / "tools", "mine"), (project, "theirs")):
+        program = folder / "run.sh"
+        program.write_text(f"#!/bin/sh\necho {word} $(pwd)\n", encoding="utf-8")
+        program.chmod(0o755)
+    made = only(setup, command="./run.sh", args=[])
+    assert text_of(await answer(made, context, text="")) == f"mine {project}\n"
+
+
+async def test_who_is_asked_for_what(setup: Setup, context: ToolContext) -> None:
+    async def access(**changes: object) -> Any:
+        made = only(setup, **changes)
+        return (await made.prepare(made.parse({"text": "x"}), context)).access
+
+    assert (await access()).asks
+    assert not (await access(permission="readonly")).asks
+    assert (await access(permission="readonly", tags=["write"])).asks
+    dangerous = await access(permission="readonly", tags=["dangerous"])
+    assert dangerous.asks
+    assert dangerous.dangerous
+    assert "echo x" in dangerous.scope
+
+
+BROKEN: list[tuple[object, str]] = [
+    ("", "not JSON"),
+    ("null", "tool"),
+    ("[]", "tool"),
+    ("[" * 100_000, "deep"),
+    ('{"name": "a", "name": "b"}', "twice"),
+    (ECHO | {"comand": "x"}, "comand"),
+    ({k: v for k, v in ECHO.items() if k != "command"}, "command"),
+    (ECHO | {"name": "no spaces"}, "name"),
+    (ECHO | {"args": ["{{args.other}}"]}, "other"),
+    (ECHO | {"args": ["{{env.HOME}}"]}, "not of the form"),
+    (ECHO | {"command": "{{args.text}}"}, "chosen by an argument"),
+    (ECHO | {"command_type": "shell"}, "args is for"),
+    (ECHO | {"command_type": "shell", "args": [], "permission": "readonly"}, "tagged"),
+    (ECHO | {"command_type": "shell", "args": [], "command": "a '{{args.text}}'"}, "placeholder"),
+    (ECHO | {"input_schema": {"type": "obj"}, "args": []}, "schema"),
+    (ECHO | {"input_schema": {"properties": []}, "args": []}, "schema"),
+    (ECHO | {"timeout_ms": 0}, "timeout_ms"),
+    (ECHO | {"working_dir": "${NOPE}/x"}, "NOPE"),
+]
+
+
+@pytest.mark.parametrize(("file", "said"), BROKEN)
+def test_a_file_that_cannot_be_used_is_reported_and_the_others_work(
+    setup: Setup, file: object, said: str
+) -> None:
+    put(setup, file, "broken.json")
+    put(setup, ECHO, "good.json")
+    tools, problems = declarative_tools(setup, environ=os.environ)
+    assert [each.name for each in tools] == ["my.echo"]
+    assert len(problems) == 1
+    assert problems[0].code is ErrorCode.CONFIG_ERROR
+    assert "broken.json" in str(problems[0])
+    assert said in str(problems[0])
+
+
+def test_a_name_that_is_taken_is_reported(setup: Setup) -> None:
+    put(setup, ECHO, "a.json")
+    put(setup, ECHO, "b.json")
+    os.mkfifo(setup.home / "tools" / "pipe.json")
+    tools, problems = declarative_tools(setup, environ=os.environ)
+    assert len(tools) == 1
+    assert ["b.json" in str(problems[0]), "pipe.json" in str(problems[1])] == [True, True]
+
+
+def test_without_a_folder_or_switched_off_there_are_none(setup: Setup) -> None:
+    put(setup, ECHO)
+    config = setup.config.model_copy(
+        update={"tools": setup.config.tools.model_copy(update={"declarative_enabled": False})}
+    )
+    off = Setup(
+        **{name: getattr(setup, name) for name in Setup.__slots__ if name != "config"},
+        config=config,
+    )
+    assert declarative_tools(off) == ([], [])
+
+
+async def test_a_value_that_no_argument_can_hold_is_refused(
+    setup: Setup, context: ToolContext
+) -> None:
+    made = only(setup)
+    with pytest.raises(ToolError) as refusal:
+        await made.prepare(made.parse({"text": "a\0b"}), context)
+    assert refusal.value.code is ErrorCode.VALIDATION_ERROR

@@ -14,7 +14,7 @@ from typing import Literal
 import aiohttp
 import pytest
 
-from isolation import REAL_HOME, Home
+from isolation import REAL_HOME, Home, fresh_folder
 
 BASE_URL = "SOONG_AGENT_E2E_BASE_URL"
 OLLAMA_URL = "SOONG_AGENT_E2E_OLLAMA_URL"
@@ -148,8 +148,12 @@ async def models_at(url: str) -> list[str] | None:
 
 
 @pytest.fixture
-def orchard(project: Path) -> Path:
-    """A small real project: three files with names nobody would guess."""
+def orchard() -> Path:
+    """A small real project: three files with names nobody would guess, below a short path.
+
+    The path is part of the prompt, and a long one takes a small model's mind off its task.
+    """
+    project = fresh_folder("project", "orchard")
     (project / "README.md").write_text("# Orchard\n\nNotes about trees.\n", encoding="utf-8")
     (project / "quince.py").write_text("TREES = 12\n", encoding="utf-8")
     (project / "codeword.txt").write_text("The codeword is marmalade.\n", encoding="utf-8")

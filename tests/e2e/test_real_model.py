@@ -77,8 +77,7 @@ async def test_o9_c6_the_model_lists_a_folder_and_answers_from_the_list(
     real_model: RealModel, home: Home, orchard: Path
 ) -> None:
     real_model.configure(home, tools={"code.list_dir"})
-    question = "Which files are in this project? Use the tool to list the folder '.'."
-    answer, events = await say(home, orchard, question)
+    answer, events = await say(home, orchard, "List the files in this project.")
     done = of_type(events, EventType.TOOL_COMPLETED)
     assert done
     assert {event.payload["tool_name"] for event in done} == {"code.list_dir"}
@@ -89,8 +88,7 @@ async def test_o9_the_command_line_shows_the_call_and_the_answer(
     real_model: RealModel, home: Home, orchard: Path
 ) -> None:
     real_model.configure(home, tools={"code.list_dir"})
-    question = "Which files are in this project? Use the tool to list the folder '.'."
-    code, out, err = await command(home, orchard, question)
+    code, out, err = await command(home, orchard, "List the files in this project.")
     assert code == 0, err
     assert "code.list_dir" in err
     assert "quince" in out
@@ -100,8 +98,7 @@ async def test_the_model_reads_a_file_and_finds_the_codeword(
     real_model: RealModel, home: Home, orchard: Path
 ) -> None:
     real_model.configure(home, tools={"code.read_file"})
-    question = "What is the codeword in the file codeword.txt? Use the tool to read the file."
-    answer, events = await say(home, orchard, question)
+    answer, events = await say(home, orchard, "Read the file codeword.txt.")
     done = of_type(events, EventType.TOOL_COMPLETED)
     assert done
     assert {event.payload["tool_name"] for event in done} == {"code.read_file"}

@@ -1,0 +1,183 @@
+"""Puts a prompt together message by message."""
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from agcore.llm.types import ChatMessage, ChatRole
+from agcore.prompt.errors import PromptError
+from agcore.prompt.template import PromptTemplate, PromptTemplateRegistry, Values
+from agent_core.types import ContentBlock, TextBlock, ToolResultBlock
+
+_INSTRUCTIONS = frozenset({ChatRole.SYSTEM, ChatRole.DEVELOPER})
+
+
+class PromptComposer:
+    """Builds messages in a chain: `PromptComposer().system("…").user("…").compose()`.
+
+    Args:
+        templates: where the `*_template` methods look up names.
+        messages: what to start from.
+    """
+
+    def __init__(
+        self,
+        templates: PromptTemplateRegistry | None = None,
+        *,
+        messages: Iterable[ChatMessage] = (),
+    ) -> None:
+        self._templates = templates
+        self._messages = list(messages)
+
+    @classmethod
+    def from_messages(cls, messages: Iterable[ChatMessage]) -> Self:
+        """Go on where a conversation stands."""
+        return cls(messages=messages)
+
+    def system(self, text: str) -> Self:
+        """Add a system message."""
+        return self.system_content([TextBlock(text=text)])
+
+    def developer(self, text: str) -> Self:
+        """Add a developer message."""
+        return self.developer_content([TextBlock(text=text)])
+
+    def user(self, text: str) -> Self:
+        """Add a user message."""
+        return self.user_content([TextBlock(text=text)])
+
+    def assistant(self, text: str) -> Self:
+        """Add an assistant message."""
+        return self.assistant_content([TextBlock(text=text)])
+
+    def tool(self, tool_call_id: str, text: str, *, is_error: bool = False) -> Self:
+        """Add the answer to a tool call."""
+        return self.tool_content(tool_call_id, [TextBlock(text=text)], is_error=is_error)
+
+    def system_template(self, template: str | PromptTemplate, context: Values) -> Self:
+        """Add a system message from a template, or the name of one."""
+        return self.system(self._rendered(template, context))
+
+    def developer_template(self, template: str | PromptTemplate, context: Values) -> Self:
+        """Add a developer message from a template, or the name of one."""
+        return self.developer(self._rendered(template, context))
+
+    def user_template(self, template: str | PromptTemplate, context: Values) -> Self:
+        """Add a user message from a template, or the name of one."""
+        return self.user(self._rendered(template, context))
+
+    def assistant_template(self, template: str | PromptTemplate, context: Values) -> Self:
+        """Add an assistant message from a template, or the name of one."""
+        return self.assistant(self._rendered(template, context))
+
+    def tool_template(
+        self, tool_call_id: str, template: str | PromptTemplate, context: Values
+    ) -> Self:
+        """Add the answer to a tool call from a template, or the name of one."""
+        return self.tool(tool_call_id, self._rendered(template, context))
+
+    def system_content(self, content: Sequence[ContentBlock]) -> Self:
+        """Add a system message made of blocks."""
+        return self._add(ChatRole.SYSTEM, content)
+
+    def developer_content(self, content: Sequence[ContentBlock]) -> Self:
+        """Add a developer message made of blocks."""
+        return self._add(ChatRole.DEVELOPER, content)
+
+    def user_content(self, content: Sequence[ContentBlock]) -> Self:
+        """Add a user message made of blocks: text and images."""
+        return self._add(ChatRole.USER, content)
+
+    def assistant_content(self, content: Sequence[ContentBlock]) -> Self:
+        """Add an assistant message made of blocks: text, reasoning and tool calls."""
+        return self._add(ChatRole.ASSISTANT, content)
+
+    def tool_content(
+        self, tool_call_id: str, content: Sequence[ContentBlock], *, is_error: bool = False
+    ) -> Self:
+        """Add the answer to a tool call, made of blocks."""
+        block = ToolResultBlock(tool_call_id=tool_call_id, content=list(content), is_error=is_error)
+        return self._add(ChatRole.TOOL, [block])
+
+    def with_name(self, name: str) -> Self:
+        """Name the speaker of the last message.
+
+        Raises:
+            PromptError: there is no message yet.
+        """
+        if not self._messages:
+            raise PromptError("there is no message yet that a name could belong to")
+        self._messages[-1] = self._messages[-1].model_copy(update={"name": name})
+        return self
+
+    def validate_messages(self) -> Self:
+        """Check the order: instructions first, then user and assistant in turn, answers where
+        they were asked for.
+
+        Raises:
+            PromptError: says which message is wrong and why.
+        """
+        order = _Order()
+        for number, message in enumerate(self._messages):
+            if reason := order.objection(message):
+                raise PromptError(
+                    f"message {number} ({message.role}) is out of place: {reason}", index=number
+                )
+        if order.open_calls:
+            missing = ", ".join(sorted(order.open_calls))
+            raise PromptError(f"tool calls without an answer: {missing}")
+        return self
+
+    def compose(self) -> list[ChatMessage]:
+        """The messages so far."""
+        return list(self._messages)
+
+    def _add(self, role: ChatRole, content: Sequence[ContentBlock]) -> Self:
+        self._messages.append(ChatMessage(role=role, content=list(content)))
+        return self
+
+    def _rendered(self, template: str | PromptTemplate, context: Values) -> str:
+        if isinstance(template, PromptTemplate):
+            return template.render(context, self._templates)
+        if self._templates is None:
+            message = f"there are no templates to find {template!r} in; give the composer some"
+            raise PromptError(message, template=template)
+        return self._templates.render(template, context)
+
+
+class _Order:
+    """What may come next, message by message."""
+
+    def __init__(self) -> None:
+        self._last: ChatRole | None = None
+        self.open_calls: set[str] = set()
+
+    def objection(self, message: ChatMessage) -> str | None:
+        """Why the message must not stand here; None if it may."""
+        role, last = message.role, self._last
+        if role in _INSTRUCTIONS:
+            return None if last is None else "instructions come before the conversation"
+        if role is ChatRole.TOOL:
+            reason = self._answers(message)
+        elif self.open_calls:
+            reason = "the tool calls before it have no answers yet"
+        elif role is ChatRole.USER:
+            reason = "the user has just spoken" if last is ChatRole.USER else None
+        else:
+            reason = self._speaks(message)
+        self._last = role
+        return reason
+
+    def _speaks(self, message: ChatMessage) -> str | None:
+        if self._last is None:
+            return "the user speaks first"
+        if self._last is ChatRole.ASSISTANT:
+            return "the assistant has just spoken"
+        self.open_calls = {call.tool_call_id for call in message.tool_calls}
+        return None
+
+    def _answers(self, message: ChatMessage) -> str | None:
+        for block in message.content:
+            if not isinstance(block, ToolResultBlock) or block.tool_call_id not in self.open_calls:
+                return "it answers no tool call before it"
+            self.open_calls.remove(block.tool_call_id)
+        return None

@@ -1,0 +1,216 @@
+"""Templates and the composer."""
+
+from typing import Any
+
+import pytest
+
+from agcore.llm import ChatMessage, ChatRole, ToolCall
+from agcore.prompt import (
+    PromptComposer,
+    PromptError,
+    PromptTemplate,
+    PromptTemplateRegistry,
+    TemplateContext,
+)
+from agent_core.types import ContentBlock, ImageBlock, TextBlock, ToolCallBlock
+
+
+def rendered(source: str, **values: Any) -> str:
+    return PromptTemplate("t", source).render(values)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{city}}: {{ weather }}", "北京: 晴"),
+        ("{{ user.name }} {{user.tags.1}}", "Ada b"),
+        ("{{#if user}}yes{{/if}}{{#if none}}no{{/if}}", "yes"),
+        ("{{#if absent}}a{{else}}b{{/if}}", "b"),
+        ("{{#each user.tags}}[{{@index}}{{this}}]{{/each}}", "[0a][1b]"),
+        ("{{#each people}}{{name}} in {{city}}{{#if @last}}.{{else}}, {{/if}}{{/each}}",
+         "Bo in 北京, Cy in 北京."),
+        ("{{#each none}}x{{else}}nobody{{/each}}", "nobody"),
+        ("{{#each user}}{{@key}};{{/each}}", "name;tags;"),
+        ("{{{{raw}}}}{{ city }} {{#if}}{{{{/raw}}}}", "{{ city }} {{#if}}"),
+        ("a{{! nobody sees {this} }}b{{!-- nor {{this}} --}}c", "abc"),
+        ("{{flag}} {{number}} {{empty}}| {{people.0}}", 'true 1.5 | {"name":"Bo"}'),
+        ('{"city": "{{city}}", "n": {"m": {{number}}}}', '{"city": "北京", "n": {"m": 1.5}}'),
+    ],
+)  # fmt: skip
+def test_phase1_templates_fill_in_values_conditions_and_lists(source: str, expected: str) -> None:
+    values: dict[str, Any] = {
+        "city": "北京",
+        "weather": "晴",
+        "user": {"name": "Ada", "tags": ["a", "b"]},
+        "people": [{"name": "Bo"}, {"name": "Cy"}],
+        "none": [],
+        "flag": True,
+        "number": 1.5,
+        "empty": None,
+    }
+    assert rendered(source, **values) == expected
+
+
+def test_a_block_tag_alone_on_its_line_leaves_no_line_behind() -> None:
+    source = "Rules:\n{{#each rules}}\n- {{this}}\n{{/each}}\n{{#if x}}\nx\n{{/if}}\nEnd\n"
+    assert rendered(source, rules=["a", "b"], x=False) == "Rules:\n- a\n- b\nEnd\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "variable"),
+    [
+        ("{{city}}", "city"),
+        ("{{user.name}}", "user.name"),
+        ("{{#each people}}x{{/each}}", "people"),
+        ("{{#if yes}}{{inner}}{{/if}}", "inner"),
+    ],
+)
+def test_phase1_a_missing_variable_is_named(source: str, variable: str) -> None:
+    with pytest.raises(PromptError, match=variable) as caught:
+        rendered(source, yes=1, user={})
+    assert caught.value.details["variable"] == variable
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "reason"),
+    [
+        ("a\n{{#if x}}b", 2, "never closed"),
+        ("{{/if}}", 1, "closes nothing"),
+        ("{{#if x}}{{/each}}", 1, "closes nothing"),
+        ("{{else}}", 1, "belongs to no block"),
+        ("{{#if x}}a{{else}}b{{else}}c{{/if}}", 1, "belongs to no block"),
+        ("\n\n{{#with x}}{{/with}}", 3, "no block"),
+        ("{{ a b }}", 1, "not the name of a variable"),
+        ("{{ __import__('os') }}", 1, "not the name of a variable"),
+        ("{{{a}}}", 1, "not the name of a variable"),
+        ("one\ntwo {{ three", 2, "never closed"),
+        ("{{> }}", 1, "not the name of a template"),
+    ],
+)
+def test_phase1_a_source_that_is_no_template_names_the_line(
+    source: str, line: int, reason: str
+) -> None:
+    with pytest.raises(PromptError, match=reason) as caught:
+        PromptTemplate("t", source)
+    assert caught.value.details["line"] == line
+
+
+def test_phase1_templates_include_one_another() -> None:
+    registry = PromptTemplateRegistry(
+        [
+            PromptTemplate("greeting", "Hello {{name}}."),
+            PromptTemplate("all", "{{#each names}}{{> greeting}} {{/each}}"),
+        ]
+    )
+    context = TemplateContext({"names": [{"name": "Ada"}, {"name": "Bo"}]})
+    assert registry.render("all", context) == "Hello Ada. Hello Bo. "
+
+
+def test_a_template_that_includes_itself_or_nothing_is_refused() -> None:
+    registry = PromptTemplateRegistry(
+        [PromptTemplate("a", "{{> b}}"), PromptTemplate("b", "{{> a}}")]
+    )
+    with pytest.raises(PromptError, match="includes itself"):
+        registry.render("a")
+    with pytest.raises(PromptError, match="no template 'c'"):
+        PromptTemplate("d", "{{> c}}").render({}, registry)
+    with pytest.raises(PromptError, match="there are: a, b"):
+        registry.render("e")
+    with pytest.raises(PromptError, match="already"):
+        registry.register(PromptTemplate("a", ""))
+
+
+def test_values_are_never_read_as_template_or_as_code() -> None:
+    class Secretive:
+        password = "hunter2"  # noqa: S105 - bait
+
+        def __str__(self) -> str:
+            return "an object"
+
+    assert rendered("{{x}}", x="{{y}}", y="no") == "{{y}}"
+    with pytest.raises(PromptError):
+        rendered("{{x.password}}", x=Secretive())
+    with pytest.raises(PromptError):
+        rendered("{{x.__class__}}", x="text")
+
+
+def test_a_template_says_which_variables_it_wants() -> None:
+    template = PromptTemplate("t", "{{a}}{{#if b}}{{c.d}}{{/if}}{{#each e}}{{this}}{{/each}}{{a}}")
+    assert template.variables() == ["a", "b", "c.d", "e", "this"]
+
+
+def test_a_context_takes_pairs_keywords_and_additions() -> None:
+    context = TemplateContext([("a", 1)], b=2).set("c", 3)
+    assert PromptTemplate("t", "{{a}}{{b}}{{c}}").render(context) == "123"
+    assert (context.get("a"), context.get("z")) == (1, None)
+
+
+def test_phase1_a_prompt_is_composed_in_order() -> None:
+    registry = PromptTemplateRegistry([PromptTemplate("ask", "How is {{city}}?")])
+    messages = (
+        PromptComposer(registry)
+        .system("Be brief.")
+        .developer_template(PromptTemplate("d", "Use {{lang}}."), {"lang": "English"})
+        .user_template("ask", {"city": "Genf"})
+        .with_name("ada")
+        .assistant("Sunny.")
+        .validate_messages()
+        .compose()
+    )
+    assert [(m.role, m.text, m.name) for m in messages] == [
+        ("system", "Be brief.", None),
+        ("developer", "Use English.", None),
+        ("user", "How is Genf?", "ada"),
+        ("assistant", "Sunny.", None),
+    ]
+
+
+def test_phase1_a_message_may_have_several_parts() -> None:
+    parts: list[ContentBlock] = [
+        TextBlock(text="What is this?"),
+        ImageBlock(mime_type="image/png", data="aGk="),
+    ]
+    (message,) = PromptComposer().user_content(parts).compose()
+    assert (message.role, message.content) == (ChatRole.USER, parts)
+
+
+def test_phase1_tool_answers_follow_their_calls() -> None:
+    call = ToolCallBlock(tool_call_id="call_1", name="echo")
+    composer = PromptComposer().user("Go").assistant_content([call]).tool("call_1", "done")
+    assert len(composer.assistant("Good.").validate_messages().compose()) == 4
+
+
+def start() -> PromptComposer:
+    return PromptComposer().system("s").user("u")
+
+
+def asked() -> PromptComposer:
+    call = ToolCall(tool_call_id="call_1", name="echo")
+    return PromptComposer.from_messages(
+        [ChatMessage.user_text("Go"), ChatMessage.assistant_text("", [call])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("composer", "reason"),
+    [
+        (start().user("again"), "user has just spoken"),
+        (start().assistant("a").assistant("b"), "assistant has just spoken"),
+        (start().system("late"), "before the conversation"),
+        (PromptComposer().assistant("first"), "user speaks first"),
+        (start().assistant("a").tool("call_9", "x"), "answers no tool call"),
+        (asked().tool("call_2", "x"), "answers no tool call"),
+        (asked().user("well?"), "no answers yet"),
+        (asked(), "without an answer: call_1"),
+    ],
+)
+def test_phase1_a_wrong_order_is_named(composer: PromptComposer, reason: str) -> None:
+    with pytest.raises(PromptError, match=reason):
+        composer.validate_messages()
+
+
+def test_a_name_needs_a_message_and_a_template_name_needs_templates() -> None:
+    with pytest.raises(PromptError, match="no message yet"):
+        PromptComposer().with_name("ada")
+    with pytest.raises(PromptError, match="no templates"):
+        PromptComposer().user_template("ask", {})

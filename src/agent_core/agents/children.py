@@ -1,0 +1,150 @@
+"""The account of all running children: how many there may be, where they are, how they stop."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+
+from agent_core.agents.child import ChildRun, OnFailure, StopReason, no_trace
+from agent_core.config.models import AgentsConfig
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.events import EventStream, SessionStore
+from agent_core.types import EventLevel, EventType, RunIdentity
+
+logger = logging.getLogger(__name__)
+
+MakeChild = Callable[[], Awaitable[ChildRun]]
+"""Prepares a child; nothing of it is stored before it runs."""
+
+_Running = tuple[ChildRun, asyncio.Task[None]]
+
+
+class Children:
+    """Every child run of one runtime. Whoever starts one waits for it here.
+
+    A child that does not stop in time is left behind: its place stays taken until it has ended,
+    and `close` waits for it.
+    """
+
+    def __init__(
+        self, store: SessionStore, config: AgentsConfig, *, on_failure: OnFailure = no_trace
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._on_failure = on_failure
+        self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
+        self._of_run: Counter[str] = Counter()
+        self._of_session: Counter[str] = Counter()
+        self._running: dict[str, _Running] = {}
+
+    def __len__(self) -> int:
+        """How many are running now."""
+        return len(self._running)
+
+    async def run(
+        self,
+        make: MakeChild,
+        leader: RunIdentity,
+        *,
+        timeout_ms: int | None,
+        freed: Callable[[], object] = bool,
+    ) -> ChildRun:
+        """Take a place, run the child in it, and return it when it has ended or was left behind.
+
+        `freed` is called once, when the child has ended for good or will never exist.
+
+        Raises:
+            ToolError: `child_agent_limit_exceeded`.
+            AgentCoreError: the child could not be prepared, or not be stored; there is none.
+            asyncio.CancelledError: the leader was cancelled, and the child with it.
+        """
+        places = ExitStack()
+        places.callback(freed)
+        with ExitStack() as unless_started:
+            unless_started.callback(places.close)
+            self._take(leader)
+            places.callback(self._give_back, leader)
+            child = await make()
+            unless_started.pop_all()
+        task = asyncio.create_task(
+            child.carry_out(self._store, self._on_failure), name=child.run.run_id
+        )
+        self._running[child.run.run_id] = (child, task)
+        task.add_done_callback(partial(self._forget, child.run.run_id, places))
+        limit_ms = timeout_ms or self._config.default_child_timeout_ms
+        try:
+            await asyncio.wait([task], timeout=limit_ms / 1000)
+            if not task.done():
+                await self._stop(child, task, StopReason.TIMEOUT)
+        except asyncio.CancelledError:
+            await self._stop(child, task, StopReason.PARENT_CANCELLED)
+            raise
+        if task.done():
+            task.result()
+            child.tell_end()
+        return child
+
+    def stream(self, run_id: str, *, parent_run_id: str) -> EventStream | None:
+        """The events of a running child of that parent."""
+        found = self._running.get(run_id)
+        if found is None or found[0].run.parent_run_id != parent_run_id:
+            return None
+        return found[0].stream
+
+    async def stop(self, run_id: str) -> None:
+        """Ask a run to stop because its Task has ended, and return when it has."""
+        if found := self._running.get(run_id):
+            child, task = found
+            child.request_stop(StopReason.TASK_ENDED)
+            await asyncio.wait([task])
+
+    async def close(self) -> None:
+        """Stop what is still running, and wait as long as a cancellation may take."""
+        for child, _ in self._running.values():
+            child.request_stop(StopReason.RUNTIME_CLOSED)
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self._cancel_timeout_s)
+
+    async def _stop(self, child: ChildRun, task: asyncio.Task[None], reason: StopReason) -> None:
+        """Ask the child to stop, and wait as long as that may take."""
+        child.request_stop(reason)
+        done, _ = await asyncio.wait([task], timeout=self._cancel_timeout_s)
+        if not done:
+            logger.warning("child run %s did not stop in time", child.run.run_id)
+            late = EventType.CHILD_AGENT_CANCEL_TIMEOUT
+            child.tell_parent(late, EventLevel.WARNING, reason=reason)
+        elif reason is StopReason.PARENT_CANCELLED:
+            child.tell_end()
+
+    def _forget(self, run_id: str, places: ExitStack, task: asyncio.Task[None]) -> None:
+        del self._running[run_id]
+        places.close()
+        if not task.cancelled():
+            task.exception()  # seen: whoever waited for it may be gone
+
+    def _take(self, leader: RunIdentity) -> None:
+        of_run, of_session = self._of_run[leader.run_id], self._of_session[leader.session_id]
+        config = self._config
+        for running, most, owner in (
+            (of_run, config.max_children_per_run, "run"),
+            (of_session, config.max_concurrent_children_per_session, "session"),
+        ):
+            if running >= most:
+                message = f"{running} children of this {owner} are running, and no more may"
+                details = {"scope": owner, "running": running, "limit": most}
+                code = ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED
+                raise ToolError(code, message, retryable=True, details=details)
+        self._of_run[leader.run_id] = of_run + 1
+        self._of_session[leader.session_id] = of_session + 1
+
+    def _give_back(self, leader: RunIdentity) -> None:
+        for places, key in (
+            (self._of_run, leader.run_id),
+            (self._of_session, leader.session_id),
+        ):
+            places[key] -= 1
+            if not places[key]:
+                del places[key]

@@ -1,0 +1,91 @@
+"""Who has which tools: the table of roles, and the one function that applies it.
+
+Two kinds of tools are told apart by name. The built-in `agent.*` and `internal.*` ones stand in
+the table; every other one (`code.*`, MCP, declarative, the caller's own) does work in the world,
+and the table says whether a role has all of them, those that read the project, or none.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from agent_core.tools.base import Tool
+from agent_core.tools.registry import Toolbox
+from agent_core.types import AgentRole
+
+READERS = frozenset({"code.read_file", "code.list_dir", "code.search"})
+_BUILT_IN = ("agent.", "internal.")
+
+_SKILL = "internal.load_skill"
+_LEADING = {
+    _SKILL,
+    "internal.recall_memory",
+    "agent.plan_template",
+    "agent.list_agent_definitions",
+    "agent.create_sub_agent",
+}
+_TASKS = {
+    f"agent.task_{name}"
+    for name in (
+        *("template", "create", "list", "update", "complete", "fail", "cancel"),
+        *("get", "query_steps", "update_step"),
+    )
+}
+_OWN_STEP = {f"agent.task_{name}" for name in ("get", "query_steps", "update_step", "claim_step")}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTools:
+    """A row of the table.
+
+    Attributes:
+        built_in: the `agent.*` and `internal.*` tools the role has.
+        work: the tools that do work in the world; None is all of them.
+    """
+
+    built_in: frozenset[str]
+    work: frozenset[str] | None = None
+
+
+ROLE_TOOLS: Mapping[AgentRole, RoleTools] = {
+    AgentRole.MAIN: RoleTools(frozenset({*_LEADING, "agent.fork_agent"})),
+    AgentRole.ORCHESTRATOR: RoleTools(
+        frozenset({*_LEADING, *_TASKS, "agent.list_workers", "agent.dispatch_worker"})
+    ),
+    AgentRole.SUB: RoleTools(frozenset({_SKILL})),
+    AgentRole.FORK: RoleTools(frozenset({_SKILL})),
+    AgentRole.WORKER: RoleTools(frozenset({_SKILL, *_OWN_STEP}), READERS),
+    AgentRole.COMPACT: RoleTools(frozenset(), frozenset()),
+}
+
+BUILT_IN_TOOLS = frozenset[str]().union(*(row.built_in for row in ROLE_TOOLS.values()))
+"""Every `agent.*` and `internal.*` tool that some role has."""
+
+
+def does_work(name: str) -> bool:
+    """The tool is none of the built-in ones that only serve the conversation itself."""
+    return not name.startswith(_BUILT_IN)
+
+
+def tools_of(
+    role: AgentRole, tools: Iterable[Tool], *, granted: Collection[str] | None = None
+) -> Toolbox:
+    """What a run of this role has of all these tools.
+
+    `granted` replaces the row's working tools by these ones: a worker's own list, or what a
+    parent leaves its child. A role without working tools gets none that way either.
+    """
+    row = ROLE_TOOLS[role]
+    work = row.work if granted is None or row.work == frozenset() else granted
+
+    def has(name: str) -> bool:
+        if does_work(name):
+            return work is None or name in work
+        return name in row.built_in
+
+    return Toolbox(tool for tool in tools if has(tool.name))
+
+
+def permits(role: AgentRole, name: str) -> bool:
+    """The table lets some run of this role have the tool, if there is such a tool."""
+    row = ROLE_TOOLS[role]
+    return row.work != frozenset() if does_work(name) else name in row.built_in

@@ -1,0 +1,221 @@
+"""The configured workers: who they are, who is busy, and whom a dispatch gets."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from agent_core.agents.definitions import AgentDefinitions
+from agent_core.agents.roles import BUILT_IN_TOOLS, READERS
+from agent_core.config.models import AgentsConfig
+from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.tasks.dag import Dag
+from agent_core.types import AgentDefinition
+
+_MAX_ID = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One entry of a pool: a long-lived worker with an id that survives restarts.
+
+    Attributes:
+        ceiling: the working tools of the entry, which no dispatch exceeds; None: those that
+            read, and what a dispatch adds.
+    """
+
+    pool_id: str
+    worker_id: str
+    definition_id: str
+    ceiling: frozenset[str] | None
+
+    def agent_id(self, session_id: str) -> str:
+        """The worker's agent in a session."""
+        return f"agent_{_digest(session_id, self.pool_id, self.worker_id)}"
+
+    def lacks(self, tools: Collection[str]) -> list[str]:
+        """Which of these the worker's entry does not let it have."""
+        return [] if self.ceiling is None else [name for name in tools if name not in self.ceiling]
+
+    def granted(self, tools: Collection[str] | None) -> frozenset[str]:
+        """The working tools of a dispatch that names these."""
+        if self.ceiling is not None:
+            return self.ceiling if tools is None else self.ceiling & set(tools)
+        return READERS | set(tools or ())
+
+    def fits(self, dag: Dag, step_ids: Sequence[str] | None) -> bool:
+        """Some step of the dispatch is not reserved for another pool."""
+        steps = dag.steps() if step_ids is None else map(dag.step, step_ids)
+        return any(step.worker_pool_id in {None, self.pool_id} for step in steps) or (
+            step_ids is None and not dag.count()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a dispatch asks of its worker."""
+
+    session_id: str
+    pool_id: str | None = None
+    agent_id: str | None = None
+    tools: tuple[str, ...] = ()
+    step_ids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The worker that a dispatch gets, and why that one."""
+
+    worker: Worker
+    definition: AgentDefinition
+    reason: str
+
+
+class Workers:
+    """All workers, in the order of the configuration, and what each is doing.
+
+    Raises:
+        ConfigError: an id that was derived for a worker is taken by another one of its pool.
+    """
+
+    def __init__(self, config: AgentsConfig, definitions: AgentDefinitions) -> None:
+        self.all = tuple(_entries(config))
+        self._definitions = definitions
+        self._busy: dict[str, str] = {}
+
+    def require_any(self, tool_names: Collection[str]) -> None:
+        """Return if some pool can be used.
+
+        Raises:
+            ConfigError: there is none; the message says why for each pool.
+        """
+        faults = {worker.pool_id: "" for worker in self.all}
+        for worker in self.all:
+            if fault := self._fault(worker, tool_names):
+                faults[worker.pool_id] = faults[worker.pool_id] or fault
+        if any(not fault for fault in faults.values()):
+            return
+        why = "; ".join(f"{pool_id}: {fault}" for pool_id, fault in faults.items())
+        message = (
+            "orchestrator mode needs at least one valid worker pool under "
+            f"[[agents.worker_pools]]; {why or 'there is none'}"
+        )
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details={"key": "agents.worker_pools"})
+
+    def in_pool(self, pool_id: str | None) -> list[Worker]:
+        """The workers of a pool; of all, if none is named.
+
+        Raises:
+            ToolError: `worker_not_available`, there is no such pool.
+        """
+        found = [worker for worker in self.all if pool_id in {None, worker.pool_id}]
+        if not found:
+            pools = ", ".join(dict.fromkeys(worker.pool_id for worker in self.all))
+            message = f"there is no worker pool {pool_id}; there are: {pools or 'none'}"
+            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
+        return found
+
+    def definition(self, worker: Worker) -> AgentDefinition | None:
+        """What the worker is; None if nobody has defined it, and it cannot work."""
+        return self._definitions.find(worker.definition_id)
+
+    def run_of(self, agent_id: str) -> str | None:
+        """The run a worker is busy with."""
+        return self._busy.get(agent_id)
+
+    def choose(self, wanted: Wanted, dag: Dag) -> Choice:
+        """The worker that is named, or the first idle one that can do it.
+
+        Raises:
+            ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`,
+                `validation_error` (tools beyond what the entry allows).
+        """
+        if wanted.agent_id is not None:
+            return self._named(wanted.agent_id, wanted, dag)
+        candidates = [w for w in self.in_pool(wanted.pool_id) if self.definition(w) is not None]
+        fitting = [worker for worker in candidates if worker.fits(dag, wanted.step_ids)]
+        if not fitting:
+            message = "no worker that is allowed to take these steps is available"
+            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
+        able = [worker for worker in fitting if not worker.lacks(wanted.tools)]
+        if not able:
+            raise _beyond(fitting[0], fitting[0].lacks(wanted.tools))
+        for worker in able:
+            if self.run_of(worker.agent_id(wanted.session_id)) is None:
+                return self._choice(worker, "first_idle")
+        message = f"all {len(able)} workers that could go are busy; wait for one of them"
+        busy = [worker.agent_id(wanted.session_id) for worker in able]
+        details = {"worker_agent_ids": busy}
+        raise ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
+
+    def claim(self, agent_id: str, run_id: str) -> None:
+        """Take a worker for a run."""
+        self._busy[agent_id] = run_id
+
+    def release(self, agent_id: str, run_id: str) -> None:
+        """The worker's run is over. A worker that another run has taken since stays taken."""
+        if self._busy.get(agent_id) == run_id:
+            del self._busy[agent_id]
+
+    def _named(self, agent_id: str, wanted: Wanted, dag: Dag) -> Choice:
+        known = {worker.agent_id(wanted.session_id): worker for worker in self.all}
+        worker = known.get(agent_id)
+        if worker is None or wanted.pool_id not in {None, worker.pool_id}:
+            where = f" in the pool {wanted.pool_id}" if wanted.pool_id else ""
+            message = f"there is no worker {agent_id}{where}; agent.list_workers lists them"
+            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
+        if self.definition(worker) is None or not worker.fits(dag, wanted.step_ids):
+            message = f"worker {worker.worker_id} cannot be sent for these steps"
+            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
+        if lacking := worker.lacks(wanted.tools):
+            raise _beyond(worker, lacking)
+        if run_id := self.run_of(agent_id):
+            message = f"worker {worker.worker_id} is busy with run {run_id}"
+            details = {"worker_agent_id": agent_id, "current_run_id": run_id}
+            raise ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
+        return self._choice(worker, "named")
+
+    def _choice(self, worker: Worker, reason: str) -> Choice:
+        return Choice(worker, self._definitions.get(worker.definition_id), reason)
+
+    def _fault(self, worker: Worker, tool_names: Collection[str]) -> str:
+        if self.definition(worker) is None:
+            return f"worker {worker.worker_id} has no definition {worker.definition_id}"
+        code = (name for name in worker.ceiling or () if name.startswith("code."))
+        if unknown := sorted(name for name in code if name not in tool_names):
+            return f"worker {worker.worker_id} lists tools that do not exist: {', '.join(unknown)}"
+        return ""
+
+
+def _entries(config: AgentsConfig) -> Iterator[Worker]:
+    for pool in config.worker_pools:
+        taken: set[str] = set()
+        for position, entry in enumerate(pool.workers, start=1):
+            worker_id = entry.worker_id or _derived(
+                pool.pool_id, position, entry.agent_definition_id
+            )
+            if worker_id in taken:
+                message = (
+                    f"worker_id {worker_id!r} of pool {pool.pool_id!r} is also the one derived "
+                    "for another worker; name both"
+                )
+                raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+            taken.add(worker_id)
+            allowed = entry.allowed_tools
+            ceiling = None if allowed is None else frozenset(allowed) - BUILT_IN_TOOLS
+            yield Worker(pool.pool_id, worker_id, entry.agent_definition_id, ceiling)
+
+
+def _derived(pool_id: str, position: int, definition_id: str) -> str:
+    """The same after every restart, as long as the configuration is."""
+    name = f"{pool_id}-{position}-{definition_id}"
+    return name if len(name) <= _MAX_ID else _digest(name)
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()[:28]
+
+
+def _beyond(worker: Worker, lacking: Sequence[str]) -> ToolError:
+    message = f"worker {worker.worker_id} may not have {', '.join(lacking)}"
+    details = {"path": "$.allowed_tools", "tools": list(lacking)}
+    return ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)

@@ -19,18 +19,15 @@ class Output:
     Attributes:
         text: all of it, or head and tail with a line between them that counts what is left out.
         size_bytes: how much there was.
-        spool: a file of at most 64 MiB with what does not fit into `text`, else None. Whoever
-            gets it moves or removes it.
+        truncated: `text` is not all there was.
+        spool: then, a file with all of it (at most 64 MiB), unless the disk would not take it.
+            Whoever gets it moves or removes it.
     """
 
     text: str
     size_bytes: int
+    truncated: bool = False
     spool: Path | None = None
-
-    @property
-    def truncated(self) -> bool:
-        """`text` is not all there was."""
-        return self.spool is not None
 
     def discard(self) -> None:
         """Remove the spool file, if it is still there."""
@@ -47,6 +44,7 @@ class Capture:
         self._head = bytearray()
         self._tail = bytearray()
         self._size = 0
+        self._truncated = False
         self._file: BinaryIO | None = None
         self._path: Path | None = None
         self._spooled = 0
@@ -68,7 +66,7 @@ class Capture:
     def add(self, chunk: bytes) -> None:
         """Keep the next piece of output."""
         self._size += len(chunk)
-        if self._path is None:
+        if not self._truncated:
             self._head += chunk
             if self._size > self._limit:
                 self._overflow()
@@ -82,17 +80,19 @@ class Capture:
         """What was kept. The spool file, if there is one, now belongs to the caller."""
         self._close()
         path, self._path = self._path, None
-        if path is None:
+        if not self._truncated:
             return Output(self._head.decode(errors="replace"), self._size)
         head, tail = _whole_characters(self._head, self._tail[-self._half :])
         left_out = self._size - len(head) - len(tail)
         marker = f"\n… [{left_out} bytes left out] …\n"
         text = head.decode(errors="replace") + marker + tail.decode(errors="replace")
-        return Output(text, self._size, path)
+        return Output(text, self._size, truncated=True, spool=path)
 
     def _overflow(self) -> None:
-        number, name = tempfile.mkstemp(prefix="soong-agent-", suffix=".out")
-        self._file, self._path = os.fdopen(number, "wb", buffering=0), Path(name)
+        self._truncated = True
+        with contextlib.suppress(OSError):  # no room for a file: head and tail are still there
+            number, name = tempfile.mkstemp(prefix="soong-agent-", suffix=".out")
+            self._file, self._path = os.fdopen(number, "wb", buffering=0), Path(name)
         self._spool(self._head)
         self._tail[:] = self._head[self._half :]
         del self._head[self._half :]
@@ -103,7 +103,7 @@ class Capture:
         room = SPOOL_LIMIT_BYTES - self._spooled
         try:
             self._spooled += self._file.write(chunk[:room])
-        except OSError:  # the disk is full: head and tail are still there
+        except OSError:  # the disk is full: what is there is kept
             room = 0
         if room <= len(chunk):
             self._close()

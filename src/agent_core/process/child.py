@@ -80,16 +80,16 @@ class Child:
     """A running program. Made by `open_child`, which also ends it."""
 
     def __init__(self, command: Command) -> None:
-        with ExitStack() as stack:
-            held, guard = os.pipe()
-            stack.callback(os.close, held)
-            on_failure = stack.enter_context(ExitStack())
-            on_failure.callback(os.close, guard)
-            try:
+        try:
+            with ExitStack() as stack:
+                held, guard = os.pipe()
+                stack.callback(os.close, held)
+                on_failure = stack.enter_context(ExitStack())
+                on_failure.callback(os.close, guard)
                 self._process = _start(command, guard=held, files=stack)
-            except (OSError, ValueError) as error:
-                raise _unstartable(error, command.argv) from error
-            on_failure.pop_all()
+                on_failure.pop_all()
+        except (OSError, ValueError) as error:
+            raise _unstartable(error, command.argv) from error
         self._guard = guard
         self._pidfd = _pidfd(self._process.pid)
         self._stopped = False

@@ -51,7 +51,7 @@ def _replace_one(text: str, edit: Replacement, newline: str, *, where: str) -> s
             message = f"{where}: an empty old only fits an empty file"
             raise ToolError(ErrorCode.VALIDATION_ERROR, message)
         return new
-    spans = [match.span() for match in _occurrences(text, edit.old)]
+    spans = list(_spans(text, edit.old.replace("\r\n", "\n")))
     if not spans:
         raise _not_found(text, edit.old, where)
     if len(spans) > 1 and not edit.all:
@@ -64,12 +64,16 @@ def _replace_one(text: str, edit: Replacement, newline: str, *, where: str) -> s
     return "".join((*kept, text[end:]))
 
 
-def _occurrences(text: str, old: str) -> Iterator[re.Match[str]]:
+def _spans(text: str, old: str) -> Iterator[tuple[int, int]]:
     """Where `old` stands; a line end in it fits either kind."""
-    pattern = re.escape(old.replace("\r\n", "\n"))
-    if "\r\n" in text:
-        pattern = pattern.replace("\\\n", "\r?\n")
-    return re.finditer(pattern, text)
+    if "\r\n" in text and "\n" in old:
+        pattern = re.escape(old).replace("\\\n", "\r?\n")
+        yield from (match.span() for match in re.finditer(pattern, text))
+        return
+    start = text.find(old)
+    while start >= 0:
+        yield start, start + len(old)
+        start = text.find(old, start + len(old))
 
 
 def _ambiguous(text: str, spans: Sequence[tuple[int, int]], where: str) -> ToolError:

@@ -55,3 +55,15 @@ def test_a_flood_does_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None
     assert output.spool is not None
     assert output.spool.stat().st_size == 1000
     output.discard()
+
+
+def test_without_room_for_a_file_head_and_tail_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    output = captured([b"head" * 10, b"x" * 1000, b"tail" * 10], 40)
+    assert output.truncated
+    assert output.spool is None
+    assert output.text.startswith("headhead")
+    assert output.text.endswith("tailtail")

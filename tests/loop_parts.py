@@ -159,7 +159,7 @@ class Session:
                 run,
                 store=self.store,
                 stream=stream,
-                scrubber=JournalScrubber(Redactor(self.secrets), has_secrets=bool(self.secrets)),
+                scrubber=JournalScrubber(Redactor(self.secrets)),
                 estimate=estimate_blocks,
                 session_owner=OWNER,
             ),

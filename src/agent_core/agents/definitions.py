@@ -23,64 +23,42 @@ MAX_DEFINITION_BYTES = 262_144
 
 _FIELDS = ("id", "name", "description", "model_profile", "suggested_tools", "tags", "overrides")
 _MAY_OVERRIDE = {
-    AgentSource.BUILTIN: frozenset[AgentSource](),
-    AgentSource.USER: frozenset({AgentSource.BUILTIN}),
-    AgentSource.CODE: frozenset({AgentSource.BUILTIN, AgentSource.USER}),
+    AgentSource.USER: (AgentSource.BUILTIN,),
+    AgentSource.CODE: (AgentSource.BUILTIN, AgentSource.USER),
 }
 
 
 class AgentDefinitions:
-    """Every definition, by source and id. What a program registers may come before the rest.
+    """Every definition, by source and id.
 
-    A registry is `open` once the user's files have been read: until then what a program
-    registers is kept, and checked against the files when they are there.
+    Args:
+        home: its `agents/*.md` are read.
+        registered: what a program has registered so far.
+
+    Raises:
+        ConfigError: `invalid_agent_definition`, `duplicate_agent_definition` or
+            `invalid_agent_override`, naming the file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path, registered: Iterable[AgentDefinition] = ()) -> None:
         self._by_source: dict[AgentSource, dict[str, AgentDefinition]] = {
             source: {} for source in AgentSource
         }
+        self._places: dict[str, Path] = {}
         for definition in _built_in():
             self._by_source[AgentSource.BUILTIN][definition.agent_definition_id] = definition
-        self._is_open = False
+        for path in _files(home / "agents"):
+            self._add(read_definition(path), path)
+        for definition in registered:
+            self.register(definition)
 
-    def register(self, definition: AgentDefinition, source: AgentSource | str = "code") -> None:
+    def register(self, definition: AgentDefinition) -> None:
         """Add a definition of the program's.
 
         Raises:
-            ConfigError: `duplicate_agent_definition`, `invalid_agent_override`, or
-                `invalid_agent_definition` (another source than `code`).
+            ConfigError: `duplicate_agent_definition`, `invalid_agent_override`.
         """
-        if source != AgentSource.CODE:
-            message = f"a program registers agent definitions with source 'code', not {source!r}"
-            raise ConfigError(ErrorCode.INVALID_AGENT_DEFINITION, message)
-        self._add(definition.model_copy(update={"source": AgentSource.CODE}), "registered in code")
-        if self._is_open:
-            try:
-                self._check_override(definition, AgentSource.CODE, "registered in code")
-            except ConfigError:
-                del self._by_source[AgentSource.CODE][definition.agent_definition_id]
-                raise
-
-    def open(self, home: Path) -> None:
-        """Read `<home>/agents/*.md`, and hold all definitions against each other.
-
-        Raises:
-            ConfigError: `invalid_agent_definition`, `duplicate_agent_definition` or
-                `invalid_agent_override`, naming the file.
-        """
-        self._by_source[AgentSource.USER] = {}
-        places: dict[str, str] = {}
-        for path in _files(home / "agents"):
-            definition = read_definition(path)
-            self._add(definition, str(path), other=places.get(definition.agent_definition_id))
-            places[definition.agent_definition_id] = str(path)
-        for source in (AgentSource.USER, AgentSource.CODE):
-            for definition in self._by_source[source].values():
-                place = places.get(definition.agent_definition_id, "registered in code")
-                place = place if source is AgentSource.USER else "registered in code"
-                self._check_override(definition, source, place)
-        self._is_open = True
+        self._add(definition.model_copy(update={"source": AgentSource.CODE}), None)
 
     def get(self, definition_id: str) -> AgentDefinition:
         """The definition that this id means now.
@@ -118,24 +96,28 @@ class AgentDefinitions:
         """The model profiles of all definitions: what they name may hold secrets."""
         return (each.model_profile for each in self.listed())
 
-    def _add(self, definition: AgentDefinition, place: str, *, other: str | None = None) -> None:
-        table, key = self._by_source[definition.source], definition.agent_definition_id
+    def _add(self, definition: AgentDefinition, path: Path | None) -> None:
+        key, table = definition.agent_definition_id, self._by_source[definition.source]
+        place = str(path) if path else "registered in code"
         if key in table:
-            also = f" and in {other}" if other else ""
+            other = f" and in {self._places[key]}" if path else ""
             raise _refused(
                 ErrorCode.DUPLICATE_AGENT_DEFINITION,
-                f"the agent definition {key} is there twice: {place}{also}; "
+                f"the agent definition {key} is there twice: {place}{other}; "
                 "nothing overrides within one source, so rename or remove one",
                 key,
             )
+        self._check_override(definition, place)
         table[key] = definition
+        if path:
+            self._places[key] = path
 
-    def _check_override(self, definition: AgentDefinition, source: AgentSource, place: str) -> None:
+    def _check_override(self, definition: AgentDefinition, place: str) -> None:
         key = definition.agent_definition_id
-        taken = [s for s in _MAY_OVERRIDE[source] if key in self._by_source[s]]
+        below = [s for s in _MAY_OVERRIDE[definition.source] if key in self._by_source[s]]
         if definition.overrides is None:
-            if taken:
-                target = f"{max(taken, key=list(AgentSource).index)}:{key}"
+            if below:
+                target = f"{below[-1]}:{key}"
                 raise _refused(
                     ErrorCode.DUPLICATE_AGENT_DEFINITION,
                     f"the agent definition {key} ({place}) has the id of {target}; "
@@ -143,8 +125,7 @@ class AgentDefinitions:
                     key,
                 )
             return
-        named, _, target_id = definition.overrides.partition(":")
-        if target_id != key or named not in taken or key == COMPACT_ID:
+        if key == COMPACT_ID or definition.overrides not in {f"{source}:{key}" for source in below}:
             raise _refused(
                 ErrorCode.INVALID_AGENT_OVERRIDE,
                 f"the agent definition {key} ({place}) overrides {definition.overrides!r}, "
@@ -177,6 +158,23 @@ def check_definition(
     except ConfigError as error:
         message = f"the agent definition {key} has a model profile that cannot be used: "
         raise _refused(ErrorCode.INVALID_AGENT_DEFINITION, message + error.message, key) from error
+
+
+def check_definitions(
+    definitions: AgentDefinitions, config: Config, tool_names: Collection[str]
+) -> None:
+    """Return if every definition fits, and those that the configuration names are there.
+
+    Raises:
+        ConfigError: `invalid_agent_definition`; `config_error`, a default is not there.
+    """
+    for definition in definitions.listed():
+        check_definition(definition, config, tool_names)
+    for key in ("default_sub_agent_definition", "default_fork_agent_definition"):
+        named: str = getattr(config.agents, key)
+        if definitions.find(named) is None:
+            message = f"agents.{key} names {named!r}, and there is no such agent definition"
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message, details={"key": f"agents.{key}"})
 
 
 def read_definition(path: Path) -> AgentDefinition:

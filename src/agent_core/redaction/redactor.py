@@ -28,8 +28,19 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
-        self._values = SecretValues(secrets or {})
-        self._values_in_bytes = SecretValues(secrets or {}, encoding="utf-8")
+        self._secrets: dict[str, str] = {}
+        self.learn(secrets or {})
+
+    def learn(self, secrets: Mapping[str, str]) -> None:
+        """Remove these values too, from now on; texts that are under way go on as they began."""
+        self._secrets |= secrets
+        self._values = SecretValues(self._secrets)
+        self._values_in_bytes = SecretValues(self._secrets, encoding="utf-8")
+
+    @property
+    def has_secrets(self) -> bool:
+        """Some secret value is configured."""
+        return bool(self._secrets)
 
     def secrets_only(self, text: str) -> str:
         """`text` without the values of configured secrets."""

@@ -5,9 +5,10 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from agent_core.agents.ports import Seat
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.context.blocks import runtime_block, skills_block, static_blocks
+from agent_core.context.blocks import definition_block, runtime_block, skills_block, static_blocks
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Composer
 from agent_core.context.instructions import InstructionCatalog, find_instructions
@@ -18,16 +19,15 @@ from agent_core.hooks import HookRunner, RunHooks
 from agent_core.loop import RunContext, RunLimits
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.models import Models
-from agent_core.runtime.scheduler import Run
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
 from agent_core.tools.registry import Toolbox
-from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
+from agent_core.types import ToolCall, ToolDefinition, ToolResult, utc_now
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 64
-"""Sessions whose last report is kept, to say in their next run what has changed since."""
+"""Agents whose last report is kept, to say in their next run what has changed since."""
 
 
 class NoCompaction:
@@ -76,36 +76,37 @@ class RunFactory:
         self._scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
-    async def context(self, run: Run) -> RunContext:
+    async def context(self, seat: Seat) -> RunContext:
         """Everything this run needs.
 
         Raises:
             AgentCoreError: it cannot be had; the run fails with this.
         """
-        model = self._models.resolve()
+        definition = seat.definition
+        model = self._models.resolve(definition.model_profile if definition else None)
         found = await asyncio.to_thread(_look_around, self._setup)
         toolbox = await self._toolboxes.fill(
-            run.identity.role, run.journal, instructions=found.instructions, skills=found.skills
+            seat, instructions=found.instructions, skills=found.skills
         )
         return RunContext(
-            run=run.identity,
-            journal=run.journal,
+            run=seat.run,
+            journal=seat.journal,
             provider=self._models.adapter(model),
-            composer=self._composer(run.identity, model, toolbox, found),
-            history=run.history,
+            composer=self._composer(seat, model, toolbox, found),
+            history=seat.history,
             compactor=NoCompaction(),
             toolbox=toolbox,
             guard=self._guard,
-            hooks=RunHooks(self._hooks, run.identity, run.journal) if self._hooks else NoHooks(),
+            hooks=RunHooks(self._hooks, seat.run, seat.journal) if self._hooks else NoHooks(),
             results=self._results,
             project_dir=self._setup.project,
             limits=self._limits,
         )
 
     def _composer(
-        self, run: RunIdentity, model: ModelConfig, toolbox: Toolbox, found: "_Surroundings"
+        self, seat: Seat, model: ModelConfig, toolbox: Toolbox, found: "_Surroundings"
     ) -> Composer:
-        context = self._setup.config.context
+        run, context = seat.run, self._setup.config.context
         room = Budget.share_out(model, context).catalog
         static = static_blocks(
             run.role, toolbox.names, instruction_catalog=found.instructions.text(room)
@@ -113,14 +114,17 @@ class RunFactory:
         dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
         if skills := found.skills.text(room):
             dynamic.append(skills_block(skills))
+        if seat.definition:
+            dynamic.append(definition_block(seat.definition))
         ids = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
-        before = self._composers.pop(run.session_id, None)
-        composer = self._composers[run.session_id] = Composer(
+        before = self._composers.pop(run.agent_id, None)
+        composer = self._composers[run.agent_id] = Composer(
             model=model,
             context=context,
             static=static,
             dynamic=dynamic,
             scale=self._scale,
+            board=seat.board,
             previous=before.last_report if before else None,
             metadata=ids,
         )

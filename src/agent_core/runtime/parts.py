@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.tools.registry import ToolRegistry
+from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
@@ -22,4 +23,5 @@ class Parts:
     permission_callback: "PermissionCallback | None" = None
     providers: ProviderRegistry = field(default_factory=ProviderRegistry)
     tools: ToolRegistry = field(default_factory=ToolRegistry)
+    definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False

@@ -12,15 +12,14 @@ from agent_core.types import ContentBlock
 class JournalScrubber:
     """Events lose all that looks like a secret, nodes only the values of configured secrets."""
 
-    def __init__(self, redactor: Redactor, *, has_secrets: bool) -> None:
+    def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._has_secrets = has_secrets
         self._block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
         self.payload = redactor.payload
 
     def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
         """The blocks of a node; the same objects where there is nothing to remove."""
-        if not self._has_secrets:
+        if not self._redactor.has_secrets:
             return list(blocks)
         return [self._clean(block) for block in blocks]
 

@@ -3,16 +3,23 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
+from agent_core.agents.child import no_trace
+from agent_core.agents.children import Children
+from agent_core.agents.crew import open_crew
+from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
+from agent_core.agents.plan import Staff
+from agent_core.agents.ports import Seat
+from agent_core.agents.workers import Workers
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.load import read_setup
 from agent_core.config.models import Config
 from agent_core.config.paths import Setup
-from agent_core.config.profiles import secret_env_names
+from agent_core.config.profiles import Profile, secret_env_names
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionStore
@@ -33,6 +40,7 @@ from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.tools.limits import ResultKeeper
 from agent_core.types import (
+    AgentDefinition,
     AgentRole,
     AgentType,
     DeleteSessionResult,
@@ -71,8 +79,13 @@ class Services:
         owner: Owner,
     ) -> None:
         config = setup.config
-        secrets = {**_secrets(config), **extensions.secrets}
-        redactor = Redactor(secrets)
+        can_ask = parts.permission_callback is not None
+        self.toolboxes = Toolboxes(setup, parts.tools, extensions.mcp, can_ask=can_ask)
+        self.toolboxes.check_names()
+        self._definitions = AgentDefinitions(setup.home, parts.definitions)
+        check_definitions(self._definitions, config, self.toolboxes.known_names())
+        secrets = _secrets(config, *self._definitions.profiles())
+        self._redactor = redactor = Redactor({**secrets, **extensions.secrets})
         self.setup = setup
         self.store = store
         self.artifacts = ArtifactStore(setup.sessions_dir, store, redactor)
@@ -84,10 +97,8 @@ class Services:
         self._traces = Traces(self.artifacts) if parts.debug else None
         self.models = Models(parts.providers, config, traces=self._traces)
         self._owner = owner
-        self._scrubber = JournalScrubber(redactor, has_secrets=bool(secrets))
+        self._scrubber = JournalScrubber(redactor)
         self._numbers = count()
-        self.toolboxes = Toolboxes(setup, parts.tools, extensions.mcp)
-        self.toolboxes.check_names()
         self._guard = PermissionGuard(
             parts.permission_callback, config, project_dir=setup.project, redactor=redactor
         )
@@ -100,15 +111,30 @@ class Services:
             hooks=extensions.hooks,
         )
         self.replay = Replay(store, redactor, self.toolboxes.definitions)
+        on_failure = self._traces.keep_failure if self._traces else no_trace
+        self.children = Children(store, config.agents, on_failure=on_failure)
+        self._staff = Staff(
+            setup=setup,
+            store=store,
+            definitions=self._definitions,
+            children=self.children,
+            workers=Workers(config.agents, self._definitions),
+            contexts=self._runs,
+            offer=self.toolboxes,
+            open_journal=self._journal,
+        )
 
     async def start(self, prompt: Draft, *, session_id: str, mode: RunMode) -> Run:
         """Open a run and start it, or put it into the queue of its session.
 
         Raises:
-            ConfigError: the model's provider is not registered; nothing was stored.
+            ConfigError: the model's provider is not registered, or an orchestrator has no valid
+                worker pool; nothing was stored.
             StorageError: `session_active`: another living process has the session.
         """
         self.models.adapter(self.models.resolve())
+        if mode is RunMode.ORCHESTRATOR:
+            self._staff.workers.require_any(self.toolboxes.known_names())
         waits = self.scheduler.announce(session_id)
         try:
             opened = await self.store.open_run(
@@ -123,6 +149,18 @@ class Services:
             await run.journal.commit()
         self.scheduler.enqueue(run)
         return run
+
+    def register_definition(self, definition: AgentDefinition) -> None:
+        """Add an agent definition of the program's, and forget no secret that it names.
+
+        Raises:
+            ConfigError: `duplicate_agent_definition`, `invalid_agent_override`,
+                `invalid_agent_definition`.
+        """
+        config = self.setup.config
+        check_definition(definition, config, self.toolboxes.known_names())
+        self._definitions.register(definition)
+        self._redactor.learn(_secrets(config, definition.model_profile))
 
     async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
         """Continue the session from a message the user has seen.
@@ -183,14 +221,7 @@ class Services:
             mode=mode,
         )
         stream = EventStream()
-        journal = Journal(
-            identity,
-            store=self.store,
-            stream=stream,
-            scrubber=self._scrubber,
-            estimate=estimate_blocks,
-            session_owner=self._owner.owner_id,
-        )
+        journal = self._journal(identity, stream, session_owner=self._owner.owner_id)
         return Run(
             number=next(self._numbers),
             identity=identity,
@@ -203,11 +234,38 @@ class Services:
             status=opened.run.status,
         )
 
+    def _journal(
+        self,
+        run: RunIdentity,
+        stream: EventStream,
+        path: Iterable[Node] = (),
+        *,
+        session_owner: str | None = None,
+    ) -> Journal:
+        return Journal(
+            run,
+            store=self.store,
+            stream=stream,
+            scrubber=self._scrubber,
+            estimate=estimate_blocks,
+            path=path,
+            session_owner=session_owner,
+        )
+
     async def _conduct(self, run: Run) -> None:
         async def work(tally: Tally) -> None:
             try:
-                ctx = await self._runs.context(run)
-                await converse(ctx, run.prompt, tally)
+                async with open_crew(self._staff, run.journal) as crew:
+                    ctx = await self._runs.context(
+                        Seat(
+                            run=run.identity,
+                            journal=run.journal,
+                            history=run.history,
+                            tools=crew.tools,
+                            board=crew.board,
+                        )
+                    )
+                    await converse(ctx, run.prompt, tally)
             except Exception as error:
                 if self._traces:
                     await self._traces.keep_failure(run.identity, error)
@@ -244,6 +302,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
             stack.push_async_callback(extensions.mcp.aclose)
         heartbeat = asyncio.create_task(services.keep_alive(), name="heartbeat")
         stack.push_async_callback(_stopped, heartbeat)
+        stack.push_async_callback(services.children.close)
         stack.push_async_callback(services.scheduler.close)
         yield services
 
@@ -253,8 +312,8 @@ async def _stopped(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def _secrets(config: Config) -> dict[str, str]:
-    names = secret_env_names(config)
+def _secrets(config: Config, *profiles: Profile) -> dict[str, str]:
+    names = secret_env_names(config, *profiles)
     return {name: value for name in names if (value := os.environ.get(name))}
 
 

@@ -1,9 +1,12 @@
 """Which tools a run has: all there are, less what its role and the user's settings exclude."""
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from agent_core.agents.ports import Seat
+from agent_core.agents.roles import BUILT_IN_TOOLS, tools_of
 from agent_core.config.paths import Setup
 from agent_core.context.instructions import InstructionCatalog
 from agent_core.context.loaded import InstructionRegister
@@ -16,12 +19,12 @@ from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
 from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
 from agent_core.tools.workspace import Workspace
-from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
+from agent_core.types import EventLevel, EventType, ToolDefinition
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, ServerFailure
 
-_LEADING = {AgentRole.MAIN, AgentRole.ORCHESTRATOR}
+logger = logging.getLogger(__name__)
 
 
 class Toolboxes:
@@ -31,16 +34,25 @@ class Toolboxes:
         setup: for the workspace, the disabled tools and the overrides.
         registered: the caller's own tools; looked at again for every run.
         mcp: the user's servers, if there are any.
+        can_ask: somebody can be asked for permissions.
     """
 
     def __init__(
-        self, setup: Setup, registered: ToolRegistry, mcp: "McpTools | None" = None
+        self,
+        setup: Setup,
+        registered: ToolRegistry,
+        mcp: "McpTools | None" = None,
+        *,
+        can_ask: bool = False,
     ) -> None:
+        self.can_ask = can_ask
         self._setup = setup
         self._registered = registered
         self._mcp = mcp
         self._workspace = Workspace.of(setup)
         self._code = code_tools(self._workspace)
+        self._declared = _declared_tools(setup)
+        self._built_in: dict[str, ToolDefinition] = {}
 
     def check_names(self) -> None:
         """Make sure that no tool of the caller hides a built-in one.
@@ -48,37 +60,53 @@ class Toolboxes:
         Raises:
             ConfigError: `validation_error`, naming the tool.
         """
-        taken = {tool.name for tool in self._code}
-        for tool in self._registered:
+        taken = {tool.name for tool in self._code} | BUILT_IN_TOOLS
+        for tool in (*self._declared, *self._registered):
             if tool.name in taken:
-                message = f"{tool.name} is a built-in tool; give yours another name"
+                message = f"there is already a tool named {tool.name}; give yours another name"
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            taken.add(tool.name)
 
     async def fill(
-        self,
-        role: AgentRole,
-        journal: Journal,
-        *,
-        instructions: InstructionCatalog,
-        skills: SkillCatalog,
+        self, seat: Seat, *, instructions: InstructionCatalog, skills: SkillCatalog
     ) -> Toolbox:
         """The effective tools of one run: the hard boundary of what it can see and do.
 
         Servers that cannot be reached are noted, and their tools are absent.
         """
-        register = InstructionRegister(instructions, journal)
+        register = InstructionRegister(instructions, seat.journal)
         reading = read_file(replace(self._workspace, register=register))
-        own = [load_skill_tool(skills, journal)]
-        if role in _LEADING:
-            own.append(plan_template_tool(self._setup.plans_dir, self._setup.project))
+        built_in = [
+            load_skill_tool(skills, seat.journal),
+            plan_template_tool(self._setup.plans_dir, self._setup.project),
+            *seat.tools,
+        ]
+        self._built_in |= {tool.name: tool.definition for tool in built_in}
         code = (reading if tool.name == reading.name else tool for tool in self._code)
-        served = await self._served(journal)
-        return Toolbox(self._wanted([*code, *own, *self._registered, *served]))
+        served = await self._served(seat.journal)
+        wanted = self._wanted([*code, *built_in, *self._declared, *self._registered, *served])
+        return tools_of(seat.run.role, wanted, granted=seat.granted)
 
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests."""
-        tools = [*self._code, *self._registered]
-        return {tool.name: tool.definition for tool in tools}
+        tools = [*self._code, *self._declared, *self._registered]
+        return self._built_in | {tool.name: tool.definition for tool in tools}
+
+    def known_names(self) -> set[str]:
+        """Every tool that a definition may suggest, but those of servers."""
+        return {tool.name for tool in (*self._code, *self._declared, *self._registered)} | BUILT_IN_TOOLS
+
+    async def work_tools(self) -> Mapping[str, ToolDefinition]:
+        """All but the built-in `agent.*` and `internal.*` tools, as the settings leave them."""
+        served = await self._mcp.tools() if self._mcp else []
+        wanted = self._wanted([*self._code, *self._declared, *self._registered, *served])
+        return {tool.name: tool.definition for tool in wanted}
+
+    def is_disabled(self, name: str) -> bool:
+        """The user's settings take this tool away from everybody."""
+        config = self._setup.config.tools
+        override = config.overrides.get(name)
+        return name in config.disabled or (override is not None and override.disabled)
 
     async def _served(self, journal: Journal) -> list[Tool]:
         async def note(failure: "ServerFailure") -> None:
@@ -92,6 +120,19 @@ class Toolboxes:
         config = self._setup.config.tools
         for tool in tools:
             override = config.overrides.get(tool.name)
-            if tool.name in config.disabled or (override and override.disabled):
+            if self.is_disabled(tool.name):
                 continue
             yield overridden(tool, override) if override else tool
+
+
+def _declared_tools(setup: Setup) -> list[Tool]:
+    """The user's own tools in `<home>/tools`; a broken file is reported and left out."""
+    if not (setup.home / "tools").is_dir():
+        return []
+    # The schema checker is only loaded for users who have such tools.
+    from agent_core.tools.declarative import declarative_tools  # noqa: PLC0415
+
+    tools, problems = declarative_tools(setup)
+    for problem in problems:
+        logger.warning("a tool was left out: %s", problem)
+    return tools

@@ -257,6 +257,29 @@ async def test_h9_a_hostile_project_executes_nothing_and_configures_nothing(
     } == set()
 
 
+async def test_a_declarative_tool_of_the_user_runs_behind_a_question(
+    home: Home, project: Path
+) -> None:
+    tool = {
+        "name": "notes.add",
+        "description": "Add a note.",
+        "input_schema": {"type": "object", "properties": {"text": {"type": "string"}}},
+        "permission": "write",
+        "command_type": "exec",
+        "command": sys.executable,
+        "args": ["-c", "import sys; print('noted', sys.argv[1])", "{{args.text}}"],
+    }
+    home.write("tools/notes.json", json.dumps(tool))
+    home.write("tools/broken.json", "{")
+    asked = Asked("allow_once")
+    script = [calls("notes.add", text="a b; c"), "done"]
+    async with runtime(home, project, script, permission_callback=asked) as made:
+        await ask(made)
+        (result,) = await results(made)
+    assert [request.tool_name for request in asked.requests] == ["notes.add"]
+    assert "noted a b; c" in result.model_dump_json()
+
+
 def mcp_config(home: Home, **servers: Any) -> None:
     home.write("mcp.json", json.dumps({"mcpServers": servers}))
 

@@ -24,6 +24,7 @@ from agent_core.types import (
     RunChange,
     RunMode,
     RunStatus,
+    SessionNote,
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
@@ -516,6 +517,55 @@ async def test_the_active_node_moves_to_any_node_of_the_session(session: Session
         with pytest.raises(StorageError) as refused:
             await session.set_active_node(session_id, node_id, is_dead=nobody_is_dead)
         assert refused.value.code is code
+
+
+async def test_a_summary_in_the_making_does_not_keep_the_active_node_in_its_place(
+    session: SessionStore,
+) -> None:
+    await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), active_node_id="n2"))
+    await session.add_agent(a_child())
+    await session.add_run(a_child_run())
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    moved = await session.set_active_node("s1", "n1", is_dead=nobody_is_dead)
+    assert moved.active_node_id == "n1"
+    assert moved.owner == "me"
+    with pytest.raises(StorageError) as busy:
+        await session.delete_session("s1", is_dead=nobody_is_dead)
+    assert busy.value.code is ErrorCode.SESSION_ACTIVE
+
+
+async def test_what_happens_outside_of_any_run_belongs_to_the_session_alone(
+    session: SessionStore,
+) -> None:
+    await session.append(a_batch(a_node("n1"), active_node_id="n1"))
+    told = an_event(EventType.COMPACT_COMPLETED, {"x": 1}, node_id="n2")
+    note = SessionNote(
+        session_id="s1", events=[told], node=a_node("n2", "n1"), metadata={"cursor": 7}
+    )
+    assert await session.note(note)
+    page = await session.page("s1")
+    assert page.session.active_node_id == "n2"
+    assert page.session.metadata == {"cursor": 7}
+    assert [node.node_seq for node in page.nodes] == [1, 2]
+    last = page.events[-1]
+    assert (last.seq, last.run_seq, last.run_id, last.agent_id) == (2, None, None, None)
+    position = await session.append(a_batch(a_node("n3", "n2")))
+    assert (position.seq, position.run_seq, position.node_seq) == (3, 2, 3)
+
+
+async def test_a_note_whose_node_comes_too_late_is_not_stored(session: SessionStore) -> None:
+    await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), active_node_id="n2"))
+    note = SessionNote(
+        session_id="s1", events=[an_event()], node=a_node("n3", "n1"), metadata={"cursor": 7}
+    )
+    assert not await session.note(note)
+    page = await session.page("s1")
+    assert page.session.active_node_id == "n2"
+    assert page.session.metadata == {}
+    assert len(page.events) == 2
+    with pytest.raises(StorageError) as unknown:
+        await session.note(SessionNote(session_id="s9"))
+    assert unknown.value.code is ErrorCode.SESSION_NOT_FOUND
 
 
 # replay

@@ -23,6 +23,7 @@ from agent_core.types import (
     ReplayResult,
     RunOpening,
     RunRecord,
+    SessionNote,
     SessionRecord,
 )
 
@@ -92,6 +93,18 @@ class SessionWrites(HistoryStore, Protocol):
         """Give back every session this owner holds; runs still open are lost."""
         ...
 
+    async def note(self, note: SessionNote) -> bool:
+        """Add what happened outside of any run, in one transaction.
+
+        Returns:
+            False, and nothing is stored, if the note's node does not follow the active node: the
+            session has gone on, or elsewhere, meanwhile.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
     ) -> SessionRecord:
@@ -99,7 +112,8 @@ class SessionWrites(HistoryStore, Protocol):
 
         Raises:
             StorageError: `session_not_found`; `node_not_found` if the session has no such node;
-                `session_active` while a run of it is open and its owner lives.
+                `session_active` while a user's run of it is open and its owner lives. A summary
+                in the making is no obstacle.
         """
         ...
 

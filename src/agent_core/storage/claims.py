@@ -108,11 +108,14 @@ def known_session(connection: sqlite3.Connection, session_id: str) -> SessionRec
     return session
 
 
-def has_open_runs(connection: sqlite3.Connection, session_id: str) -> bool:
+def has_open_runs(
+    connection: sqlite3.Connection, session_id: str, *, only_root_runs: bool = False
+) -> bool:
     """Whether a run of the session is queued, pending or running."""
     row = connection.execute(
-        f"SELECT 1 FROM runs WHERE session_id = ? AND {OPEN_RUN} LIMIT 1",  # noqa: S608
-        (session_id,),
+        f"""SELECT 1 FROM runs WHERE session_id = ? AND {OPEN_RUN}
+        AND (NOT ? OR parent_run_id IS NULL) LIMIT 1""",  # noqa: S608 - a constant
+        (session_id, only_root_runs),
     ).fetchone()
     return row is not None
 
@@ -235,7 +238,7 @@ def set_active_node(
     connection: sqlite3.Connection, session_id: str, node_id: str, is_dead: OwnerIsDead
 ) -> SessionRecord:
     """Continue the session from this node."""
-    refuse_while_active(connection, session_id, is_dead)
+    refuse_while_active(connection, session_id, is_dead, only_root_runs=True)
     found = connection.execute(
         "SELECT 1 FROM nodes WHERE node_id = ? AND session_id = ?", (node_id, session_id)
     ).fetchone()
@@ -255,9 +258,17 @@ def delete_session(connection: sqlite3.Connection, session_id: str, is_dead: Own
 
 
 def refuse_while_active(
-    connection: sqlite3.Connection, session_id: str, is_dead: OwnerIsDead
+    connection: sqlite3.Connection,
+    session_id: str,
+    is_dead: OwnerIsDead,
+    *,
+    only_root_runs: bool = False,
 ) -> None:
-    """Refuse while a run of the session is open and its owner lives."""
+    """Refuse while a run of the session is open and its owner lives.
+
+    A run that another one started ends before it, except for summaries in the background:
+    `only_root_runs` does not count those.
+    """
     session = known_session(connection, session_id)
-    if has_open_runs(connection, session_id):
+    if has_open_runs(connection, session_id, only_root_runs=only_root_runs):
         rules.refuse_unless_free(session, is_dead)

@@ -24,6 +24,7 @@ from agent_core.types import (
     ReplayResult,
     RunOpening,
     RunRecord,
+    SessionNote,
     SessionRecord,
     utc_now,
 )
@@ -133,10 +134,13 @@ class MemoryStore:
         for session_id in list(self._tables.sessions):
             await self.release(session_id, owner)
 
+    async def note(self, note: SessionNote) -> bool:
+        return self._tables.note(note)
+
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
     ) -> SessionRecord:
-        self._tables.refuse_while_active(session_id, is_dead)
+        self._tables.refuse_while_active(session_id, is_dead, only_root_runs=True)
         node = self._tables.nodes.get(node_id)
         if node is None or node.session_id != session_id:
             raise rules.node_not_found(node_id, session_id)
@@ -207,7 +211,7 @@ class MemoryStore:
         fitting = [
             event
             for event in self._tables.events[session_id][first:last]
-            if event.agent_id in root_ids
+            if event.agent_id is None or event.agent_id in root_ids
         ]
         limit = max(limit, 1)
         events, rest = fitting[:limit], fitting[limit:]

@@ -14,7 +14,7 @@ from agent_core.storage import claims, edits, queries
 from agent_core.storage.connections import PATIENCE, open_writer
 from agent_core.storage.faults import explained
 from agent_core.storage.readers import Readers
-from agent_core.storage.timeline import appending
+from agent_core.storage.timeline import appending, noting
 from agent_core.storage.writer import Writer
 from agent_core.types import (
     AgentRecord,
@@ -29,6 +29,7 @@ from agent_core.types import (
     ReplayResult,
     RunOpening,
     RunRecord,
+    SessionNote,
     SessionRecord,
 )
 
@@ -114,6 +115,9 @@ class SqliteStore:
 
     async def release_all(self, owner: str) -> None:
         await self._writer.submit(partial(claims.release, owner=owner))
+
+    async def note(self, note: SessionNote) -> bool:
+        return await self._writer.submit(noting(note))
 
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead

@@ -18,6 +18,7 @@ from agent_core.types import (
     RunOpening,
     RunRecord,
     RuntimeEvent,
+    SessionNote,
     SessionRecord,
     utc_now,
 )
@@ -74,16 +75,37 @@ class Tables:
             node_seq=self.node_counts.get(session_id, 0) + 1,
         )
 
+    def note(self, note: SessionNote) -> bool:
+        """Store what happened outside of any run, if its node still follows the active one."""
+        session = self.known_session(note.session_id)
+        active, count = session.active_node_id, self.node_counts.get(note.session_id, 0)
+        if note.node is not None:
+            if active != note.node.parent_id:
+                return False
+            self._refuse_misplaced(note.node, [])
+            active = note.node.node_id
+            self.nodes[active] = note.node.model_copy(update={"node_seq": count + 1})
+            self.node_counts[note.session_id] = count + 1
+        start = Position(len(self.events[note.session_id]) + 1, 0, 0)
+        self.add_events((note.session_id, None, None), start=start, events=note.events)
+        metadata = rules.merged(session.metadata, note.metadata)
+        self.change_session(note.session_id, active_node_id=active, metadata=metadata)
+        return True
+
     def add_events(
-        self, of: tuple[str, str, str], *, start: Position, events: Sequence[PendingEvent]
+        self,
+        of: tuple[str, str | None, str | None],
+        *,
+        start: Position,
+        events: Sequence[PendingEvent],
     ) -> None:
-        """Store events of a (session, agent, run)."""
+        """Store events of a (session, agent, run), or of the session alone."""
         session_id, agent_id, run_id = of
         stored = [
             RuntimeEvent(
                 event_id=event.event_id,
                 seq=start.seq + offset,
-                run_seq=start.run_seq + offset,
+                run_seq=start.run_seq + offset if run_id else None,
                 session_id=session_id,
                 agent_id=agent_id,
                 run_id=run_id,
@@ -97,7 +119,8 @@ class Tables:
             for offset, event in enumerate(events)
         ]
         self.events[session_id] += stored
-        self.event_counts[run_id] = start.run_seq + len(stored) - 1
+        if run_id is not None:
+            self.event_counts[run_id] = start.run_seq + len(stored) - 1
 
     def add_run(self, run: RunRecord, events: Sequence[PendingEvent]) -> Position:
         """Add a run and its first events."""
@@ -167,10 +190,13 @@ class Tables:
         )
         return lost
 
-    def refuse_while_active(self, session_id: str, is_dead: OwnerIsDead) -> None:
+    def refuse_while_active(
+        self, session_id: str, is_dead: OwnerIsDead, *, only_root_runs: bool = False
+    ) -> None:
         """Refuse while a run of the session is open and its owner lives."""
         session = self.known_session(session_id)
-        if self.open_runs(session_id):
+        runs = self.open_runs(session_id)
+        if any(run.parent_run_id is None or not only_root_runs for run in runs):
             rules.refuse_unless_free(session, is_dead)
 
     def drop(self, session_id: str) -> None:

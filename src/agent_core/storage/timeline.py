@@ -9,7 +9,7 @@ from typing import Any
 
 from agent_core.storage import rules
 from agent_core.storage.rows import Row, dumps, event_row, iso, loads, node_row
-from agent_core.types import Batch, PendingEvent, Position, RunChange, utc_now
+from agent_core.types import Batch, PendingEvent, Position, RunChange, SessionNote, utc_now
 
 OPEN_RUN = "status IN ('queued', 'pending', 'running')"
 
@@ -18,6 +18,11 @@ _START = """SELECT
     (SELECT max(run_seq) FROM events WHERE run_id = :run),
     (SELECT max(node_seq) FROM nodes WHERE session_id = :session),
     (SELECT status FROM runs WHERE run_id = :run AND session_id = :session)"""
+
+_NOTED = """SELECT active_node_id, metadata_json,
+    (SELECT max(seq) FROM events WHERE session_id = :session),
+    (SELECT max(node_seq) FROM nodes WHERE session_id = :session)
+    FROM sessions WHERE session_id = :session"""
 
 _INSERT_NODE = """INSERT INTO nodes (node_seq, node_id, session_id, parent_id, agent_id, run_id,
     role, node_type, content_json, metadata_json, token_count, created_at)
@@ -52,6 +57,39 @@ def appending(batch: Batch) -> Callable[[sqlite3.Connection], Position]:
         return start
 
     return append
+
+
+def noting(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
+    """The job that stores what happened outside of any run.
+
+    Raises:
+        StorageError: the note holds something that cannot be stored.
+    """
+    node = node_row(note.node) if note.node else None
+    events = [event_row(event) for event in note.events]
+
+    def store(connection: sqlite3.Connection) -> bool:
+        session = connection.execute(_NOTED, {"session": note.session_id}).fetchone()
+        if session is None:
+            raise rules.session_not_found(note.session_id)
+        active, metadata, last_seq, last_node_seq = session
+        if note.node is not None and node is not None:
+            if active != note.node.parent_id:
+                return False
+            connection.execute(_INSERT_NODE, ((last_node_seq or 0) + 1, *node))
+            active = note.node.node_id
+        of = (note.session_id, None, None)
+        connection.executemany(
+            _INSERT_EVENT,
+            [((last_seq or 0) + 1 + i, None, *of, *row) for i, row in enumerate(events)],
+        )
+        connection.execute(
+            "UPDATE sessions SET active_node_id = ?, metadata_json = ? WHERE session_id = ?",
+            (active, dumps(rules.merged(loads(metadata), note.metadata)), note.session_id),
+        )
+        return True
+
+    return store
 
 
 def start_of(connection: sqlite3.Connection, session_id: str, run_id: str) -> Position:

@@ -48,6 +48,7 @@ from agent_core.types.history import (
     Position,
     RunChange,
     RunOpening,
+    SessionNote,
 )
 from agent_core.types.model import (
     ModelCompleted,
@@ -155,6 +156,7 @@ __all__ = [
     "RunStatus",
     "RuntimeEvent",
     "SafeId",
+    "SessionNote",
     "SessionRecord",
     "SessionStatus",
     "StopReason",

@@ -75,6 +75,23 @@ class Batch:
     release: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionNote:
+    """What happened in a session outside of any run, such as work in the background.
+
+    Attributes:
+        events: they belong to the session alone: no run, no agent.
+        node: goes to the end of the active path and becomes the active node; an event names it.
+            Its parent has to be the active node.
+        metadata: merged into the session's metadata; None removes a key.
+    """
+
+    session_id: str
+    events: Sequence[PendingEvent] = ()
+    node: Node | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """The sequence numbers of a batch's first rows; the others follow without a gap."""

@@ -1,6 +1,7 @@
 """What a caller holds of a run: watch it, wait for it, cancel it."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from agent_core.types import (
@@ -82,6 +83,25 @@ class RunHandle:
         Harmless when repeated, or after the end.
         """
         return await self._services.scheduler.cancel(self._run)
+
+    async def child_events(
+        self, child_run_id: str, debug: bool = False
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """What happens in a child run from now on; nothing if it has ended. One consumer at a time.
+
+        `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or not a child of this one.
+            RuntimeError: somebody reads that child's events already.
+        """
+        stream = self._services.children.stream(child_run_id, parent_run_id=self.run_id)
+        if stream is None:
+            await self._services.replay.require_child(child_run_id, parent_run_id=self.run_id)
+            return
+        async with aclosing(stream.read(debug=debug)) as events:
+            async for event in events:
+                yield event
 
     async def inspect_child(
         self, child_run_id: str, include_sensitive: bool = False

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from agent_core.api.handles import RunHandle
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.providers.base import ProviderFactory
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.runtime.parts import Parts
@@ -17,6 +17,8 @@ from agent_core.tools.handler import Handler
 from agent_core.tools.registry import ToolRegistry
 from agent_core.types import (
     SESSION_ID_PATTERN,
+    AgentDefinition,
+    AgentSource,
     CleanupResult,
     DeleteSessionResult,
     Draft,
@@ -152,6 +154,26 @@ class AgentRuntime:
         if self._opened is not None:
             self._opened.toolboxes.check_names()
 
+    def register_agent_definition(
+        self, definition: AgentDefinition, source: AgentSource | str = AgentSource.CODE
+    ) -> None:
+        """Add a kind of agent. Before the runtime is entered, it is checked when it is.
+
+        Args:
+            definition: with `overrides="<source>:<id>"` if its id is taken.
+            source: `code`; the other sources are the package and the user's files.
+
+        Raises:
+            ConfigError: `invalid_agent_definition`, `duplicate_agent_definition`,
+                `invalid_agent_override`.
+        """
+        if source != AgentSource.CODE:
+            message = f"a program registers agent definitions as 'code', not as {source!r}"
+            raise ConfigError(ErrorCode.INVALID_AGENT_DEFINITION, message)
+        if self._opened is not None:
+            self._opened.register_definition(definition)
+        self._parts.definitions.append(definition)
+
     async def replay_session(
         self,
         session_id: str,
@@ -242,6 +264,41 @@ class AgentRuntime:
             include_all=include_all,
             older_than=older_than,
             max_bytes=max_bytes,
+        )
+
+    async def cleanup_project_tasks(
+        self,
+        project: str | Path,
+        dry_run: bool = True,
+        include_failed: bool = False,
+        include_cancelled: bool = False,
+        older_than: datetime | None = None,
+    ) -> CleanupResult:
+        """Find, and unless `dry_run` delete, the logs of a project's Tasks that are over.
+
+        Tasks that go on, and logs that cannot be read, are never touched.
+
+        Args:
+            project: the project; a file means its folder.
+            dry_run: only say what would go.
+            include_failed: failed Tasks too, not only completed ones.
+            include_cancelled: cancelled Tasks too.
+            older_than: only Tasks last changed before; an aware time.
+
+        Raises:
+            ConfigError: there is no such project.
+            AgentCoreError: `validation_error`: `older_than` is naive.
+        """
+        from agent_core.runtime.housekeeping import cleanup_tasks  # noqa: PLC0415 - as below
+
+        services = await self._services()
+        return await cleanup_tasks(
+            services.setup,
+            project,
+            dry_run=dry_run,
+            include_failed=include_failed,
+            include_cancelled=include_cancelled,
+            older_than=older_than,
         )
 
     async def _services(self) -> "Services":

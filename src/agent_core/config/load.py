@@ -15,6 +15,7 @@ from agent_core.config.paths import (
     expand_path,
     resolve_home,
     resolve_project,
+    tasks_folder,
 )
 from agent_core.config.problems import Problem, nearest, problems_of
 from agent_core.errors import ConfigError, ErrorCode
@@ -71,7 +72,7 @@ def read_setup(
         sessions_dir=home / "sessions",
         memory_dir=memory_dir,
         plans_dir=in_project(config.plan.default_dir),
-        tasks_dir=in_project(config.task.wal_dir),
+        tasks_dir=tasks_folder(config.task.wal_dir, home=home, project=project),
         write_roots=tuple(in_project(root) for root in config.tools.allowed_write_roots),
     )
 

@@ -34,7 +34,8 @@ class Setup:
         sessions_dir: lock files and artifacts, one folder per session.
         memory_dir: long-term memory; always below the home.
         plans_dir: where plans of this project are written.
-        tasks_dir: where Task logs of this project are written, one folder per session.
+        tasks_dir: where Task logs of this project are written, one folder per session; as
+            `tasks_folder` says, not resolved below the project.
         write_roots: folders outside the project that tools may write to without asking.
     """
 
@@ -82,6 +83,18 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
             f"the project {shown} cannot be used: {reason}; name an existing folder or file"
         ) from error
     return path if path.is_dir() else path.parent
+
+
+def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:
+    """Where a project's Task logs are.
+
+    Links inside the project are not followed here: whoever opens the folder refuses them, since
+    what comes with a project must not send our files elsewhere.
+    """
+    folder = expand_path(wal_dir, project, home=home, project=project)
+    named = wal_dir.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))
+    as_named = Path(os.path.normpath(project / Path(named).expanduser()))
+    return as_named if as_named.is_relative_to(project) else folder
 
 
 def expand_path(value: str, base: Path, *, home: Path, project: Path) -> Path:

@@ -6,7 +6,14 @@ from agent_core.context.rebuild import rebuild_requests
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
-from agent_core.types import EventType, InspectResult, Node, ReplayResult, ToolDefinition
+from agent_core.types import (
+    EventType,
+    InspectResult,
+    Node,
+    ReplayResult,
+    RunRecord,
+    ToolDefinition,
+)
 
 PAGE_EVENTS = 1000
 
@@ -55,6 +62,18 @@ class Replay:
         history = await self._store.run_history(run_id)
         return history if include_sensitive else self._cleaned(history)
 
+    async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
+        """The run, if it is a child of that one.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        run = await self._store.run(run_id)
+        if run is None or run.parent_run_id != parent_run_id:
+            message = f"{run_id} is not a child run of {parent_run_id}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
+        return run
+
     async def inspect(
         self, run_id: str, *, parent_run_id: str, include_sensitive: bool = False
     ) -> InspectResult:
@@ -63,11 +82,8 @@ class Replay:
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
         """
+        run = await self.require_child(run_id, parent_run_id=parent_run_id)
         history = await self._store.run_history(run_id)
-        run = next((run for run in history.runs if run.run_id == run_id), None)
-        if run is None or run.parent_run_id != parent_run_id:
-            message = f"{run_id} is not a child run of {parent_run_id}"
-            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
         built = [e.payload for e in history.events if e.event_type is EventType.CONTEXT_BUILT]
         ends = [report["path_end_node_id"] for report in built if report["path_end_node_id"]]
         path = await self._store.path(ends[-1]) if ends else []

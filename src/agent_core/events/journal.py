@@ -125,7 +125,7 @@ class Journal:
         )
         self.path.append(node)
         self._nodes.append(node)
-        self._note(EventDraft(announce, payload or {}, level, node.node_id, tool_call_id))
+        self._record(announce, payload, level, node.node_id, tool_call_id)
         return node
 
     def note(
@@ -137,7 +137,7 @@ class Journal:
         tool_call_id: str | None = None,
     ) -> None:
         """Record that something happened that is not part of the conversation."""
-        self._note(EventDraft(event_type, payload or {}, level, None, tool_call_id))
+        self._record(event_type, payload, level, None, tool_call_id)
 
     async def delta(self, event_type: EventType, text: str) -> None:
         """Show text as it arrives; the finished message is what gets stored."""
@@ -192,15 +192,17 @@ class Journal:
         """Publish without storing: deltas, and the end of a run whose store has failed."""
         self._stream.write(self._event(PendingEvent(new_id("evt"), utc_now(), event)))
 
-    def _note(self, draft: EventDraft) -> None:
-        clean = EventDraft(
-            draft.event_type,
-            self._scrubber.payload(draft.payload),
-            draft.level,
-            draft.node_id,
-            draft.tool_call_id,
-        )
-        self._events.append(PendingEvent(new_id("evt"), utc_now(), clean))
+    def _record(
+        self,
+        event_type: EventType,
+        payload: Mapping[str, Any] | None,
+        level: EventLevel,
+        node_id: str | None,
+        tool_call_id: str | None,
+    ) -> None:
+        clean: dict[str, Any] = self._scrubber.payload(payload) if payload else {}
+        draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
+        self._events.append(PendingEvent(new_id("evt"), utc_now(), draft))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)

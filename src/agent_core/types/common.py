@@ -1,6 +1,7 @@
 """What every shared type is built from: the strict base model, ids, times, statuses, usage."""
 
-import secrets
+import os
+import random
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -40,13 +41,17 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+_RANDOM = random.Random()  # noqa: S311 - ids are no secrets, and asking the kernel costs more
+os.register_at_fork(after_in_child=_RANDOM.seed)
+
+
 def new_id(prefix: str) -> str:
     """Make an id that sorts by creation time: `<prefix>_<28 hex digits>`.
 
     Nanoseconds first, then 48 random bits: unique even in the same tick of the clock. Order in
     history never relies on it; sequence numbers do that.
     """
-    return f"{prefix}_{time.time_ns():016x}{secrets.token_hex(6)}"
+    return f"{prefix}_{time.time_ns():016x}{_RANDOM.getrandbits(48):012x}"
 
 
 class RunStatus(StrEnum):

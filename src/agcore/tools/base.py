@@ -1,0 +1,84 @@
+"""A tool as a class, for those who like a class; the engine's `@tool` makes one of a function."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from agcore.tools.errors import ToolExecutionError
+from agent_core.tools import Tool, ToolContext, ToolReturn, tool_from
+from agent_core.types import RunIdentity, ToolDefinition, ToolPermission, new_id
+
+
+class BaseTool(ABC):
+    """Something a model may do.
+
+        class Weather(BaseTool):
+            name = "get_weather"
+            description = "The weather in a city."
+
+            def parameters(self) -> dict[str, Any]:
+                return {"type": "object", "properties": {"city": {"type": "string"}}}
+
+            async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+                return {"city": arguments["city"], "temperature": 22}
+
+    Attributes:
+        name: letters, digits, `_`, `-` and dots.
+        description: tells the model what it is good for.
+        permission: `readonly` if it changes nothing; asking rules go by it.
+    """
+
+    name: str
+    description: str = ""
+    permission: ToolPermission = ToolPermission.WRITE
+
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments, an object; by default it takes none."""
+        return {"type": "object", "properties": {}}
+
+    @abstractmethod
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        """Do it. `arguments` fit the schema. What is returned must have a form in JSON.
+
+        Raises:
+            ToolError: it failed; any other exception becomes `ToolError.ExecutionFailed`.
+        """
+
+    def definition(self) -> ToolDefinition:
+        """What the model is shown."""
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            input_schema=self.parameters(),
+            permission=self.permission,
+        )
+
+
+def as_tool(tool: BaseTool | Tool) -> Tool:
+    """The tool as the engine's kind, with its check of arguments."""
+    return tool_from(tool.definition(), tool.execute) if isinstance(tool, BaseTool) else tool
+
+
+def call_context(session_id: str, tool_call_id: str) -> ToolContext:
+    """What a call is told about where it happens. There is no project and no artifact here."""
+    return ToolContext(
+        run=RunIdentity(session_id=session_id, agent_id="agcore", run_id=new_id("run")),
+        tool_call_id=tool_call_id,
+        project_dir=Path.cwd(),
+        progress=_unseen,
+        artifact=_no_artifacts,
+        is_cancelled=_never,
+    )
+
+
+def _unseen(_line: str) -> None:
+    """Nobody watches a single call here."""
+
+
+async def _no_artifacts(*_args: object, filename: str, **_more: object) -> NoReturn:
+    message = f"the toolkit keeps no artifacts; return {filename} in the answer instead"
+    raise ToolExecutionError("artifact", message)
+
+
+_never: Callable[[], bool] = bool

@@ -1,0 +1,109 @@
+"""A client for one MCP server, on the engine's connection; the SDK comes with the first start."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from agcore.tools.errors import McpToolError
+from agcore.tools.registry import ToolRegistry
+from agent_core.config.models import ToolsConfig
+from agent_core.mcp import McpTools, ServerFailure
+from agent_core.mcp.config import StdioServer
+from agent_core.mcp.discovery import DiscoveryCache
+from agent_core.mcp.tools import PREFIX
+from agent_core.tools import Tool
+from agent_core.types import ToolDefinition
+
+TIMEOUT_S = 30.0
+"""Seconds for the start, and for each call."""
+
+
+class McpClient:
+    """A server that is started as a child process and spoken to through its pipes.
+
+    What the server sends is data: descriptions, schemas and results are bounded, a definition
+    that changes is refused until `start` is called again. It inherits PATH, HOME and TMPDIR only.
+
+    Args:
+        command: the program, found through PATH.
+        args: its arguments.
+        env: further environment variables.
+        cwd: its working folder; the root folder by default, where nothing can be in its way.
+        timeout_s: for the start, and for each call, in seconds.
+        server_id: becomes part of the tools' names: `mcp.<server_id>.<tool>`.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float = TIMEOUT_S,
+        server_id: str = "server",
+    ) -> None:
+        milliseconds = max(1, round(timeout_s * 1000))
+        server = StdioServer(
+            command=command,
+            args=list(args),
+            env=dict(env or {}),
+            cwd=str(cwd or Path(os.sep)),
+            timeout_ms=milliseconds,
+        )
+        limits = ToolsConfig(default_timeout_ms=milliseconds, max_timeout_ms=milliseconds)
+        self._prefix = f"{PREFIX}{server_id}."
+        self._server_id = server_id
+        self._timeout_s = timeout_s
+        self._servers = McpTools({server_id: server}, limits, cache=DiscoveryCache())
+        self._tools: list[Tool] = []
+
+    async def start(self) -> None:
+        """Start the server and ask for its tools; again, to hear of changes.
+
+        Raises:
+            ToolError: `Mcp`; it cannot be started, or did not answer in time.
+        """
+        failures: list[ServerFailure] = []
+
+        async def note(failure: ServerFailure) -> None:
+            failures.append(failure)
+
+        self._tools = await self._servers.tools(on_failure=note)
+        if failures:
+            raise McpToolError(self._server_id, failures[0].message)
+
+    async def list_tools(self) -> list[ToolDefinition]:
+        """What the server offers."""
+        return [tool.definition for tool in self._tools]
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a tool by the server's name for it, or by its full one.
+
+        Raises:
+            ToolError: of the kind that fits.
+        """
+        full = name if name.startswith(self._prefix) else self._prefix + name
+        # The connection has the same limit and says more; this one only has to come after it.
+        registry = ToolRegistry(self._tools, timeout_s=self._timeout_s + 5)
+        return await registry.invoke(full, arguments or {})
+
+    def tools(self) -> list[Tool]:
+        """The server's tools, to be registered beside others."""
+        return list(self._tools)
+
+    async def close(self) -> None:
+        """End the server's process. Harmless when called again."""
+        await self._servers.aclose()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

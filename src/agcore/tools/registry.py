@@ -1,0 +1,195 @@
+"""Tools by name, and the one way to call them: looked up, allowed, checked, run, bounded."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, bounded, failed, value_of
+from agcore.tools.base import BaseTool, as_tool, call_context
+from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
+from agcore.tools.permissions import Permission, PermissionChecker
+from agent_core.errors import ConfigError, ToolError as CoreToolError
+from agent_core.tools import Action, Tool, Toolbox, ToolOutput, ToolRegistry as CoreRegistry, wrap
+from agent_core.types import ToolCall, ToolDefinition, ToolResult, new_id
+
+TIMEOUT_S = 120.0
+"""Seconds one call may take, by default."""
+
+AnyTool = BaseTool | Tool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolInvocation:
+    """A call that somebody wants made."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class ToolRegistry:
+    """The tools of an agent. Takes `BaseTool`s and the engine's tools alike.
+
+    Args:
+        tools: to begin with.
+        permissions: which may be called; all by default.
+        timeout_s: how long one call may take, in seconds.
+        result_limit_bytes: how large one result may be.
+        session_id: what calls are told about where they happen.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[AnyTool] = (),
+        *,
+        permissions: PermissionChecker | None = None,
+        timeout_s: float = TIMEOUT_S,
+        result_limit_bytes: int = RESULT_LIMIT_BYTES,
+        session_id: str = "agcore",
+    ) -> None:
+        self._registered: dict[str, AnyTool] = {}
+        self._known = CoreRegistry()
+        self._permissions = permissions or PermissionChecker()
+        self._timeout_s = timeout_s
+        self._result_limit = result_limit_bytes
+        self._session_id = session_id
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: AnyTool) -> None:
+        """Add a tool.
+
+        Raises:
+            ToolError: `ExecutionFailed`; the name is taken.
+        """
+        made = as_tool(tool)
+        try:
+            self._known.register(made)
+        except ConfigError as error:
+            raise ToolExecutionError(made.name, error.message) from error
+        self._registered[made.name] = tool
+
+    def get(self, name: str) -> AnyTool | None:
+        """The tool of that name, as it was registered."""
+        return self._registered.get(name)
+
+    def list_tools(self) -> list[str]:
+        """Every name, sorted."""
+        return sorted(self._registered)
+
+    def definitions(self) -> list[ToolDefinition]:
+        """What a model is offered, by name: the tools that may be called."""
+        allowed = (name for name in self.list_tools() if self._allows(name))
+        return [tool.definition for name in allowed if (tool := self._known.get(name))]
+
+    def only(self, names: Collection[str]) -> Self:
+        """A registry with those of these tools that are named; the others do not exist in it."""
+        return self._with(tool for name, tool in self._registered.items() if name in names)
+
+    def plus(self, tools: Iterable[AnyTool]) -> Self:
+        """A registry with these tools and some more.
+
+        Raises:
+            ToolError: a name is taken.
+        """
+        return self._with([*self._registered.values(), *tools])
+
+    def for_session(self, session_id: str) -> Self:
+        """The same tools, told that they are called in this session."""
+        return self._with(self._registered.values(), session_id=session_id)
+
+    async def invoke(
+        self, name: str, arguments: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> Any:
+        """Call a tool and return its answer as a plain value.
+
+        Raises:
+            ToolError: of the kind that fits; a tool that answers with an error has failed.
+        """
+        call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=dict(arguments))
+        result = await self._run(call, timeout_s or self._timeout_s)
+        if not result.is_error:
+            return value_of(result)
+        said = result.error.message if result.error else str(value_of(result))
+        raise ToolExecutionError(name, said)
+
+    async def invoke_all(
+        self, invocations: Sequence[ToolInvocation], timeout_s: float | None = None
+    ) -> list[ToolOutcome]:
+        """Make several calls at once: one outcome for each, in order, whatever happens to others.
+
+        Args:
+            invocations: the calls.
+            timeout_s: how long each may take, in seconds.
+        """
+
+        async def outcome(wanted: ToolInvocation) -> ToolOutcome:
+            try:
+                value = await self.invoke(wanted.name, wanted.arguments, timeout_s=timeout_s)
+            except ToolError as error:
+                return ToolOutcome(wanted.name, error=error)
+            return ToolOutcome(wanted.name, value)
+
+        return await asyncio.gather(*map(outcome, invocations))
+
+    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        """Answer a model's calls, all at once: one result for each, in order.
+
+        A tool that fails is an answer too, for the model to read.
+        """
+
+        async def result(call: ToolCall) -> ToolResult:
+            try:
+                return await self._run(call, self._timeout_s)
+            except ToolError as error:
+                return failed(call, error)
+
+        return await asyncio.gather(*map(result, calls))
+
+    def _allows(self, name: str) -> bool:
+        return self._permissions.permission(name) is Permission.ALLOWED
+
+    def _with(self, tools: Iterable[AnyTool], *, session_id: str | None = None) -> Self:
+        return type(self)(
+            tools,
+            permissions=self._permissions,
+            timeout_s=self._timeout_s,
+            result_limit_bytes=self._result_limit,
+            session_id=session_id or self._session_id,
+        )
+
+    async def _run(self, call: ToolCall, timeout_s: float) -> ToolResult:
+        """Make one call.
+
+        Raises:
+            ToolError: it could not be made, must not be made, or failed.
+        """
+        clock = asyncio.timeout(timeout_s)
+        try:
+            action = await self._permitted(call)
+            async with clock:  # a user who is asked first may take as long as they like
+                returned = await action.run()
+            result = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
+        except CoreToolError as error:
+            known = from_core(call.name, error)
+            raise known from (None if known is error else error)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise ToolExecutionError(call.name, f"{call.name} failed: {error!r}") from error
+            raise ToolTimeoutError(
+                call.name, f"{call.name} gave no answer in {timeout_s:g} s"
+            ) from None
+        except Exception as error:
+            raise ToolExecutionError(call.name, f"{call.name} failed: {error}") from error
+        update = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
+        return bounded(result, self._result_limit).model_copy(update=update)
+
+    async def _permitted(self, call: ToolCall) -> Action:
+        """The call, looked at and allowed, but not run yet."""
+        if call.name in self._registered:
+            self._permissions.check(call.name)
+        tool, arguments = Toolbox(self._known).resolve(call)
+        context = call_context(self._session_id, call.tool_call_id)
+        action = await tool.prepare(arguments, context)
+        await self._permissions.require(call, tool.definition, action.access, context.run)
+        return action

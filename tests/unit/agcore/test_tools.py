@@ -1,0 +1,264 @@
+"""Tools: registered, allowed, called alone and together, bounded, and told apart when they fail."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agcore.tools import (
+    BaseTool,
+    Permission,
+    PermissionChecker,
+    PermissionConfig,
+    ToolContext,
+    ToolError,
+    ToolInvocation,
+    ToolRegistry,
+    ToolReturn,
+    tool,
+)
+from agent_core.types import (
+    Decision,
+    ImageBlock,
+    PermissionDecision,
+    PermissionRequest,
+    TextBlock,
+    ToolCall,
+    ToolPermission,
+    ToolResult,
+)
+
+
+class Weather(BaseTool):
+    name = "get_weather"
+    description = "The weather in a city."
+    permission = ToolPermission.READONLY
+
+    def parameters(self) -> dict[str, Any]:
+        city = {"type": "string"}
+        return {"type": "object", "properties": {"city": city}, "required": ["city"]}
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        return {"city": arguments["city"], "temperature": 22}
+
+
+class Fails(BaseTool):
+    name = "fails"
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        raise RuntimeError("boom")
+
+
+class Sleeps(BaseTool):
+    name = "sleeps"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"type": "object", "properties": {"seconds": {"type": "number"}}}
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        await asyncio.sleep(arguments["seconds"])
+        return arguments["seconds"]
+
+
+@tool(permission="readonly")
+def where(context: ToolContext) -> str:
+    """The session."""
+    return context.session_id
+
+
+def registry(**settings: Any) -> ToolRegistry:
+    return ToolRegistry([Weather(), Fails(), Sleeps(), where], **settings)
+
+
+async def test_phase2_a_tool_is_registered_found_and_called() -> None:
+    tools, weather = ToolRegistry(), Weather()
+    tools.register(weather)
+    assert tools.get("get_weather") is weather
+    assert tools.get("other") is None
+    assert tools.list_tools() == ["get_weather"]
+    assert tools.definitions() == [weather.definition()]
+    answer = await tools.invoke("get_weather", {"city": "Genf"})
+    assert answer == {"city": "Genf", "temperature": 22}
+
+
+async def test_a_function_is_a_tool_too_and_knows_its_session() -> None:
+    assert await registry().for_session("s-1").invoke("where", {}) == "s-1"
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(ToolError.ExecutionFailed, match="already"):
+        registry().register(Weather())
+
+
+async def test_phase2_an_unknown_tool_is_not_found_and_not_recoverable() -> None:
+    with pytest.raises(ToolError.NotFound, match="did you mean get_weather") as caught:
+        await registry().invoke("get_wether", {})
+    assert not caught.value.is_recoverable()
+
+
+async def test_phase2_a_tool_that_breaks_has_failed_and_is_recoverable() -> None:
+    with pytest.raises(ToolError.ExecutionFailed, match="boom") as caught:
+        await registry().invoke("fails", {})
+    assert caught.value.is_recoverable()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+async def test_phase2_arguments_that_do_not_fit_are_refused_before_anything_runs() -> None:
+    with pytest.raises(ToolError.InvalidArguments) as caught:
+        await registry().invoke("get_weather", {"city": 7})
+    assert caught.value.details["path"] == "$.city"
+
+
+async def test_phase2_a_tool_that_takes_too_long_is_stopped() -> None:
+    with pytest.raises(ToolError.Timeout):
+        await registry().invoke("sleeps", {"seconds": 60}, timeout_s=0.01)
+
+
+async def test_a_timeout_inside_a_tool_is_its_own_failure() -> None:
+    @tool
+    async def times_out() -> None:
+        raise TimeoutError("inside")
+
+    with pytest.raises(ToolError.ExecutionFailed, match="inside"):
+        await ToolRegistry([times_out]).invoke("times_out", {})
+
+
+async def test_phase2_calls_run_at_once_and_answer_in_order_whatever_happens_to_others() -> None:
+    wanted = [
+        ToolInvocation("sleeps", {"seconds": 0.2}),
+        ToolInvocation("fails"),
+        ToolInvocation("sleeps", {"seconds": 0.1}),
+        ToolInvocation("sleeps", {"seconds": 60}),
+        ToolInvocation("nobody"),
+        ToolInvocation("get_weather", {"city": "Genf"}),
+    ]
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    outcomes = await registry().invoke_all(wanted, 0.5)
+    assert loop.time() - begun < 0.75
+    assert [outcome.name for outcome in outcomes] == [call.name for call in wanted]
+    assert [outcome.value for outcome in outcomes if not outcome.is_error] == [
+        0.2,
+        0.1,
+        {"city": "Genf", "temperature": 22},
+    ]
+    assert [type(outcome.error) for outcome in outcomes if outcome.is_error] == [
+        ToolError.ExecutionFailed,
+        ToolError.Timeout,
+        ToolError.NotFound,
+    ]
+    with pytest.raises(ToolError.ExecutionFailed):
+        outcomes[1].unwrap()
+
+
+async def test_phase2_a_white_list_allows_its_names_only() -> None:
+    checker = PermissionChecker(PermissionConfig.white_list(["get_weather"]))
+    checker.check("get_weather")
+    with pytest.raises(ToolError.PermissionDenied):
+        checker.check("delete_file")
+    tools = registry(permissions=checker)
+    assert [definition.name for definition in tools.definitions()] == ["get_weather"]
+    with pytest.raises(ToolError.PermissionDenied) as caught:
+        await tools.invoke("fails", {})
+    assert caught.value.tool_name == "fails"
+    assert not caught.value.is_recoverable()
+
+
+def test_phase2_a_black_list_forbids_its_names_and_patterns() -> None:
+    checker = PermissionChecker(PermissionConfig.black_list(["mcp.files.*", "fails"]))
+    found = [checker.permission(name) for name in ("fails", "mcp.files.read", "mcp.web.read")]
+    assert found == [Permission.DENIED, Permission.DENIED, Permission.ALLOWED]
+
+
+async def test_a_name_on_both_lists_is_denied() -> None:
+    config = PermissionConfig(allowed=frozenset({"fails"}), denied=frozenset({"fails"}))
+    assert PermissionChecker(config).permission("fails") is Permission.DENIED
+
+
+@pytest.mark.parametrize("decision", [Decision.ALLOW_ONCE, Decision.DENY])
+async def test_somebody_who_can_be_asked_is_asked_before_a_write(decision: Decision) -> None:
+    asked: list[PermissionRequest] = []
+
+    async def ask(request: PermissionRequest) -> PermissionDecision:
+        asked.append(request)
+        return PermissionDecision(decision=decision)
+
+    tools = registry(permissions=PermissionChecker(PermissionConfig(ask=ask)))
+    await tools.invoke("get_weather", {"city": "Genf"})
+    assert asked == []
+    (outcome,) = await tools.invoke_all([ToolInvocation("sleeps", {"seconds": 0})])
+    assert [request.tool_name for request in asked] == ["sleeps"]
+    is_denied = isinstance(outcome.error, ToolError.PermissionDenied)
+    assert is_denied is (decision is Decision.DENY)
+
+
+async def test_phase2_a_result_that_is_too_large_keeps_its_beginning_and_its_end() -> None:
+    @tool
+    def talks() -> str:
+        return "a" * 5000 + "z" * 5000
+
+    answer = await ToolRegistry([talks], result_limit_bytes=900).invoke("talks", {})
+    assert answer.startswith("aaa")
+    assert answer.endswith("zzz")
+    assert "[… 9100 bytes left out …]" in answer
+    assert len(answer) < 1000
+
+
+async def test_large_json_becomes_text_and_large_images_a_word() -> None:
+    @tool
+    def lists() -> list[int]:
+        return list(range(1000))
+
+    @tool
+    def draws() -> ToolResult:
+        image = ImageBlock(mime_type="image/png", data="A" * 5000)
+        return ToolResult(content=[TextBlock(text="see"), image])
+
+    tools = ToolRegistry([lists, draws], result_limit_bytes=300)
+    assert "bytes left out" in await tools.invoke("lists", {})
+    assert await tools.invoke("draws", {}) == ["see", "[an image of 5000 bytes is left out]"]
+
+
+async def test_every_call_of_a_model_is_answered_in_order() -> None:
+    calls = [
+        ToolCall(tool_call_id="1", name="fails"),
+        ToolCall(tool_call_id="2", name="nobody"),
+        ToolCall(tool_call_id="3", name="get_weather", metadata={"invalid_arguments": "{"}),
+        ToolCall(tool_call_id="4", name="get_weather", arguments={"city": "Genf"}),
+    ]
+    results = await registry().answer(calls)
+    assert [result.tool_call_id for result in results] == ["1", "2", "3", "4"]
+    assert [result.is_error for result in results] == [True, True, True, False]
+    assert all(result.error for result in results[:3])
+
+
+async def test_a_narrower_registry_has_no_other_tools() -> None:
+    tools = registry().only(["get_weather"])
+    assert tools.list_tools() == ["get_weather"]
+    with pytest.raises(ToolError.NotFound):
+        await tools.invoke("sleeps", {"seconds": 0})
+
+
+async def test_a_tool_that_answers_with_an_error_has_failed() -> None:
+    @tool
+    def complains() -> ToolResult:
+        return ToolResult(content=[TextBlock(text="out of paper")], is_error=True)
+
+    with pytest.raises(ToolError.ExecutionFailed, match="out of paper"):
+        await ToolRegistry([complains]).invoke("complains", {})
+
+
+async def test_cancelling_the_caller_cancels_the_tools() -> None:
+    ended: list[str] = []
+
+    @tool
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("waits")
+
+    calls = ToolRegistry([waits]).invoke_all([ToolInvocation("waits")] * 3)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(calls, 0.05)
+    assert ended == ["waits"] * 3

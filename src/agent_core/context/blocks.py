@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from string import Template
 
@@ -157,6 +158,7 @@ def system_block(
     return _block(block_id, source, text, priority=priority, dynamic=dynamic)
 
 
+@cache
 def _packaged(asset_id: str) -> SystemBlock:
     text = load_asset(asset_id).text
     return _block(asset_id, "asset", text, priority=PRIORITY_STATIC, asset_id=asset_id)

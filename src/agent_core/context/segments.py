@@ -1,6 +1,7 @@
 """The parts of a request before its messages, with what they cost: worked out when they change."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import is_
 
 from agent_core.context.blocks import CutBlock, fit_blocks, instruction_block
@@ -57,9 +58,29 @@ class ToolSegment:
         if definitions is self.definitions:
             return
         self.definitions = definitions
-        self.tokens = estimate_tools(definitions)
-        self.hash = hash_tools(definitions)
+        self.tokens, self.hash = _measured(_Offered(definitions))
 
 
-def _same(these: Sequence[Node], those: Sequence[Node]) -> bool:
+class _Offered:
+    """Definitions as a key: the same objects in the same order are the same offer."""
+
+    __slots__ = ("definitions",)
+
+    def __init__(self, definitions: Sequence[ToolDefinition]) -> None:
+        self.definitions = tuple(definitions)
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.definitions)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Offered) and _same(self.definitions, other.definitions)
+
+
+@lru_cache(maxsize=64)
+def _measured(offered: _Offered) -> tuple[int, str]:
+    """Tokens and hash; run after run offers the same tools."""
+    return estimate_tools(offered.definitions), hash_tools(offered.definitions)
+
+
+def _same(these: Sequence[object], those: Sequence[object]) -> bool:
     return len(these) == len(those) and all(map(is_, these, those))

@@ -14,6 +14,7 @@ class Models:
         self, registry: ProviderRegistry, config: Config, *, traces: Traces | None = None
     ) -> None:
         self._registry = registry
+        self._base = resolve_model(config)
         self._traces = traces
         self._config = config
         self._adapters: dict[str, ProviderAdapter] = {}
@@ -24,6 +25,8 @@ class Models:
         Raises:
             ConfigError: a profile has an unknown name, or does not fit.
         """
+        if not any(profiles):
+            return self._base
         return resolve_model(self._config, *profiles)
 
     def adapter(self, model: ModelConfig) -> ProviderAdapter:

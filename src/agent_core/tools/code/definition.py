@@ -1,5 +1,6 @@
 """What the six tools have in common: a name, an argument model, tags."""
 
+from functools import cache
 from inspect import cleandoc
 
 from agent_core.tools.base import Prepare, Tool
@@ -27,18 +28,26 @@ def code_tool(
         tags: beside `code` and the permission.
         keeps_own_limits: the general limit of results does not apply.
     """
-    schema = {key: value for key, value in model_schema(arguments).items() if key != "description"}
-    definition = ToolDefinition(
-        name=f"code.{name}",
-        description=cleandoc(arguments.__doc__ or ""),
-        input_schema=schema,
-        permission=permission,
-        tags={"code", permission.value, *tags},
-    )
+    definition = _definition(name, arguments, permission, frozenset(tags))
     return Tool(
         definition=definition,
         parse=model_check(definition.name, arguments),
         prepare=prepare,
         lane=lane_of(definition),
         keeps_own_limits=keeps_own_limits,
+    )
+
+
+@cache
+def _definition(
+    name: str, arguments: type[Arguments], permission: ToolPermission, tags: frozenset[str]
+) -> ToolDefinition:
+    """One object for all workspaces: what is made of a definition is kept by identity."""
+    schema = {key: value for key, value in model_schema(arguments).items() if key != "description"}
+    return ToolDefinition(
+        name=f"code.{name}",
+        description=cleandoc(arguments.__doc__ or ""),
+        input_schema=schema,
+        permission=permission,
+        tags={"code", permission.value, *tags},
     )

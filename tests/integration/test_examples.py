@@ -1,0 +1,37 @@
+"""The examples run as they stand, and their pages show what they print and hold."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_core.context.skills import find_skills
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {
+    "skills": "use_skill.py",
+}
+
+
+def blocks(topic: str, language: str) -> list[str]:
+    page = (ROOT / "docs" / f"{topic}.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.S | re.M)
+
+
+@pytest.mark.parametrize("topic", SCRIPTS)
+def test_an_example_prints_what_its_page_shows(topic: str) -> None:
+    script = ROOT / "examples" / topic / SCRIPTS[topic]
+    done = subprocess.run(  # noqa: S603 - our own script, in our own interpreter
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout in blocks(topic, "text")
+
+
+def test_the_skill_on_the_page_is_the_one_of_the_example() -> None:
+    (page,) = blocks("skills", "markdown")
+    home = ROOT / "examples" / "skills" / "home"
+    assert page in {skill.path.read_text(encoding="utf-8") for skill in find_skills(home).skills}

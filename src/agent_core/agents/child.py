@@ -156,6 +156,7 @@ class ChildRun:
 
     async def _work(self, tally: Tally, on_failure: OnFailure) -> None:
         try:
+            await self.parent.commit()  # whoever watches the parent can now watch this run
             await converse(self.ctx, self._prompt, tally)
         except Exception as error:
             await on_failure(self.run, error)

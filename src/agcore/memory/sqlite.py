@@ -1,0 +1,229 @@
+"""A store in one SQLite file: survives restarts, and several processes may share it.
+
+Threads, patience with other processes and the explanation of SQLite's errors are the engine's.
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from agcore.memory.errors import InvalidMemoryError, MemoryStorageError
+from agcore.memory.types import EvictionConfig, EvictionPolicy, MemoryFilter, MemoryItem
+from agent_core.errors import StorageError
+from agent_core.providers.jsontext import dump_text, parse
+from agent_core.storage.connections import BUSY_TIMEOUT, patiently
+from agent_core.storage.folders import make_private
+from agent_core.storage.readers import Readers
+from agent_core.storage.writer import Writer
+from agent_core.tools.results import storable_text
+from agent_core.types import utc_now
+
+T = TypeVar("T")
+
+_APPLICATION = 0x61676D65
+_VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LAST_CHARACTER = chr(0x10FFFF)
+_EVERYTHING = MemoryFilter()
+
+_SCHEMA = f"""
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+CREATE TABLE item (
+    id TEXT PRIMARY KEY,
+    content TEXT NOT NULL,
+    metadata TEXT NOT NULL,
+    created_at INTEGER NOT NULL,  -- microseconds since 1970, UTC
+    used INTEGER NOT NULL         -- the smallest is the next to go
+) WITHOUT ROWID;
+CREATE INDEX item_created_at ON item (created_at);
+CREATE INDEX item_used ON item (used);
+"""
+_NEXT_USE = "(SELECT coalesce(max(used), 0) + 1 FROM item)"
+_SAVE = f"""
+INSERT INTO item (id, content, metadata, created_at, used) VALUES (?, ?, ?, ?, {_NEXT_USE})
+ON CONFLICT (id) DO UPDATE SET content = excluded.content, metadata = excluded.metadata,
+    created_at = excluded.created_at, used = excluded.used
+"""  # noqa: S608 - constants only
+_TOUCH = f"UPDATE item SET used = {_NEXT_USE} WHERE id = ?"  # noqa: S608 - constants only
+_FORGET_OLD = "DELETE FROM item WHERE created_at < ?"
+_FORGET_MANY = """
+DELETE FROM item WHERE id IN (
+    SELECT id FROM item ORDER BY used LIMIT max(0, (SELECT count(*) FROM item) - ?)
+)
+"""
+_GET = "SELECT id, content, metadata, created_at FROM item WHERE id = ? AND created_at >= ?"
+_LIST = """
+SELECT id, content, metadata, created_at FROM item
+WHERE id >= ? AND id < ? AND created_at >= ? ORDER BY created_at, id LIMIT ?
+"""
+
+
+class SqliteStore:
+    """A memory store in a file; see `MemoryStore`. Open it with `open`, close it with `close`."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, eviction: EvictionConfig
+    ) -> None:
+        self._path = path
+        self._eviction = eviction
+        self._writer = Writer(connection, path)
+        self._readers = Readers(path)
+
+    @classmethod
+    async def open(cls, path: str | Path, eviction: EvictionConfig | None = None) -> Self:
+        """Open the file, and make it if it is missing, readable for this user only.
+
+        Raises:
+            MemoryError: `Storage`; it cannot be made or read, or is something else.
+        """
+        try:
+            file, connection = await asyncio.to_thread(_open, Path(path))
+        except (OSError, sqlite3.Error) as error:
+            raise MemoryStorageError(
+                f"the memory store {path} cannot be opened: {error}"
+            ) from error
+        return cls(file, connection, eviction or EvictionConfig())
+
+    async def save(self, item: MemoryItem) -> None:
+        """See `MemoryStore.save`; what is too old or too much goes."""
+        row = (
+            _checked_id(item.id),
+            storable_text(item.content),
+            dump_text(item.metadata),
+            _microseconds(item.created_at),
+        )
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(_SAVE, row)
+            if self._eviction.ttl is not None:
+                connection.execute(_FORGET_OLD, [self._oldest()])
+            if self._eviction.capacity is not None:
+                connection.execute(_FORGET_MANY, [self._eviction.capacity])
+
+        await self._write(write)
+
+    async def get(self, item_id: str) -> MemoryItem | None:
+        """See `MemoryStore.get`."""
+        key = [_checked_id(item_id), self._oldest()]
+        rows = await self._read(lambda connection: connection.execute(_GET, key).fetchall())
+        if not rows:
+            return None
+        if self._eviction.policy is EvictionPolicy.LEAST_RECENTLY_USED:
+            await self._write(lambda connection: connection.execute(_TOUCH, [item_id]))
+        return _item(rows[0])
+
+    async def delete(self, item_id: str) -> None:
+        """See `MemoryStore.delete`."""
+        key = [_checked_id(item_id)]
+        await self._write(
+            lambda connection: connection.execute("DELETE FROM item WHERE id = ?", key)
+        )
+
+    async def list(self, wanted: MemoryFilter = _EVERYTHING) -> list[MemoryItem]:
+        """See `MemoryStore.list`."""
+        prefix = _checked_id(wanted.prefix or "")
+        since = self._oldest()
+        if wanted.since is not None:
+            since = max(since, _microseconds(wanted.since))
+        limit = -1 if wanted.limit is None else wanted.limit
+        key = [prefix, prefix + _LAST_CHARACTER, since, limit]
+        rows = await self._read(lambda connection: connection.execute(_LIST, key).fetchall())
+        return [_item(row) for row in rows]
+
+    async def close(self) -> None:
+        """Finish what is under way and close the file. Harmless when called again."""
+        await self._readers.close()
+        await self._writer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _oldest(self) -> int:
+        ttl = self._eviction.ttl
+        return _microseconds(utc_now() - ttl) if ttl is not None else -(2**62)
+
+    async def _write(self, job: Callable[[sqlite3.Connection], object]) -> None:
+        try:
+            await self._writer.submit(job)
+        except StorageError as error:
+            raise self._failed(error) from error
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return await self._readers.read(query)
+        except StorageError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: StorageError) -> MemoryStorageError:
+        reason = error.__cause__ or "it is closed"
+        return MemoryStorageError(f"the memory store {self._path} cannot be used: {reason}")
+
+
+def _open(path: Path) -> tuple[Path, sqlite3.Connection]:
+    path = path.absolute()
+    make_private(path.parent)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+    )
+    try:
+        patiently(lambda: _prepare(connection, path))
+    except BaseException:
+        connection.close()
+        raise
+    return path, connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            for statement in _SCHEMA.split(";"):
+                connection.execute(statement)
+        _check(connection, path)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != _APPLICATION:
+        raise MemoryStorageError(f"{path} is a database, but no memory store; choose another file")
+    if version > _VERSION:
+        raise MemoryStorageError(f"{path} was made by a newer version of agcore; use that one")
+
+
+def _checked_id(text: str) -> str:
+    if storable_text(text) != text:
+        raise InvalidMemoryError(f"the id {text[:80]!r} has characters that cannot be stored")
+    return text
+
+
+def _microseconds(when: datetime) -> int:
+    return (when - _EPOCH) // _MICROSECOND
+
+
+def _item(row: Any) -> MemoryItem:
+    item_id, content, metadata, created_at = row
+    return MemoryItem(
+        id=item_id,
+        content=content,
+        metadata=parse(metadata),
+        created_at=_EPOCH + created_at * _MICROSECOND,
+    )

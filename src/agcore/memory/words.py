@@ -1,0 +1,52 @@
+"""Texts as sets of words that can be compared: folded, without stop words, Chinese by pairs."""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Set as AbstractSet
+
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+_RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W_{_CJK}]+")
+
+_ENGLISH = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a about after all also am an and any are as at be because been before being but by can
+        could did do does doing don for from had has have having he her here him his how i if in
+        into is it its just me my no nor not of off on or our out over own s she should so some
+        such t than that the their them then there these they this those through to too under up
+        us very was we were what when where which while who whom why will with would you your
+        """,
+    )
+)
+_CHINESE = re.compile(
+    "因为|所以|但是|可是|如果|以及|或者|并且|而且|什么|怎么|怎样|如何|哪些|哪个|这个|那个|这些|那些"
+    "|我们|你们|他们|她们|它们|一个|一些|可以|没有|不是|就是|还是|关于|请问"
+    "|[的了是在和与及或也都就而且着过吗呢吧啊呀我你他她它这那有个把被让给对从向到于之其]"
+)
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text that say something. Each pair of neighbours in Chinese is a word."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return frozenset(_words(folded))
+
+
+def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
+    """Twice what both have, by what each has: 0 for nothing in common, 1 for the same words."""
+    if not one or not other:
+        return 0.0
+    return 2 * len(one & other) / (len(one) + len(other))
+
+
+def _words(folded: str) -> Iterator[str]:
+    for run in _RUN.finditer(folded):
+        if run["cjk"] is None:
+            if run[0] not in _ENGLISH:
+                yield run[0]
+            continue
+        for part in filter(None, _CHINESE.split(run[0])):
+            if len(part) == 1:
+                yield part
+            for place in range(len(part) - 1):
+                yield part[place : place + 2]

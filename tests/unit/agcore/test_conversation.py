@@ -1,0 +1,134 @@
+"""Conversations: the window, the archive, and how long it all takes."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from agcore.llm import ChatMessage, ToolCall
+from agcore.memory import (
+    ConversationMemory,
+    ConversationMemoryConfig,
+    InMemoryStore,
+    MemoryError,  # noqa: A004 - the toolkit's own
+    MemoryFilter,
+    MemoryItem,
+    SqliteStore,
+)
+
+WINDOW = ConversationMemoryConfig.sliding_window(5)
+
+
+def texts(messages: list[ChatMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+class Counts(InMemoryStore):
+    """Counts what is read one by one, and refuses to list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets = 0
+
+    async def get(self, item_id: str) -> MemoryItem | None:
+        self.gets += 1
+        return await super().get(item_id)
+
+    async def list(self, wanted: MemoryFilter | None = None) -> list[MemoryItem]:
+        raise AssertionError(f"nobody needs all of it: {wanted}")
+
+
+async def test_phase3_the_window_holds_the_last_turns_and_the_store_all() -> None:
+    memory = ConversationMemory(InMemoryStore(), "s1", WINDOW)
+    for number in range(10):
+        await memory.add_message(ChatMessage.user_text(f"message {number}"))
+    assert texts(await memory.get_history()) == [f"message {number}" for number in range(5, 10)]
+    assert texts(await memory.get_archive()) == [f"message {number}" for number in range(10)]
+
+
+async def test_phase3_full_gives_everything() -> None:
+    memory = ConversationMemory(InMemoryStore(), "s1", ConversationMemoryConfig.full())
+    said = [ChatMessage.user_text(str(number)) for number in range(50)]
+    await memory.add_messages(said)
+    assert await memory.get_history() == said
+
+
+async def test_a_window_never_begins_between_a_call_and_its_answer() -> None:
+    memory = ConversationMemory(InMemoryStore(), "s1", ConversationMemoryConfig.sliding_window(1))
+    call = ToolCall(tool_call_id="call_1", name="echo", arguments={"n": 1})
+    turn = [
+        ChatMessage.user_text("second"),
+        ChatMessage.assistant_text("", [call]),
+        ChatMessage.tool_text("call_1", "1"),
+        ChatMessage.user_text("a notice", synthetic=True),
+        ChatMessage.assistant_text("done"),
+    ]
+    await memory.add_messages([ChatMessage.user_text("first"), *turn])
+    assert await memory.get_history() == turn
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 200])
+async def test_phase3_a_conversation_goes_on_after_a_restart(count: int, tmp_path: Path) -> None:
+    async with await SqliteStore.open(tmp_path / "m.sqlite") as store:
+        before = ConversationMemory(store, "s1", WINDOW)
+        for number in range(count):
+            await before.add_message(ChatMessage.user_text(f"message {number}"))
+    async with await SqliteStore.open(tmp_path / "m.sqlite") as store:
+        after = ConversationMemory(store, "s1", WINDOW)
+        assert await after.get_history() == await before.get_history()
+        await after.add_message(ChatMessage.user_text("last"))
+        assert len(await after.get_archive()) == count + 1
+        assert texts(await after.get_history())[-1] == "last"
+
+
+async def test_phase3_it_stays_fast_at_100_000_messages() -> None:
+    store = Counts()
+    memory = ConversationMemory(store, "s1", WINDOW)
+    first_s = await seconds_for(memory, 1000)
+    await seconds_for(memory, 98_000)
+    last_s = await seconds_for(memory, 1000)
+    assert len(store) >= 100_000
+    assert last_s < 5 * first_s + 0.2
+
+    store.gets = 0
+    later = ConversationMemory(store, "s1", WINDOW)
+    assert await later.get_history() == await memory.get_history()
+    assert store.gets < 100
+
+
+async def seconds_for(memory: ConversationMemory, count: int) -> float:
+    message = ChatMessage.user_text("x" * 100)
+    begun = time.perf_counter()
+    for _ in range(count):
+        await memory.add_message(message)
+    assert len(await memory.get_history()) == 5
+    return time.perf_counter() - begun
+
+
+async def test_sessions_do_not_see_one_another_and_forget_alone() -> None:
+    store = InMemoryStore()
+    one, two = (ConversationMemory(store, name, WINDOW) for name in ("s", "s1"))
+    await one.add_message(ChatMessage.user_text("one"))
+    await two.add_message(ChatMessage.user_text("two"))
+    await one.clear()
+    assert await one.get_archive() == []
+    assert texts(await two.get_archive()) == ["two"]
+    await one.add_message(ChatMessage.user_text("again"))
+    assert texts(await one.get_history()) == ["again"]
+
+
+async def test_a_message_that_was_not_stored_is_not_part_of_the_conversation() -> None:
+    class Full(InMemoryStore):
+        async def save(self, item: MemoryItem) -> None:
+            raise MemoryError.Storage(f"no room for {item.id}")
+
+    memory = ConversationMemory(Full(), "s1", WINDOW)
+    with pytest.raises(MemoryError.Storage):
+        await memory.add_message(ChatMessage.user_text("lost"))
+    assert await memory.get_history() == []
+
+
+@pytest.mark.parametrize("session_id", ["", "a:b", "a/b", "x" * 65, "a\n"])
+def test_a_session_id_that_could_be_mistaken_for_another_is_refused(session_id: str) -> None:
+    with pytest.raises(MemoryError.Invalid):
+        ConversationMemory(InMemoryStore(), session_id, WINDOW)

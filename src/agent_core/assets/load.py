@@ -25,6 +25,14 @@ FRAME_IDS = (
 )
 """The words around dynamic blocks."""
 
+JOB_IDS = (
+    "system.compact_history",
+    "system.compact_turn",
+    "system.memory_extraction",
+    "system.memory_recall",
+)
+"""What the models behind the scenes are told: to summarise, to remember, to choose memories."""
+
 AGENT_IDS = (
     "agent.default_sub_agent",
     "agent.default_fork_agent",
@@ -38,7 +46,7 @@ _TEMPLATES = {
     "template.config.default": "templates/config_default.toml",
 }
 
-REQUIRED_ASSETS = (*SYSTEM_IDS, *FRAME_IDS, *AGENT_IDS, *_TEMPLATES)
+REQUIRED_ASSETS = (*SYSTEM_IDS, *FRAME_IDS, *JOB_IDS, *AGENT_IDS, *_TEMPLATES)
 
 
 @dataclass(frozen=True, slots=True)

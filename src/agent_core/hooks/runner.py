@@ -121,6 +121,7 @@ def _answer(finished: Finished, timeout_ms: int) -> HookAnswer:
         raise HookError(f"its answer has {finished.stdout.size_bytes} bytes, which is too long")
     try:
         return HookAnswer.model_validate_json(said)
-    except (ValidationError, ValueError) as error:
-        first = str(error).partition("\n")[2].strip() or str(error)
-        raise HookError(f"its answer cannot be read: {first[:MOST_SHOWN]}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise HookError(f"its answer cannot be read: {place}{first['msg']}"[:MOST_SHOWN]) from error

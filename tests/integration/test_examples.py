@@ -12,6 +12,7 @@ from agent_core.context.skills import find_skills
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
     "skills": "use_skill.py",
+    "hooks": "use_hooks.py",
 }
 
 
@@ -29,6 +30,18 @@ def test_an_example_prints_what_its_page_shows(topic: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout in blocks(topic, "text")
+
+
+@pytest.mark.parametrize("topic", SCRIPTS)
+def test_the_code_on_a_page_stands_in_its_example(topic: str) -> None:
+    files = (ROOT / "examples" / topic).rglob("*.py")
+    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    assert [block for block in blocks(topic, "python") if block not in code] == []
+
+
+def test_the_hooks_on_the_page_are_those_of_the_example() -> None:
+    home = ROOT / "examples" / "hooks" / "home"
+    assert blocks("hooks", "json") == [(home / "hooks.json").read_text(encoding="utf-8")]
 
 
 def test_the_skill_on_the_page_is_the_one_of_the_example() -> None:

@@ -1,5 +1,6 @@
 """What happened in a run: the journal that writes it down, and the stream that shows it."""
 
+from agent_core.events.background import SessionJournal
 from agent_core.events.history import HistoryStore
 from agent_core.events.journal import DeltaRedactor, Journal, Scrubber
 from agent_core.events.sessions import SessionReads, SessionStore, SessionWrites
@@ -16,6 +17,7 @@ __all__ = [
     "Position",
     "RunChange",
     "Scrubber",
+    "SessionJournal",
     "SessionReads",
     "SessionStore",
     "SessionWrites",

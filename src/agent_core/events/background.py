@@ -100,7 +100,7 @@ class SessionJournal:
             role=draft.role,
             node_type=draft.node_type,
             content=content,
-            metadata=dict(draft.metadata),
+            metadata=self._scrubber.metadata(draft.metadata),
             token_count=draft.token_count or self._estimate(content),
             created_at=utc_now(),
         )

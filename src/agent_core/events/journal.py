@@ -49,6 +49,10 @@ class Scrubber(Protocol):
         """Remove secret values, and only those: the model must see the files it edits."""
         ...
 
+    def metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove secret values, and only those, from what a node says about itself."""
+        ...
+
     def stream(self) -> DeltaRedactor:
         """Clean one text that will arrive in pieces."""
         ...
@@ -119,7 +123,7 @@ class Journal:
             role=draft.role,
             node_type=draft.node_type,
             content=content,
-            metadata=dict(draft.metadata),
+            metadata=self._scrubber.metadata(draft.metadata),
             token_count=draft.token_count or self._estimate(content),
             created_at=utc_now(),
         )
@@ -187,6 +191,10 @@ class Journal:
                 raise self._failure
         finally:
             self._stream.close()
+
+    def clean(self, value: Any) -> Any:
+        """Text or JSON-like data as an event would hold it: for what leaves the run beside it."""
+        return self._scrubber.payload(value)
 
     def show(self, event: EventDraft) -> None:
         """Publish without storing: deltas, and the end of a run whose store has failed."""

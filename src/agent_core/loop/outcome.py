@@ -1,7 +1,7 @@
 """How a run went: what is counted on the way, and how its end is written down."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import Journal, RunChange
@@ -126,6 +126,7 @@ async def settle(
     If even that cannot be stored, the run has failed with the storage error, and whoever watches
     is told so.
     """
+    outcome = replace(outcome, error=_clean(journal, outcome.error))
     mine = [node for node in journal.path if node.run_id == journal.run.run_id]
     resting = resting_node(journal.path)
     payload = {
@@ -162,3 +163,12 @@ async def settle(
         on_end(outcome)
         journal.show(EventDraft(EventType.RUN_FAILED, {"error": failed.model_dump(mode="json")}))
     return outcome
+
+
+def _clean(journal: Journal, error: ErrorPayload | None) -> ErrorPayload | None:
+    """The error without secrets: it goes into the run's row and to whoever holds the run."""
+    if error is None:
+        return None
+    facts = {"message": error.message, "details": error.details}
+    clean = journal.clean(facts)
+    return error if clean is facts else error.model_copy(update={**clean, "redacted": True})

@@ -12,6 +12,7 @@ from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import OnEnd, Outcome, Tally, ignore, settle
 from agent_core.loop.stop import reason_to_go_on
 from agent_core.loop.tools import run_tools
+from agent_core.redaction.tracebacks import log_failure
 from agent_core.types import Draft
 
 logger = logging.getLogger(__name__)
@@ -42,8 +43,9 @@ async def conclude(
         raise
     except AgentCoreError as error:
         outcome = tally.failed(error)
-    except Exception as error:
-        logger.exception("run %s hit a bug", journal.run.run_id)
+    except Exception as error:  # noqa: BLE001 - logged and settled
+        what = f"run {journal.run.run_id} hit a bug"
+        log_failure(logger, what, error=error, clean=journal.clean)
         message = f"internal error ({type(error).__name__}); the log has the details"
         outcome = tally.failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
     else:

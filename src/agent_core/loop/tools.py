@@ -11,6 +11,7 @@ from time import perf_counter
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
+from agent_core.redaction.tracebacks import log_failure
 from agent_core.tools.base import Lane, ToolContext
 from agent_core.tools.limits import Kept
 from agent_core.types import (
@@ -75,8 +76,8 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
         raise
     except AgentCoreError as error:
         kept = Kept(_failed(call, error_payload(error)))
-    except Exception as error:
-        logger.exception("tool %s broke", call.name)
+    except Exception as error:  # noqa: BLE001 - logged, and told the model
+        log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
         message = f"{call.name} broke: {type(error).__name__}: {error}"
         kept = Kept(_failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message))))
     _answer(ctx, call, kept.result, duration_ms=_since(started))

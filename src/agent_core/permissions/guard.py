@@ -13,6 +13,7 @@ from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.permissions.policy import Policy, Verdict
 from agent_core.permissions.request import Questions, for_the_record
 from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.tracebacks import log_failure
 from agent_core.types import (
     Access,
     Decision,
@@ -77,6 +78,7 @@ class PermissionGuard:
         self._policy = Policy(config.permissions, config.tools.network)
         self._may_remember = config.permissions.allow_for_session_enabled
         self._questions = Questions(project_dir, redactor)
+        self._redactor = redactor
         self._timeout_s = timeout_s
         self._allowed: dict[str, set[tuple[str, str, str]]] = {}
         self._leaving: set[asyncio.Task[PermissionDecision]] = set()
@@ -151,7 +153,9 @@ class PermissionGuard:
         self, callback: PermissionCallback, request: PermissionRequest
     ) -> PermissionDecision:
         # A task of its own: a callback that does not let go must not keep a cancelled run.
-        asking = asyncio.create_task(_called(callback, request), name="permission callback")
+        asking = asyncio.create_task(
+            _called(callback, request, self._redactor), name="permission callback"
+        )
         self._leaving.add(asking)
         asking.add_done_callback(self._left)
         try:
@@ -177,14 +181,17 @@ class _NoAnswerError(Exception):
 
 
 async def _called(
-    callback: Callable[[PermissionRequest], Awaitable[object]], request: PermissionRequest
+    callback: Callable[[PermissionRequest], Awaitable[object]],
+    request: PermissionRequest,
+    redactor: Redactor,
 ) -> PermissionDecision:
     try:
         answer = await callback(request)
     except TimeoutError:
         raise _NoAnswerError("the question was not answered in time") from None
     except Exception as error:
-        logger.exception("the permission callback broke")
+        what = "the permission callback broke"
+        log_failure(logger, what, error=error, clean=redactor.text)
         raise _NoAnswerError(f"the permission callback broke: {type(error).__name__}") from error
     if not isinstance(answer, PermissionDecision):
         raise _NoAnswerError(

@@ -1,14 +1,19 @@
 """What users add in their home: hooks and MCP servers. Nothing of it is looked for in a project."""
 
+import logging
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
 from agent_core.hooks import HookRunner, load_hooks
+from agent_core.redaction.redactor import Redactor
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,14 @@ def load_extensions(setup: Setup) -> Extensions:
     if not (setup.home / "mcp.json").exists():
         return Extensions(hooks)
     # The client and its SDK are only loaded for users who have servers.
-    from agent_core.mcp import McpTools, load_servers, secret_values  # noqa: PLC0415
+    from agent_core.mcp import Host, McpTools, load_servers, secret_values  # noqa: PLC0415
 
     servers = load_servers(setup.home, setup.project)
-    return Extensions(hooks, McpTools(servers, tools) if servers else None, secret_values(servers))
+    secrets = secret_values(servers)
+    redactor = Redactor(secrets)
+
+    def log(server_id: str, line: str) -> None:
+        logger.debug("%s: %s", server_id, redactor.text(line))
+
+    host = Host(log=log)
+    return Extensions(hooks, McpTools(servers, tools, host=host) if servers else None, secrets)

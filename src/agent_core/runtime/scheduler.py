@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import History, Outcome, error_payload, settle
+from agent_core.redaction.tracebacks import log_failure
 from agent_core.types import (
     CancelResult,
     Draft,
@@ -143,8 +144,9 @@ class Scheduler:
         except asyncio.CancelledError:
             if not run.cancel_requested:
                 raise  # the event loop itself is shutting down
-        except Exception as error:
-            logger.exception("run %s could not be settled", run.identity.run_id)
+        except Exception as error:  # noqa: BLE001 - logged and told
+            what = f"run {run.identity.run_id} could not be settled"
+            log_failure(logger, what, error=error, clean=run.journal.clean)
             message = f"the end of the run could not be written down ({type(error).__name__})"
             payload = error_payload(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
             run.finish(Outcome(EndReason.FAILED, error=payload))

@@ -1,6 +1,7 @@
 """What the journal removes from everything before it is stored or shown."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -22,6 +23,11 @@ class JournalScrubber:
         if not self._redactor.has_secrets:
             return list(blocks)
         return [self._clean(block) for block in blocks]
+
+    def metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """A node's metadata; the model never sees them, but the program reads them back."""
+        plain = dict(metadata)
+        return self._redactor.payload_secrets_only(plain) if self._redactor.has_secrets else plain
 
     def stream(self) -> LiveText:
         """For the deltas of one text."""

@@ -1,0 +1,19 @@
+"""Tracebacks for the log: an exception's own words may hold a secret, so they are cleaned too."""
+
+import logging
+import traceback
+from collections.abc import Callable
+
+
+def log_failure(
+    logger: logging.Logger, what: str, *, error: BaseException, clean: Callable[[str], str]
+) -> None:
+    """Log an unexpected exception with its traceback, as text: nobody could clean an `exc_info`.
+
+    Args:
+        logger: whose name the line carries.
+        what: what failed, for a person.
+        error: what happened.
+        clean: removes secrets from text.
+    """
+    logger.error("%s\n%s", what, clean("".join(traceback.format_exception(error)).rstrip()))

@@ -1,0 +1,87 @@
+"""Secrets in whole runs: whichever way one gets in, it comes out nowhere."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import EventType, ToolDefinition, UserMessage
+from agent_core.providers.scripted import Fails, Says, ScriptedProvider, calls
+from agent_core.types import ToolPermission
+from isolation import Home
+from runtimes import CONFIG, collect, runtime
+
+VALUE = "a-value-nobody-guesses-4711"
+SHAPE = "sk-" + "a1b2c3d4" * 4
+WITH_KEY = CONFIG + 'api_key_env = "MY_KEY"\n'
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", VALUE)
+
+
+def everything_in(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+async def test_a_secret_in_a_providers_error_is_in_no_row_and_not_on_the_handle(
+    home: Home, project: Path
+) -> None:
+    failure = Fails(text=f"half {VALUE}", message=f"{VALUE} and {SHAPE} are no good")
+    async with runtime(home, project, [failure], config=WITH_KEY) as made:
+        handle = await made.start("hello", session_id="s1")
+        events = await collect(handle)
+        replay = await made.replay_session("s1", include_sensitive=True)
+    assert handle.error is not None
+    assert handle.error.message == "[redacted:MY_KEY] and [redacted:api_key] are no good"
+    assert handle.error.redacted
+    assert replay.runs[0].error == handle.error
+    assert events[-1].event_type is EventType.RUN_FAILED
+    assert events[-1].payload["error"] == handle.error.model_dump(mode="json")
+    assert VALUE not in replay.model_dump_json()
+    assert VALUE.encode() not in everything_in(home.path)
+
+
+async def test_a_secret_in_a_tools_exception_is_not_logged_and_not_stored(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def break_down(arguments: Any, context: Any) -> None:
+        raise RuntimeError(f"no access with {VALUE} or {SHAPE}")
+
+    made = runtime(home, project, [calls("breaks"), "well"], config=WITH_KEY)
+    made.register_tool(
+        ToolDefinition(name="breaks", description="breaks", permission=ToolPermission.READONLY),
+        break_down,
+    )
+    with caplog.at_level(logging.DEBUG, logger="agent_core"):
+        async with made:
+            await (await made.start("hello", session_id="s1")).wait()
+    assert "RuntimeError: no access with [redacted:MY_KEY]" in caplog.text
+    assert VALUE not in caplog.text
+    assert SHAPE not in caplog.text
+    assert VALUE.encode() not in everything_in(home.path)
+
+
+async def test_a_secret_in_the_metadata_of_a_message_is_not_stored(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, ["hi"], config=WITH_KEY) as made:
+        message = UserMessage(content=f"look at {VALUE}", metadata={"from": [VALUE]})
+        await (await made.start(message, session_id="s1")).wait()
+        (said, _) = (await made.replay_session("s1", include_sensitive=True)).nodes
+    assert said.metadata == {"from": ["[redacted:MY_KEY]"]}
+    assert VALUE.encode() not in everything_in(home.path)
+
+
+async def test_a_secret_split_over_deltas_is_never_shown_live(home: Home, project: Path) -> None:
+    text = f"it is {VALUE}, he said"
+    script = ScriptedProvider([Says(text=text, chunks=len(text))])
+    async with runtime(home, project, script, config=WITH_KEY) as made:
+        handle = await made.start("hello", session_id="s1")
+        events = await collect(handle)
+    shown = "".join(
+        event.payload["text"] for event in events if event.event_type is EventType.MODEL_TEXT_DELTA
+    )
+    assert shown == handle.result_text == "it is [redacted:MY_KEY], he said"

@@ -34,7 +34,7 @@ class Cast(ScriptedProvider):
 
     def __init__(self, parts: Mapping[str, Sequence[Line]]) -> None:
         super().__init__(self._next_line)
-        self._parts = parts
+        self.parts = parts
         self._playing: dict[str, Iterator[Line]] = {}
 
     async def called(self, times: int) -> None:
@@ -46,7 +46,7 @@ class Cast(ScriptedProvider):
     def _next_line(self, request: ModelRequest) -> str | Reply:
         run_id = request.metadata["run_id"]
         if run_id not in self._playing:
-            self._playing[run_id] = iter(self._parts[self._part(request)])
+            self._playing[run_id] = iter(self.parts[self._part(request)])
         line = next(self._playing[run_id])
         return line(request) if callable(line) else line
 
@@ -56,7 +56,7 @@ class Cast(ScriptedProvider):
             for message in request.messages
             if message.role is Role.USER and not message.metadata.get("synthetic")
         ]
-        return next(name for name in self._parts if name in said[-1])
+        return next(name for name in self.parts if name in said[-1])
 
     def requests_of(self, part: str) -> list[ModelRequest]:
         """The requests of runs that play this part."""

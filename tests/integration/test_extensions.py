@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ConfigError, ErrorCode, EventType, RunStatus
+from agent_core import AgentRuntime, ConfigError, ErrorCode, EventType, RunStatus, tool
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import Node, NodeType, RuntimeEvent, ToolResultBlock
 from isolation import Home
@@ -376,3 +376,48 @@ async def test_a_call_that_tries_several_things_gets_an_answer_for_each(
     }
     assert len(answered) == 4
     assert nodes[-1].text == "done"
+
+
+async def test_hosts_that_are_not_allowed_are_refused_and_allowed_ones_need_no_question(
+    home: Home, project: Path
+) -> None:
+    @tool(name="web.fetch", permission="readonly", tags=["network"])
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        return f"fetched {url}"
+
+    config = (
+        CONFIG
+        + '[permissions.network_policy]\ndefault = "deny"\nallowed_hosts = ["good.example"]\n'
+    )
+    asked = Asked("allow_once")
+    script = [
+        calls("web.fetch", url="https://evil.example/x"),
+        calls("web.fetch", url="https://good.example/x"),
+        "done",
+    ]
+    made = runtime(home, project, script, config=config, permission_callback=asked)
+    made.register_tool(fetch.definition, lambda arguments, _: fetch(**arguments))
+    async with made:
+        await ask(made)
+        refused, fetched = await results(made)
+    assert asked.requests == []
+    assert refused.error is not None
+    assert refused.error.code is ErrorCode.PERMISSION_DENIED
+    assert not fetched.is_error
+
+
+async def test_an_allowance_for_a_host_covers_that_host_only(home: Home, project: Path) -> None:
+    @tool(name="web.fetch", permission="readonly", tags=["network"])
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        return f"fetched {url}"
+
+    asked = Asked("allow_for_session")
+    pages = ["https://a.example/1", "https://a.example/2", "https://b.example/1"]
+    script = [*(calls("web.fetch", url=page) for page in pages), "done"]
+    made = runtime(home, project, script, permission_callback=asked)
+    made.register_tool(fetch.definition, lambda arguments, _: fetch(**arguments))
+    async with made:
+        await ask(made)
+    assert [request.network_host for request in asked.requests] == ["a.example", "b.example"]

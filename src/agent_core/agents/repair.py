@@ -1,5 +1,8 @@
 """The stop check of a run that owes an answer of a certain shape: it gets one chance to mend it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from agent_core.agents.report import ExpectedOutput
 from agent_core.events import Journal
 from agent_core.loop.context import Hooks
@@ -21,8 +24,10 @@ class AnswerCheck:
     async def user_prompt(self, text: str) -> None:
         await self._hooks.user_prompt(text)
 
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
-        await self._hooks.before_tool(call, definition)
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        return await self._hooks.before_tool(call, definition)
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
         await self._hooks.after_tool(call, result)

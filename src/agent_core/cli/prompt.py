@@ -1,6 +1,8 @@
 """Asks on the terminal whether a call may run. Whatever is no clear yes is a no."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from agent_core.cli.lines import Lines
 from agent_core.cli.terminal import Style, Terminal
@@ -99,6 +101,12 @@ def facts_of(request: PermissionRequest) -> list[tuple[str, str]]:
         ("in", request.cwd),
         ("environment", request.env_summary),
         ("agent", agent),
-        ("hook", str(request.hook_summary or "")),
+        ("hook", _hook_line(request.hook_summary or {})),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _hook_line(summary: Mapping[str, Any]) -> str:
+    """What a hook that let the call pass had to say; nothing if it gave no reason."""
+    reason = summary.get("reason")
+    return f"{summary.get('command')}: {reason}" if reason else ""

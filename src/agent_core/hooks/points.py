@@ -41,21 +41,33 @@ class HookJournal(Protocol):
         """Record an event; it is stored with the next commit."""
         ...
 
+    def clean(self, value: str) -> str:
+        """The text without secrets, for the log."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class Denial:
-    """A hook said no."""
+class Verdict:
+    """What the hooks of an event have decided: the one that objected, else the last one."""
 
+    event: HookEvent
     command: str
-    reason: str
+    denies: bool
+    reason: str | None
 
-    def summary(self, event: HookEvent) -> dict[str, str]:
+    @property
+    def objection(self) -> str:
+        """Why not."""
+        return self.reason or "no reason was given"
+
+    @property
+    def summary(self) -> dict[str, Any]:
         """What `hook_summary` holds."""
         return {
-            "event": event.value,
+            "event": self.event.value,
             "command": self.command,
-            "decision": "deny",
-            "reason": self.reason,
+            "decision": "deny" if self.denies else "allow",
+            "reason": self.objection if self.denies else self.reason,
         }
 
 
@@ -79,21 +91,25 @@ class RunHooks:
         if self._is_users:
             await self._tell(HookEvent.USER_PROMPT_SUBMIT, prompt=text)
 
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
-        """Ask about a call that is about to be made.
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """Ask about a call that is about to be made; returns what the last hook said of it.
 
         Raises:
             PermissionDeniedError: a hook said no; `details.hook_summary` says which and why.
         """
-        event = HookEvent.PRE_TOOL_USE
         self._definitions[call.tool_call_id] = definition
-        denial = await self._tell(event, call=call, definition=definition)
-        if denial is not None:
+        verdict = await self._tell(HookEvent.PRE_TOOL_USE, call=call, definition=definition)
+        if verdict is None:
+            return None
+        if verdict.denies:
             raise PermissionDeniedError(
                 ErrorCode.PERMISSION_DENIED,
-                f"a hook refused {call.name}: {denial.reason}",
-                details={"reason": "hook_denied", "hook_summary": denial.summary(event)},
+                f"a hook refused {call.name}: {verdict.objection}",
+                details={"reason": "hook_denied", "hook_summary": verdict.summary},
             )
+        return verdict.summary
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
         """Tell how a call was answered; `result` is what was stored, large parts as artifacts."""
@@ -112,8 +128,8 @@ class RunHooks:
             return None  # it has no tools to act on an objection with
         path = self._journal.path
         text = path[-1].text if path else ""
-        denial = await self._tell(HookEvent.STOP, result_text=text)
-        return denial.reason if denial is not None else None
+        verdict = await self._tell(HookEvent.STOP, result_text=text)
+        return verdict.objection if verdict is not None and verdict.denies else None
 
     async def _tell(
         self,
@@ -122,13 +138,21 @@ class RunHooks:
         call: ToolCall | None = None,
         definition: ToolDefinition | None = None,
         **more: Any,
-    ) -> Denial | None:
-        """Run the hooks that hear of this; the first objection that counts ends the round."""
+    ) -> Verdict | None:
+        """Run the hooks that hear of this; the first objection that counts ends the round.
+
+        None if no hook has answered.
+        """
+        last: Verdict | None = None
         for hook in self._runner.chosen(event, call, definition):
             answer = await self._ask(event, hook, call, self._facts(event, call) | more)
-            if answer is not None and answer.decision == "deny" and event.may_deny:
-                return Denial(hook.command, answer.reason or "no reason was given")
-        return None
+            if answer is None:
+                continue
+            denies = answer.decision == "deny" and event.may_deny
+            last = Verdict(event, hook.command, denies, answer.reason)
+            if denies:
+                break
+        return last
 
     async def _ask(
         self, event: HookEvent, hook: Hook, call: ToolCall | None, facts: Mapping[str, Any]
@@ -141,12 +165,14 @@ class RunHooks:
         try:
             answer, complaints = await self._runner.ask(hook, facts)
         except HookError as error:
-            logger.warning("the %s hook %r failed: %s", event.value, hook.command, error)
+            shown = self._journal.clean(f"{event.value} hook {hook.command!r} failed: {error}")
+            logger.warning("the %s", shown)
             failure = {"code": error.code, "error": error.message}
             self._note(EventType.HOOK_FAILED, told | failure | _since(started), call_id)
             return None
         if complaints:
-            logger.info("the %s hook %r wrote: %s", event.value, hook.command, complaints)
+            shown = self._journal.clean(f"{event.value} hook {hook.command!r} wrote: {complaints}")
+            logger.info("the %s", shown)
         is_denial = answer.decision == "deny" and event.may_deny
         outcome = EventType.HOOK_DENIED if is_denial else EventType.HOOK_COMPLETED
         said = answer.model_dump() | {"stderr": complaints[-MOST_SHOWN:]}

@@ -71,6 +71,9 @@ async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                 await _show(ctx, event, seen)
         if completed is None:
             raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
+        if completed.stop_reason is StopReason.ERROR:
+            message = f"the model gave up in the middle of its reply ({completed.raw_stop_reason})"
+            raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
         ctx.journal.end_deltas()
     except BaseException as error:
         _keep_partial(ctx, "".join(seen), error)

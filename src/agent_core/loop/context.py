@@ -1,6 +1,6 @@
 """Everything one run needs, in one frozen object, and what the loop asks of each part."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -105,8 +105,10 @@ class Hooks(Protocol):
         """The user has said this."""
         ...
 
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
-        """A call is about to be made.
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """A call is about to be made; returns what the last hook said of it, if one did.
 
         Raises:
             PermissionDeniedError: a hook said no; `details.hook_summary` says which and why.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from time import perf_counter
@@ -87,9 +88,10 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
 
 async def _perform(ctx: RunContext, call: ToolCall) -> Kept:
     tool, arguments = ctx.toolbox.resolve(call)
-    await ctx.hooks.before_tool(call, tool.definition)
+    heard = await ctx.hooks.before_tool(call, tool.definition)
     action = await tool.prepare(arguments, _facts(ctx, call))
-    await ctx.guard.require(call, tool.definition, action.access, ctx.run, ctx.journal)
+    access = replace(action.access, hook_summary=heard)
+    await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
     ctx.journal.note(
         EventType.TOOL_STARTED,
         {
@@ -128,8 +130,9 @@ def _answer(
     if duration_ms is not None:
         payload["duration_ms"] = duration_ms
     event, level = EventType.TOOL_COMPLETED, EventLevel.INFO
-    if error := result.error:
+    if result.is_error:
         event, level = EventType.TOOL_FAILED, EventLevel.WARNING
+    if error := result.error:
         payload |= {"code": error.code, "message": error.message}
         if error.code in _REFUSALS:
             event = EventType.TOOL_DENIED

@@ -44,7 +44,10 @@ class Policy:
         return Verdict.ASK if asks_anyway else Verdict.ALLOW
 
     def allows_host(self, host: str) -> bool:
-        """Whether a host, with or without a port, needs no question."""
+        """Whether a host, with or without a port, needs no question; of several, every one."""
+        return all(map(self._allows, host.split(",")))
+
+    def _allows(self, host: str) -> bool:
         with_port = host.strip().lower()
         name = _host(with_port)
         if name in self._hosts or with_port in self._hosts:

@@ -1,5 +1,6 @@
 """Puts a call into a question that a person can answer: complete, bounded, and not deceiving."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class Questions:
             env_summary=line(", ".join(access.env_names)),
             network_host=line(access.network_host) if access.network_host else None,
             dangerous=access.dangerous,
+            hook_summary=self._cleaned(access.hook_summary),
             suggested_decision=_suggestion(access),
             metadata=self._metadata(call, access),
         )
@@ -63,6 +65,14 @@ class Questions:
             diff = self._redactor.text(access.diff)
             metadata["diff"] = shortened(visible(diff), MAX_DIFF)
         return metadata
+
+    def _cleaned(self, summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if summary is None:
+            return None
+        return {
+            key: self._line(value) if isinstance(value, str) else value
+            for key, value in summary.items()
+        }
 
     def _line(self, text: str, limit: int = MAX_LINE) -> str:
         return shortened(visible(self._redactor.text(text), one_line=True), limit)

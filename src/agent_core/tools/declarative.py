@@ -7,7 +7,7 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -188,14 +188,12 @@ def _access(
     """What the call touches; agreeing to a dangerous one covers this very command only."""
     plain = plain_access(definition, arguments)
     shown = shlex.join(argv)
-    return Access(
-        asks=plain.asks,
-        scope=f"{recipe.cwd}: {shown}" if plain.dangerous else "",
-        summary=plain.summary,
+    return replace(
+        plain,
+        scope=f"{recipe.cwd}: {shown}" if plain.dangerous else plain.scope,
         target=shown,
         cwd=str(recipe.cwd),
         env_names=tuple(sorted(recipe.env)),
-        dangerous=plain.dangerous,
     )
 
 

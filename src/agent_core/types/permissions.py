@@ -1,5 +1,6 @@
 """Permissions as data: what a call would touch, the question, and the answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -34,6 +35,7 @@ class Access:
         reason: why it asks although the tool does not always: `sensitive`, `outside_roots`, …
         diff: a unified diff of what would change, where there is one.
         refusal: the code of the answer when nobody can be asked.
+        hook_summary: what the last hook that let the call pass said of it.
     """
 
     asks: bool = False
@@ -47,6 +49,7 @@ class Access:
     reason: str | None = None
     diff: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
+    hook_summary: Mapping[str, Any] | None = None
 
 
 class PermissionRequest(Frozen):

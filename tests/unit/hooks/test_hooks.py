@@ -49,6 +49,9 @@ class Notes:
         self.events.append((event_type, dict(payload or {})))
         self.levels.add(level)
 
+    def clean(self, value: str) -> str:
+        return value.replace("hush", "…")
+
     @property
     def types(self) -> list[EventType]:
         return [event_type for event_type, _ in self.events]
@@ -308,3 +311,16 @@ async def test_arguments_are_data_whatever_they_hold(place: Place) -> None:
     await place.hooks().before_tool(call, WRITE)
     assert json.loads((place.project / "seen.json").read_bytes())["arguments"] == arguments
     assert not (place.project / "pwned").exists()
+
+
+async def test_a_hook_that_lets_a_call_pass_is_summarised_for_the_question(place: Place) -> None:
+    command = answering(decision="allow", reason="looks fine")
+    place.write(PreToolUse=[on("true"), on(command), on("exit 3")])
+    assert await place.hooks().before_tool(CALL, WRITE) == {
+        "event": "PreToolUse",
+        "command": command,
+        "decision": "allow",
+        "reason": "looks fine",
+    }
+    place.write(PreToolUse=[])
+    assert await place.hooks().before_tool(CALL, WRITE) is None

@@ -8,7 +8,16 @@ import pytest
 from agent_core.errors import ErrorCode
 from agent_core.loop import RunLimits, run_agent
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
-from agent_core.types import EndReason, EventType, RunStatus, StopReason, Usage, user_text
+from agent_core.types import (
+    EndReason,
+    EventType,
+    RunStatus,
+    StopReason,
+    TextBlock,
+    ToolResult,
+    Usage,
+    user_text,
+)
 from loop_parts import AllowAll, Listening, Session, a_tool, spoken
 
 
@@ -292,3 +301,22 @@ async def test_a_call_left_open_by_a_dead_process_is_answered_once_and_not_run_a
         "user: what happened?",
         "assistant: I will look first",
     ]
+
+
+async def test_a_result_that_says_it_is_an_error_is_a_failed_call_also_without_a_reason() -> None:
+    async def refuse(arguments: dict[str, Any], context: Any) -> ToolResult:
+        return ToolResult(is_error=True, content=[TextBlock(text="no such page")])
+
+    session = Session([calls("look"), "done"], [a_tool("look", refuse)])
+    await session.run()
+    assert EventType.TOOL_FAILED in await session.event_types()
+    assert EventType.TOOL_COMPLETED not in await session.event_types()
+
+
+async def test_a_reply_that_stopped_for_an_error_is_not_a_finished_turn() -> None:
+    session = Session([Says(text="half an", stop_reason=StopReason.ERROR)])
+    outcome = await session.run()
+    assert outcome.status is RunStatus.FAILED
+    assert outcome.error is not None
+    assert outcome.error.code is ErrorCode.PROVIDER_ERROR
+    assert (await session.nodes())[-1].is_partial

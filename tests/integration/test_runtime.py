@@ -19,12 +19,13 @@ from agent_core import (
     RunStatus,
     StorageError,
     TextBlock,
+    ToolContext,
     ToolDefinition,
     UserMessage,
 )
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
-from agent_core.types import Node
+from agent_core.types import Node, ToolPermission
 from isolation import Home
 from loop_parts import spoken
 from runtimes import CONFIG, ask, collect, runtime
@@ -275,6 +276,26 @@ async def test_an_image_reaches_the_model_and_comes_back_from_the_database(
         await ask(made, "sure?")
     assert image in provider.requests[0].messages[0].content
     assert image in provider.requests[1].messages[0].content
+
+
+async def test_an_image_can_be_named_by_its_artifact(home: Home, project: Path) -> None:
+    async def paint(arguments: dict[str, Any], context: ToolContext) -> str:
+        return await context.artifact(b"pixels", filename="a.png", mime_type="image/png")
+
+    paints = ToolDefinition(name="paint", description="paints", permission=ToolPermission.READONLY)
+    provider = ScriptedProvider([calls("paint"), "painted", "a cat"])
+    async with runtime(home, project, provider) as made:
+        made.register_tool(paints, paint)
+        await ask(made)
+        (artifact,) = (await made.replay_session("s1")).artifacts
+        image = ImageBlock(mime_type="image/png", artifact_id=artifact.artifact_id)
+        await (await made.start(UserMessage(content=[image]), session_id="s1")).wait()
+        missing = ImageBlock(mime_type="image/png", artifact_id="art_nobody")
+        with pytest.raises(StorageError) as caught:
+            await made.start(UserMessage(content=[missing]), session_id="s1")
+    assert caught.value.code is ErrorCode.ARTIFACT_NOT_FOUND
+    (sent,) = provider.requests[-1].messages[-1].content
+    assert sent == ImageBlock(mime_type="image/png", data="cGl4ZWxz")
 
 
 async def test_a_message_needs_no_session_and_gets_one(home: Home, project: Path) -> None:

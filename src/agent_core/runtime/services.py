@@ -28,6 +28,7 @@ from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.extensions import Extensions, load_extensions
 from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.images import with_image_data
 from agent_core.runtime.models import Models
 from agent_core.runtime.parts import Parts
 from agent_core.runtime.recovery import SessionHistory
@@ -130,9 +131,11 @@ class Services:
         Raises:
             ConfigError: the model's provider is not registered, or an orchestrator has no valid
                 worker pool; nothing was stored.
-            StorageError: `session_active`: another living process has the session.
+            StorageError: `session_active`: another living process has the session;
+                `artifact_not_found`: an image of the message is not there.
         """
         self.models.adapter(self.models.resolve())
+        prompt = await with_image_data(prompt, self.artifacts.read)
         if mode is RunMode.ORCHESTRATOR:
             self._staff.workers.require_any(self.toolboxes.known_names())
         waits = self.scheduler.announce(session_id)

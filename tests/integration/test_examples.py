@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = {
     "skills": "use_skill.py",
     "hooks": "use_hooks.py",
+    "tools": "own_tools.py",
 }
 
 
@@ -42,6 +43,11 @@ def test_the_code_on_a_page_stands_in_its_example(topic: str) -> None:
 def test_the_hooks_on_the_page_are_those_of_the_example() -> None:
     home = ROOT / "examples" / "hooks" / "home"
     assert blocks("hooks", "json") == [(home / "hooks.json").read_text(encoding="utf-8")]
+
+
+def test_the_command_on_the_page_is_the_one_of_the_example() -> None:
+    files = (ROOT / "examples" / "tools" / "home" / "tools").iterdir()
+    assert blocks("tools", "json") == [file.read_text(encoding="utf-8") for file in files]
 
 
 def test_the_skill_on_the_page_is_the_one_of_the_example() -> None:

@@ -139,13 +139,13 @@ def fit_blocks(
 
 
 def bounded_lines(lines: Sequence[str], budget: int) -> str:
-    """As many whole lines as fit into `budget` tokens; the last line counts the others."""
+    """As many whole lines as fit into `budget` tokens; the last line says that there are others."""
     kept: list[str] = []
     room = budget
     for line in lines:
         room -= estimate_text(line) + 1
         if room < 0:
-            kept.append(f"- ({len(lines) - len(kept)} more are not listed)")
+            kept.append(f"- (truncated: {len(lines) - len(kept)} more are not listed)")
             break
         kept.append(line)
     return "\n".join(kept)

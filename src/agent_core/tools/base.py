@@ -58,7 +58,7 @@ class ToolContext:
     Attributes:
         run: the ids and the role of the run.
         tool_call_id: this call.
-        project_dir: the project, resolved.
+        project_dir: the project, resolved; `project` for short.
         progress: shows a line to the user while the call runs (event `tool_progress`).
         artifact: keeps a file beside the session and returns its id.
         is_cancelled: asks whether the run is being cancelled; for handlers in threads, async
@@ -83,6 +83,10 @@ class ToolContext:
     @property
     def run_id(self) -> str:
         return self.run.run_id
+
+    @property
+    def project(self) -> Path:
+        return self.project_dir
 
     @property
     def cancelled(self) -> bool:

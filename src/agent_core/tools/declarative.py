@@ -23,7 +23,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, Finished, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.handler import lane_of, plain_access
-from agent_core.tools.output import keep_output
+from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.templates import check_shell, filled_argv, filled_shell, placeholders
@@ -209,9 +209,8 @@ async def _run(
     )
     try:
         if finished.timed_out:
-            said = {"stdout": finished.stdout.text, "stderr": finished.stderr.text}
-            message = f"{file.name} was stopped after {recipe.timeout_ms} ms"
-            raise ToolError(ErrorCode.TIMEOUT, message, details={**said, "timed_out": True})
+            said = await _said(finished, context, "stdout", "stderr")
+            return stopped(file.name, recipe.timeout_ms, said)
         return await _result(file.name, finished, context)
     finally:
         finished.discard()

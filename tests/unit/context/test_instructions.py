@@ -128,7 +128,9 @@ def test_at_most_200_files_sorted_by_path(home: Path, project: Path) -> None:
     assert catalog.truncated
     assert shown(catalog) == [f"p{number:03}/CLAUDE.md" for number in range(200)]
     assert catalog.text(100_000).endswith("- (truncated: there are more than 200 files)")
-    assert catalog.text(60).splitlines()[-1].endswith("more are not listed)")
+    last = catalog.text(60).splitlines()[-1]
+    assert last.startswith("- (truncated: ")
+    assert last.endswith("more are not listed)")
 
 
 def test_an_entry_cannot_break_out_of_its_line(home: Path, project: Path) -> None:

@@ -14,6 +14,7 @@ from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import Action, ToolContext
 from agent_core.tools.workspace import Workspace
+from agent_core.types import JsonBlock, ToolResult
 from tool_facts import Code, Kept
 
 Limited = Callable[..., Code]
@@ -76,12 +77,23 @@ async def test_g16_outside_the_project_nothing_runs(
 
 async def test_g17_a_command_that_takes_too_long_is_stopped(limited: Limited) -> None:
     code = limited(default_timeout_ms=300)
-    refusal = await refusal_of(code, argv=["sh", "-c", "echo said; sleep 60"])
-    assert refusal.code is ErrorCode.TIMEOUT
-    assert refusal.details["timed_out"] is True
-    assert refusal.details["stdout"] == "said\n"
-    own = await refusal_of(code, argv=["sleep", "60"], timeout_ms=100)
-    assert "100 ms" in str(own)
+    result = await stopped(code, argv=["sh", "-c", "echo said; sleep 60"])
+    assert result.error is not None
+    assert result.error.code is ErrorCode.TIMEOUT
+    (block,) = result.content
+    assert isinstance(block, JsonBlock)
+    assert block.data["timed_out"] is True
+    assert block.data["stdout"] == "said\n"
+    own = await stopped(code, argv=["sleep", "60"], timeout_ms=100)
+    assert own.error is not None
+    assert "100 ms" in own.error.message
+
+
+async def stopped(code: Code, **arguments: object) -> ToolResult:
+    result = await (await code.prepare("run_command", **arguments)).run()
+    assert isinstance(result, ToolResult)
+    assert result.is_error
+    return result
 
 
 async def test_a_timeout_has_an_upper_bound(limited: Limited) -> None:

@@ -144,6 +144,10 @@ async def test_l2_a_plan_has_a_plain_name_and_is_never_replaced(
     for name in ("Plan.md", "a.txt", "sub/a.md", "a" * 81 + ".md", "ü.md"):
         odd = await refusal_of(code, path=f".soong-agent/plans/{name}", content="x")
         assert odd.code is ErrorCode.VALIDATION_ERROR
+    edits = [{"old": "", "new": "x"}]
+    odd_path = ".soong-agent/plans/My Plan.txt"
+    with pytest.raises(ToolError, match="no name for a plan"):
+        await code("edit_file", path=odd_path, edits=edits, create_if_missing=True)
     edited = await code(
         "edit_file",
         path=".soong-agent/plans/fix-login_2.md",

@@ -13,12 +13,12 @@ from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.programs import names_protected, scope_of
 from agent_core.tools.files import disk_errors, folder_address
-from agent_core.tools.output import keep_output
+from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.paths import Place
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
-from agent_core.types import Access, ToolPermission
+from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 _MAX_ARGUMENT = 131_071
 """What Linux takes as one argument, in bytes."""
@@ -105,7 +105,7 @@ def _working_folder(workspace: Workspace, cwd: str) -> Place:
 
 async def _run(
     workspace: Workspace, place: Place, argv: list[str], timeout_ms: int, context: ToolContext
-) -> dict[str, Any]:
+) -> dict[str, Any] | ToolResult:
     with disk_errors(place.shown), folder_address(place.path) as address:
         finished = await run(
             Command(argv=argv, cwd=address, env=workspace.env),
@@ -118,8 +118,7 @@ async def _run(
     finally:
         finished.discard()
     if finished.timed_out:
-        message = f"{argv[0]} was stopped after {timeout_ms} ms"
-        raise ToolError(ErrorCode.TIMEOUT, message, details=answer)
+        return stopped(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
+from agent_core.tools.code.write import check_plan_name
 from agent_core.tools.diff import unified
 from agent_core.tools.files import (
     MAX_LOADED_BYTES,
@@ -72,6 +73,8 @@ def _prepare(workspace: Workspace, arguments: EditFile) -> Action:
     if before is None and not arguments.create_if_missing:
         message = f"there is no file {place.shown}; set create_if_missing to make it"
         raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
+    if before is None:
+        check_plan_name(workspace, place)
     source = _loaded(before, place)
     text, count = _changed(workspace, arguments, place, source, exists=before is not None)
     try:

@@ -56,7 +56,7 @@ def _prepare(workspace: Workspace, arguments: WriteFile) -> Action:
     content = _encoded(arguments.content)
     with disk_errors(place.shown):
         before = take_snapshot(place.path)
-    is_plan = _check_plan(workspace, place)
+    is_plan = check_plan_name(workspace, place)
     if before is not None and (is_plan or not arguments.overwrite):
         cure = "choose another name" if is_plan else "set overwrite to replace it"
         raise ToolError(ErrorCode.PATH_CONFLICT, f"{place.shown} exists already; {cure}")
@@ -85,8 +85,12 @@ def _write(
     }
 
 
-def _check_plan(workspace: Workspace, place: Place) -> bool:
-    """Is it a plan? Those have plain names and are never replaced by writing."""
+def check_plan_name(workspace: Workspace, place: Place) -> bool:
+    """Is it a plan? Those have plain names and are never replaced by writing.
+
+    Raises:
+        ToolError: `validation_error`; it is in the plans folder and has another name.
+    """
     folder = workspace.plans_dir
     if folder is None or not place.path.is_relative_to(folder):
         return False

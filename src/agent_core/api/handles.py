@@ -63,12 +63,12 @@ class RunHandle:
         return self._run.outcome.usage if self._run.outcome else Usage()
 
     def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """What happens from now on, to the run's closing event; one consumer at a time.
+        """What happens from this call on, to the run's closing event; one consumer at a time.
 
         Subscribing right after `start` misses nothing. A slow consumer slows the run down.
 
         Raises:
-            RuntimeError: on the first step, if somebody reads this run's events already.
+            AgentCoreError: `validation_error`: somebody reads this run's events already.
         """
         return self._run.stream.read(debug=debug)
 
@@ -93,7 +93,7 @@ class RunHandle:
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
-            RuntimeError: somebody reads that child's events already.
+            AgentCoreError: `validation_error`: somebody reads that child's events already.
         """
         stream = self._services.children.stream(child_run_id, parent_run_id=self.run_id)
         if stream is None:

@@ -3,7 +3,9 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from typing import Any
 
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import CLOSING_EVENTS, LIVE_EVENTS, EventLevel, EventType, RuntimeEvent
 
 _OUTPUT = LIVE_EVENTS | {EventType.MODEL_COMPLETED}
@@ -25,6 +27,7 @@ class EventStream:
         self._capacity = capacity
         self._waiting: deque[RuntimeEvent] = deque()
         self._consumer: object | None = None
+        self._is_consumed = False
         self._keeps_unread = True
         self._closed = False
         self._readable = asyncio.Event()
@@ -45,8 +48,7 @@ class EventStream:
         else:
             self._waiting.append(event)
         self._readable.set()
-        if self._consumer is not None and len(self._waiting) >= self._capacity:
-            self._writable.clear()
+        self._balance()
 
     async def drain(self) -> None:
         """Wait until the consumer, if there is one, has caught up."""
@@ -61,38 +63,99 @@ class EventStream:
         self._readable.set()
         self._writable.set()
 
-    async def read(self, *, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """Yield events from now until the run's closing event.
+    def read(self, *, debug: bool = False) -> "Subscription":
+        """Subscribe: every event from now until the run's closing event.
+
+        Until its first step the subscription keeps what comes and makes nobody wait.
 
         Raises:
-            RuntimeError: somebody is reading this stream already.
+            AgentCoreError: `validation_error`: somebody is reading this stream already.
         """
         if self._consumer is not None:
-            raise RuntimeError("this run's events are being read already; they have one consumer")
-        me = self._consumer = object()
-        try:
-            while (event := await self._next()) is not None:
-                if debug or event.level is not EventLevel.DEBUG:
-                    yield event
-                if event.event_type in CLOSING_EVENTS:
-                    return
-        finally:
-            if self._consumer is me:
-                self._consumer = None
-                self._keeps_unread = False
-                self._waiting.clear()
-                self._writable.set()
+            message = "this run's events are being read already; they have one consumer"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        token = self._consumer = object()
+        return Subscription(self, token, debug=debug)
 
-    async def _next(self) -> RuntimeEvent | None:
+    async def next(self, token: object) -> RuntimeEvent | None:
+        """The next event as soon as there is one; None at the end.
+
+        From its first step on the consumer is waited for, unless it gives up waiting itself.
+        """
+        if self._consumer is token:
+            self._is_consumed = True
         while not self._waiting:
             if self._closed:
                 return None
             self._readable.clear()
-            await self._readable.wait()
+            try:
+                await self._readable.wait()
+            except asyncio.CancelledError:
+                self._is_consumed = False
+                raise
         event = self._waiting.popleft()
-        if len(self._waiting) < self._capacity:
-            self._writable.set()
+        self._balance()
         return event
+
+    def leave(self, token: object) -> None:
+        """The consumer has gone; may be repeated."""
+        if self._consumer is token:
+            self._consumer = None
+            self._is_consumed = False
+            self._keeps_unread = False
+            self._waiting.clear()
+            self._writable.set()
+
+    def _balance(self) -> None:
+        is_full = self._is_consumed and len(self._waiting) >= self._capacity
+        if is_full and not self._closed:
+            self._writable.clear()
+        else:
+            self._writable.set()
+
+
+class Subscription(AsyncGenerator[RuntimeEvent, None]):
+    """One consumer of a stream, from the moment it was made until it is closed or forgotten.
+
+    An object and not a generator function, because that would subscribe with its first step and
+    leave only when the event loop gets round to it.
+    """
+
+    def __init__(self, stream: EventStream, token: object, *, debug: bool) -> None:
+        self._stream = stream
+        self._token = token
+        self._debug = debug
+        self._is_over = False
+
+    async def asend(self, value: None, /) -> RuntimeEvent:  # noqa: ARG002 - the protocol's
+        """The next event.
+
+        Raises:
+            StopAsyncIteration: the run's closing event was the last one.
+        """
+        while not self._is_over:
+            event = await self._stream.next(self._token)
+            if event is None or event.event_type in CLOSING_EVENTS:
+                self._end()
+            if event is not None and (self._debug or event.level is not EventLevel.DEBUG):
+                return event
+        raise StopAsyncIteration
+
+    async def athrow(self, error: Any, value: Any = None, _: Any = None, /) -> RuntimeEvent:
+        """Leave, and raise what is thrown in."""
+        self._end()
+        raise error if value is None else value
+
+    async def aclose(self) -> None:
+        """Leave the stream to others; may be repeated."""
+        self._end()
+
+    def __del__(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._stream.leave(self._token)
 
 
 def _is_more_of(last: RuntimeEvent, event: RuntimeEvent) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream
 from agent_core.types import EventLevel, EventType, RuntimeEvent, new_id, utc_now
 
@@ -123,8 +124,8 @@ async def test_a_stream_has_one_reader() -> None:
     stream.write(event(EventType.LOOP_STARTED))
     reader = stream.read()
     await anext(reader)
-    with pytest.raises(RuntimeError, match="one consumer"):
-        await anext(stream.read())
+    with pytest.raises(AgentCoreError, match="one consumer"):
+        stream.read()
 
 
 async def test_debug_events_are_for_those_who_ask() -> None:
@@ -133,3 +134,51 @@ async def test_debug_events_are_for_those_who_ask() -> None:
         stream.write(event(EventType.HOOK_STARTED, level=EventLevel.DEBUG))
         stream.write(event(EventType.RUN_COMPLETED))
         assert len(await read_all(stream, debug=debug)) == count
+
+
+async def test_subscribing_is_the_call_and_not_the_first_step() -> None:
+    stream = EventStream(capacity=2)
+    reader = stream.read()
+    for text in ("one ", "two"):
+        stream.write(event(EventType.MODEL_TEXT_DELTA, text))
+    for _ in range(10):
+        stream.write(event(EventType.TOOL_STARTED))
+        await asyncio.wait_for(stream.drain(), 1)  # nobody waits for who has not begun
+    stream.write(event(EventType.RUN_COMPLETED))
+    stream.close()
+    seen = [each async for each in reader]
+    assert seen[0].payload["text"] == "one two"
+    assert len(seen) == 12
+
+
+async def test_whoever_breaks_off_makes_room_for_another_at_once() -> None:
+    stream = EventStream()
+    stream.write(event(EventType.LOOP_STARTED))
+    async for _ in stream.read():
+        break
+    reader = stream.read()
+    stream.write(event(EventType.RUN_COMPLETED))
+    assert [each.event_type async for each in reader] == [EventType.RUN_COMPLETED]
+
+
+async def test_who_waits_with_a_limit_loses_nothing_and_holds_nobody_up() -> None:
+    stream = EventStream(capacity=1)
+    reader = stream.read()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(reader), 0.01)
+    for _ in range(3):
+        stream.write(event(EventType.TOOL_STARTED))
+        await asyncio.wait_for(stream.drain(), 1)
+    stream.write(event(EventType.RUN_COMPLETED))
+    assert len([each async for each in reader]) == 4
+
+
+async def test_a_closed_subscription_is_over() -> None:
+    stream = EventStream()
+    reader = stream.read()
+    await reader.aclose()
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "missed"))
+    assert [each async for each in reader] == []
+    with pytest.raises(ValueError, match="thrown"):
+        await stream.read().athrow(ValueError("thrown"))
+    assert len(stream._waiting) == 0

@@ -34,6 +34,8 @@ class StopReason(StrEnum):
     RUNTIME_CLOSED = "runtime_closed"
 
 
+_NAMES = ("agent_definition_id", "worker_id", "task_id")
+
 OnFailure = Callable[[RunIdentity, Exception], Awaitable[None]]
 """Hears of an exception that decides a run's fate, before it is settled."""
 
@@ -135,7 +137,13 @@ class ChildRun:
             return
         outcome = self.outcome
         usage = outcome.usage.model_dump(exclude={"raw_usage"})
-        facts: dict[str, Any] = {"status": outcome.status, "turns": outcome.turns, "usage": usage}
+        known = {key: self._record[key] for key in _NAMES if key in self._record}
+        facts: dict[str, Any] = {
+            **known,
+            "status": outcome.status,
+            "turns": outcome.turns,
+            "usage": usage,
+        }
         if outcome.status is RunStatus.COMPLETED:
             self.tell_parent(EventType.CHILD_AGENT_COMPLETED, **facts)
         elif outcome.status is RunStatus.CANCELLED:

@@ -10,7 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from agent_core.cli.options import FAILED, INTERRUPTED, MISUSED, OUTPUT_CLOSED, RunOptions
+from agent_core.cli.options import (
+    FAILED,
+    INTERRUPTED,
+    MISUSED,
+    OUTPUT_CLOSED,
+    RunOptions,
+    TaskOptions,
+)
 from agent_core.redaction.visible import visible
 
 _SYNOPSIS = 'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] "message"'
@@ -42,17 +49,25 @@ def _execute(argv: Sequence[str] | None) -> int:
         options = _parsed(argv)
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
+    if isinstance(options, TaskOptions):
+        from agent_core.cli.tasks import show  # noqa: PLC0415 - help must not wait for it
+
+        return show(options)
     from agent_core.cli.conversation import hold  # noqa: PLC0415 - help must not wait for it
 
     return hold(options)
 
 
-def _parsed(argv: Sequence[str] | None) -> RunOptions:
+def _parsed(argv: Sequence[str] | None) -> RunOptions | TaskOptions:
     parser = _parser()
     found = parser.parse_args(argv)
     if found.command is None:
         parser.print_usage(sys.stderr)
         parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
+    if found.command == "tasks":
+        return TaskOptions(
+            task_id=found.task, path=found.path, session_id=found.session_id, svg=found.svg
+        )
     message = _decoded(found.message)
     if not message.strip():
         parser.error("the message is empty")
@@ -95,10 +110,23 @@ def _parser() -> argparse.ArgumentParser:
         "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
     )
     run.add_argument("message", help="what to do; after -- it may begin with a dash")
+    _add_tasks(commands)
     # The one command there is should not need a second look: its help is part of this one.
     parser.usage = f"soong-agent [-h] [--version] {_SYNOPSIS}"
     parser.epilog = run.format_help()
     return parser
+
+
+def _add_tasks(commands: Any) -> None:
+    tasks = commands.add_parser("tasks", help="look at the Tasks of a project")
+    actions = tasks.add_subparsers(metavar="action", required=True, parser_class=_Parser)
+    show = actions.add_parser("show", help="show a Task and its steps as a tree")
+    show.add_argument(
+        "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
+    )
+    show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
+    show.add_argument("--svg", metavar="<file>", help="write a picture instead")
+    show.add_argument("task", help="the Task's id")
 
 
 class _Version(argparse.Action):

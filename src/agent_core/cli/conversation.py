@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Protocol
 
+from agent_core.cli.board import Board
 from agent_core.cli.interrupts import Interrupts
 from agent_core.cli.lines import Lines
 from agent_core.cli.options import (
@@ -91,7 +92,13 @@ async def _hold(
     )
     with Interrupts() as interrupts:
         talking = asyncio.create_task(
-            _talk(options, open_runtime(options.path, prompt), view=view, interrupts=interrupts)
+            _talk(
+                options,
+                open_runtime(options.path, prompt),
+                terminal=terminal,
+                view=view,
+                interrupts=interrupts,
+            )
         )
         interrupts.on_first(talking.cancel)
         try:
@@ -107,6 +114,7 @@ async def _talk(
     options: RunOptions,
     opening: AbstractAsyncContextManager[Runtime],
     *,
+    terminal: Terminal,
     view: PlainView,
     interrupts: Interrupts,
 ) -> int:
@@ -117,7 +125,10 @@ async def _talk(
             mode="orchestrator" if options.is_orchestrated else "normal",
         )
         view.session(handle.session_id)
-        watching = asyncio.create_task(_watch(handle, view))
+        board = None
+        if options.is_orchestrated:
+            board = Board.of(options.path, handle.session_id, terminal)
+        watching = asyncio.create_task(_watch(handle, view, board))
         try:
             await asyncio.shield(watching)
         except asyncio.CancelledError:
@@ -130,15 +141,23 @@ async def _talk(
             raise
         # From here on everything is being closed, which an interrupt must not cut short.
         interrupts.on_first(None)
+        if board is not None:
+            await board.summary()
         view.end(handle.result_text, handle.error, handle.usage)
         return _exit_code(handle.status)
 
 
-async def _watch(handle: Handle, view: PlainView) -> None:
-    async with aclosing(handle.events()) as events:
-        async for event in events:
-            view.event(event)
-    await handle.wait()
+async def _watch(handle: Handle, view: PlainView, board: Board | None) -> None:
+    drawing = asyncio.create_task(board.watch()) if board is not None else None
+    try:
+        async with aclosing(handle.events()) as events:
+            async for event in events:
+                view.event(event)
+        await handle.wait()
+    finally:
+        if drawing is not None:
+            drawing.cancel()
+            await asyncio.wait([drawing])
 
 
 async def _cancelled(handle: Handle, watching: asyncio.Task[None]) -> None:

@@ -10,6 +10,16 @@ OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The arguments of `tasks show`; `svg` is the file to write instead of printing."""
+
+    task_id: str
+    path: str | None = None
+    session_id: str | None = None
+    svg: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """The arguments of `run`."""
 

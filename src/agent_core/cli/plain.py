@@ -29,7 +29,12 @@ _WORTH_A_LINE = {
     EventType.WORKER_DISPATCHED: "worker started",
     EventType.CANCEL_TIMEOUT: "still cleaning up",
 }
-_TELLING = ("name", "agent_definition_id", "worker_id", "server_id", "step_id", "child_run_id")
+_TELLING = ("name", "worker_id", "agent_definition_id", "server_id", "step_id", "child_run_id")
+_CHILD_ENDS = {
+    EventType.CHILD_AGENT_COMPLETED,
+    EventType.CHILD_AGENT_FAILED,
+    EventType.CHILD_AGENT_CANCELLED,
+}
 _LONGEST_MESSAGE = 2000
 
 
@@ -39,6 +44,7 @@ class PlainView:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._has_text = False
+        self._child_tokens = 0
         self._show: dict[EventType, Callable[[Mapping[str, Any]], None]] = {
             EventType.MODEL_STARTED: self._model_started,
             EventType.MODEL_TEXT_DELTA: self._text,
@@ -60,6 +66,10 @@ class PlainView:
             OutputClosedError: the answer cannot be written.
         """
         kind, payload = event.event_type, event.payload
+        if kind in _CHILD_ENDS:
+            self._child_tokens += _tokens(payload)
+        if kind is EventType.CHILD_AGENT_CREATED and payload.get("role") == "worker":
+            return  # a line about the worker follows
         if show := self._show.get(kind):
             show(payload)
         elif kind in _DONE:
@@ -87,6 +97,8 @@ class PlainView:
                 f" {usage.total_tokens} in all",
                 Style.DIM,
             )
+        if self._child_tokens:
+            self._terminal.line(f"tokens of child agents: {self._child_tokens}", Style.DIM)
 
     def failure(self, message: str) -> None:
         """Say what went wrong."""
@@ -151,6 +163,12 @@ def _indented(message: str) -> str:
 def _with_name(text: str, payload: Mapping[str, Any]) -> str:
     name = next((str(payload[key]) for key in _TELLING if payload.get(key)), "")
     return f"{text}: {visible(name, one_line=True)}" if name else text
+
+
+def _tokens(payload: Mapping[str, Any]) -> int:
+    usage = payload.get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else 0  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return total if isinstance(total, int) else 0
 
 
 def _number(value: Any) -> float:

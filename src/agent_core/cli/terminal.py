@@ -44,9 +44,12 @@ class Terminal:
         self._err: TextIO | None = err
         self._is_mid_line = False
         self._held_return = False
+        self._is_asking = False
+        self._below = 0
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         self._colours = _is_tty(err) and not plain
         self._shares_screen = _is_tty(out) and _is_tty(err)
+        self.can_draw = _is_tty(err) and environ.get("TERM") != "dumb"
         self._width = shutil.get_terminal_size().columns if _is_tty(err) else 200
 
     @property
@@ -79,17 +82,39 @@ class Terminal:
             self._is_mid_line = False
             self._write("\n")
 
+    def show_below(self, picture: str) -> None:
+        """Show lines below all that was written; the next thing written takes their place.
+
+        `picture` must be fit for a terminal and no wider than one. Nothing is shown in the
+        middle of a line or of a question.
+        """
+        if self._is_asking or (self._shares_screen and self._is_mid_line):
+            return
+        self._take_below_away()
+        lines = picture.splitlines()[: max(shutil.get_terminal_size().lines - 2, 0)]
+        if lines and self.can_draw:
+            self._note("".join(f"{line}\n" for line in lines))
+            self._below = len(lines)
+
+    def _take_below_away(self) -> None:
+        if self._below:
+            up, self._below = self._below, 0
+            self._note(f"\x1b[{up}A\r\x1b[J")
+
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
         """Write lines to standard error; if nobody takes them, they are dropped."""
+        self._is_asking = False
         self._note(self._styled(visible(text), style) + "\n")
 
     def ask(self, text: str) -> None:
         """Write the end of a question: the cursor stays behind it."""
         self._note(visible(text))
+        self._is_asking = True
 
     def _note(self, text: str) -> None:
         if self._err is None:
             return
+        self._take_below_away()
         try:
             if self._shares_screen and self._is_mid_line:
                 self._is_mid_line = False
@@ -100,6 +125,8 @@ class Terminal:
             self._err = None
 
     def _write(self, text: str) -> None:
+        if self._shares_screen:
+            self._take_below_away()
         try:
             self._out.write(text)
             self._out.flush()

@@ -1,0 +1,272 @@
+"""A conversation with an agent, turn by turn, within limits."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+
+from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.errors import (
+    AgentConfigError,
+    HookBlockedError,
+    LimitExceededError,
+    as_agent_error,
+)
+from agcore.agent.layers import PromptLayers
+from agcore.agent.role import Agent
+from agcore.agent.session_memory import SessionMemory
+from agcore.agent.tagged import tagged
+from agcore.agent.tools import SessionMemorySetTool
+from agcore.llm import (
+    ChatMessage,
+    ChatResponse,
+    CostTracker,
+    Error,
+    HookContext,
+    HookEvent,
+    LlmCycle,
+    StreamEvent,
+    TurnComplete,
+)
+from agcore.memory import ConversationMemory, InMemoryStore
+from agcore.tools import ToolError, ToolRegistry
+from agent_core.errors import AgentCoreError
+from agent_core.types import ToolCall, ToolDefinition, ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """The tools of one turn: what the agent offers, and a registry that has nothing else."""
+
+    offered: Sequence[ToolDefinition]
+    registry: ToolRegistry
+
+    def definitions(self) -> Sequence[ToolDefinition]:
+        return self.offered
+
+    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        return await self.registry.answer(calls)
+
+
+class AgentSession:
+    """One session of one agent. Turns that are submitted at once run one after the other.
+
+    No history is kept unless a `ConversationMemory` is passed in: then every turn sees what it
+    gives, and what is said is added to it, a failed turn's completed tool calls included.
+
+    Args:
+        agent: the role; another one can be put in its place with `swap_agent`.
+        session_id: letters, digits, `_` and `-`.
+        bundle: shared with any number of other sessions.
+        conversation: keeps the history.
+        session_memory: what the session should not forget; its own by default.
+        layers: makes the system prompt of a base, the agent's prompt, the environment and the
+            session memory; without it, the agent's prompt is all.
+        offers_memory_tool: lets the model write to the session memory.
+
+    Raises:
+        AgentError: `Config`; the session id is not usable, or a tool's name is taken.
+    """
+
+    def __init__(  # noqa: PLR0913 - what differs between sessions of one bundle
+        self,
+        agent: Agent,
+        session_id: str,
+        bundle: RuntimeBundle,
+        *,
+        conversation: ConversationMemory | None = None,
+        session_memory: SessionMemory | None = None,
+        layers: PromptLayers | None = None,
+        offers_memory_tool: bool = False,
+    ) -> None:
+        self.agent = agent
+        self.session_id = session_id
+        self.bundle = bundle
+        self.session_memory = session_memory or SessionMemory(
+            bundle.session_memory_backend or InMemoryStore(), session_id
+        )
+        self.notes: dict[str, str] = {}
+        """Further layers of the system prompt by their origin, where there are layers."""
+        self.last_response: ChatResponse | None = None
+        self._conversation = conversation
+        self._layers = layers
+        self._own_tools = [SessionMemorySetTool(self.session_memory)] if offers_memory_tool else []
+        self._notices: list[ChatMessage] = []
+        self._compacted: list[ChatMessage] | None = None
+        self._turn_index = 0
+        self._begun = time.monotonic()
+        self._lock = asyncio.Lock()
+        self._cycle = _cycle(bundle)
+        self._tools()  # a name that is taken is better found out now
+
+    def turn_index(self) -> int:
+        """How many turns were completed; the index of the next one."""
+        return self._turn_index
+
+    def usage(self) -> CostTracker:
+        """What all turns have cost, failed ones included."""
+        return self._cycle.usage()
+
+    async def set_session_data(self, key: str, value: str) -> None:
+        """Write something to the session memory."""
+        await self.session_memory.set(key, value)
+
+    async def get_session_data(self, key: str) -> str | None:
+        """Read something from the session memory."""
+        return await self.session_memory.get(key)
+
+    async def messages(self) -> list[ChatMessage]:
+        """The history the next turn will see; empty where none is kept.
+
+        Raises:
+            AgentError: `Memory`; the store failed.
+        """
+        with _as_agent_errors():
+            return [*await self._history(), *self._notices]
+
+    def swap_agent(self, agent: Agent) -> None:
+        """Go on with another agent. The history stays, and a notice in it says what has changed."""
+        before, self.agent = self.agent, agent
+        if self._conversation is not None:
+            text = f"From here on you are {agent.name}, not {before.name} any more. Your system"
+            text += " prompt and your tools have changed; the conversation goes on."
+            notice = ChatMessage.user_text(tagged("system-reminder", text), synthetic=True)
+            self._notices.append(notice)
+
+    async def submit_turn(self, text: str) -> ChatResponse:
+        """Say something, let the tools run that the model asks for, and get the answer.
+
+        Raises:
+            AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
+        """
+        async with self._turn() as turn:
+            turn.response = await self._cycle.submit_with_tools(text, self._tools())
+        return turn.response
+
+    async def submit_turn_stream(self, text: str) -> AsyncGenerator[StreamEvent]:
+        """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
+
+        When the last event arrives the turn is over and counted. Close the generator to stop.
+
+        Raises:
+            AgentError: at the first step, `LimitExceeded` or `HookBlocked`; `Memory`.
+        """
+        last: TurnComplete | Error | None = None
+        async with self._turn() as turn:
+            events = self._cycle.submit_stream(text, self._tools())
+            async with aclosing(events):
+                async for event in events:
+                    if isinstance(event, TurnComplete | Error):
+                        last = event
+                    else:
+                        yield event
+            turn.response = last.response if isinstance(last, TurnComplete) else None
+        if last is not None:
+            yield last
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator["_Turn"]:
+        """Everything around a turn; it counts if there is a response in the end."""
+        async with self._lock:
+            self._check_limits()
+            with _as_agent_errors():
+                index = self._turn_index
+                start = HookContext(event=HookEvent.ON_TURN_START, turn_index=index)
+                verdict = await self.bundle.hook_executor.execute(start)
+                if verdict.blocked:
+                    raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
+                await self._remember_notices()
+                self._cycle.with_messages(before := await self._history())
+                self._cycle.with_system_prompt(await self._system_prompt())
+                turn = _Turn()
+                try:
+                    yield turn
+                finally:
+                    await self._remember(before)
+                if turn.response is None:
+                    return
+                self.last_response = turn.response
+                self._turn_index += 1
+                end = HookContext(event=HookEvent.ON_TURN_END, turn_index=index)
+                await self.bundle.hook_executor.execute(end)
+
+    def _check_limits(self) -> None:
+        config = self.bundle.config
+        if self._turn_index >= config.max_turns:
+            raise LimitExceededError(
+                f"session {self.session_id} has taken its {config.max_turns} turns (max_turns)"
+            )
+        ttl = config.session_ttl
+        if ttl is not None and time.monotonic() - self._begun > ttl.total_seconds():
+            raise LimitExceededError(
+                f"session {self.session_id} is older than {ttl} (session_ttl); start another one"
+            )
+
+    async def _history(self) -> list[ChatMessage]:
+        if self._compacted is not None:
+            return list(self._compacted)
+        return await self._conversation.get_history() if self._conversation is not None else []
+
+    async def _remember_notices(self) -> None:
+        notices, self._notices = self._notices, []
+        if self._conversation is not None:
+            await self._conversation.add_messages(notices)
+        if self._compacted is not None:
+            self._compacted += notices
+
+    async def _remember(self, before: Sequence[ChatMessage]) -> None:
+        """Add what was said. A history that had to be compacted is kept as it now is."""
+        if self._conversation is None:
+            return
+        added = self._cycle.added()
+        await self._conversation.add_messages(added)
+        now = self._cycle.messages()
+        if self._compacted is not None or now != [*before, *added]:
+            self._compacted = now
+
+    async def _system_prompt(self) -> str:
+        if self._layers is None:
+            return self.agent.system_prompt or ""
+        more = list(self.notes.values())
+        if await self.session_memory.entries():
+            more.append(await self.session_memory.snapshot())
+        return self._layers.compose(self.agent.system_prompt, more)
+
+    def _tools(self) -> _Offer:
+        offered = list(self.agent.tool_definitions(self.bundle))
+        names = {definition.name for definition in offered}
+        try:
+            registry = self.bundle.tool_registry.only(names).plus(self._own_tools)
+        except ToolError as error:
+            raise AgentConfigError(error.message) from error
+        own = [tool.definition() for tool in self._own_tools]
+        return _Offer([*offered, *own], registry.for_session(self.session_id))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What became of a turn."""
+
+    response: ChatResponse | None = None
+
+
+def _cycle(bundle: RuntimeBundle) -> LlmCycle:
+    config = bundle.config
+    settings = replace(config.cycle, max_tool_turns=config.max_tool_turns)
+    cycle = LlmCycle(bundle.provider, settings).with_hook_executor(bundle.hook_executor)
+    if config.compact_config is not None:
+        cycle.with_compact_config(config.compact_config)
+    return cycle
+
+
+@contextmanager
+def _as_agent_errors() -> Generator[None]:
+    """Failures of the parts as the agent's, each with its cause."""
+    try:
+        yield
+    except AgentCoreError as error:
+        known = as_agent_error(error)
+        if known is error:
+            raise
+        raise known from error

@@ -1,0 +1,64 @@
+"""What the tests of agents are made of."""
+
+from typing import Any
+
+from agcore.agent import AgentBuilder, AgentConfig, RuntimeBundle
+from agcore.llm import HookContext, HookEvent, HookExecutor, HookResult, LlmProvider
+from agcore.memory import MemoryRetriever, MemoryStore
+from agcore.tools import BaseTool, ToolContext, ToolRegistry, ToolReturn
+
+
+class Echo(BaseTool):
+    """Says its text, and in which session."""
+
+    name = "echo"
+
+    def parameters(self) -> dict[str, Any]:
+        return {"type": "object", "properties": {"text": {"type": "string"}}}
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        return f"{arguments['text']} in {context.session_id}"
+
+
+class Writes(Echo):
+    """Another tool."""
+
+    name = "write"
+
+
+class Watches:
+    """A hook that remembers; it objects if it is given an objection."""
+
+    def __init__(self, *events: HookEvent, objection: str = "") -> None:
+        self.seen: list[HookContext] = []
+        self.executor = HookExecutor()
+        self._objection = objection
+        for event in events:
+            self.executor.register(event, self)
+
+    async def execute(self, context: HookContext) -> HookResult:
+        self.seen.append(context)
+        return HookResult.block(self._objection) if self._objection else HookResult.allow()
+
+
+def bundle(
+    provider: LlmProvider,
+    *,
+    config: AgentConfig | None = None,
+    hooks: HookExecutor | None = None,
+    retriever: MemoryRetriever | None = None,
+    backend: MemoryStore | None = None,
+) -> RuntimeBundle:
+    """A bundle with the tools `echo` and `write`."""
+    builder = (
+        AgentBuilder()
+        .provider(provider)
+        .tool_registry(ToolRegistry([Echo(), Writes()]))
+        .hook_executor(hooks or HookExecutor())
+        .config(config or AgentConfig())
+    )
+    if retriever is not None:
+        builder.retriever(retriever)
+    if backend is not None:
+        builder.session_memory_backend(backend)
+    return builder.build()

@@ -1,0 +1,30 @@
+"""The toolkit costs what is used of it, and the engine does not know it."""
+
+import subprocess
+import sys
+
+
+def printed(program: str) -> list[str]:
+    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_importing_the_toolkit_loads_nothing_of_it() -> None:
+    program = """
+import sys, agcore
+print(sorted(n for n in sys.modules if n.partition(".")[0] in {"agcore", "agent_core", "pydantic"}))
+print(agcore.llm.__name__)
+"""
+    assert printed(program) == ["['agcore']", "agcore.llm"]
+
+
+def test_no_part_of_the_toolkit_loads_what_only_some_programs_need() -> None:
+    program = """
+import sys
+import agcore.agent, agcore.llm, agcore.memory, agcore.prompt, agcore.tools
+heavy = {"aiohttp", "mcp", "jsonschema", "rich", "xllamacpp", "charset_normalizer"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    assert printed(program) == ["[]"]

@@ -1,0 +1,165 @@
+"""Phase 4b: plans, what makes them, and who carries them out."""
+
+import asyncio
+
+import pytest
+
+from agcore.agent import (
+    Agent,
+    AgentError,
+    AgentSession,
+    JsonPlanParser,
+    Plan,
+    PlanningAgent,
+    Step,
+    StepStatus,
+    TaskAgent,
+)
+from agcore.llm import (
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    HookEvent,
+    LlmError,
+    MockProvider,
+)
+from agent_parts import Watches, bundle
+
+DONE = ChatResponse(ChatMessage.assistant_text("done"))
+
+
+def planner(provider: MockProvider, *, stop_on_failure: bool = True) -> PlanningAgent:
+    session = AgentSession(Agent("helper"), "s1", bundle(provider))
+    return PlanningAgent(session, stop_on_failure=stop_on_failure)
+
+
+def test_phase4a_a_step_begins_pending() -> None:
+    step = Step(0, "do something")
+    assert (step.index, step.description) == (0, "do something")
+    assert step.status.is_pending
+    assert not step.status.is_terminal
+
+
+def test_phase4a_states_are_told_apart() -> None:
+    assert [status for status in StepStatus if status.is_pending] == [StepStatus.PENDING]
+    assert [status for status in StepStatus if status.is_terminal] == [
+        StepStatus.COMPLETED,
+        StepStatus.FAILED,
+        StepStatus.SKIPPED,
+    ]
+
+
+def test_phase4a_a_step_moves_one_way() -> None:
+    completed, failed, skipped = (Step(number, "x") for number in range(3))
+    completed.start()
+    completed.complete(DONE)
+    failed.start()
+    failed.fail(error := AgentError.Other("no"))
+    skipped.skip()
+    assert (completed.status, completed.response) == (StepStatus.COMPLETED, DONE)
+    assert (failed.status, failed.error) == (StepStatus.FAILED, error)
+    assert skipped.status is StepStatus.SKIPPED
+    for step in (completed, failed, skipped):
+        before = step.status
+        for move in (step.start, step.skip, lambda s=step: s.complete(DONE)):
+            with pytest.raises(AgentError.Other, match="cannot become"):
+                move()
+        assert step.status is before
+    with pytest.raises(AgentError.Other):
+        Step(0, "x").complete(DONE)
+    with pytest.raises(AgentError.Other):
+        Step(0, "x").fail(error)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"steps": [{"description": "step one"}, {"description": "step two"}]}',
+        'Here:\n```json\n{"steps": [{"description": "step one"}, {"description": "step two"}]}\n```',
+        '```\n{"steps": [{"description": "step one"}, {"description": "step two"}]}\n```',
+    ],
+)
+async def test_phase4b_a_plan_is_read_alone_or_from_a_fenced_block(raw: str) -> None:
+    plan = await JsonPlanParser().parse(raw, "my goal")
+    assert plan.goal == "my goal"
+    assert [(s.index, s.description) for s in plan.steps] == [(0, "step one"), (1, "step two")]
+    assert all(step.status.is_pending for step in plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("not json", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{}", 'no array "steps"'),
+        ("[]", 'no array "steps"'),
+        ('{"steps": "one"}', 'no array "steps"'),
+        ('{"steps": []}', "no steps"),
+        ('{"steps": [{"description": "a"}, {}]}', 'step 1 of the plan has no "description"'),
+        ('{"steps": [{"description": " "}]}', 'step 0 of the plan has no "description"'),
+        ('{"steps": [7]}', 'step 0 of the plan has no "description"'),
+    ],
+)
+async def test_phase4b_what_is_no_plan_says_why(raw: str, reason: str) -> None:
+    with pytest.raises(AgentError.PlanParse, match=reason):
+        await JsonPlanParser().parse(raw, "goal")
+
+
+async def test_phase4b_a_goal_is_planned_and_every_step_is_a_turn() -> None:
+    provider = MockProvider(
+        ['{"steps": [{"description": "look"}, {"description": "leap"}]}', "looked", "leapt"]
+    )
+    agent: TaskAgent = planner(provider)
+    plan = await agent.run("Cross the {{river}}")
+    assert plan.is_complete
+    assert [step.response.text for step in plan.steps if step.response] == ["looked", "leapt"]
+    sent = [request.messages[-1].text for request in provider.requests]
+    assert "Cross the {{river}}" in sent[0]
+    assert sent[1:] == ["look", "leap"]
+
+
+async def test_phase4b_a_given_plan_is_carried_out_and_the_hook_hears_of_each_step() -> None:
+    watches = Watches(HookEvent.ON_PLAN_STEP_COMPLETE)
+    parts = bundle(MockProvider(["a", "b"]), hooks=watches.executor)
+    agent = PlanningAgent(AgentSession(Agent("helper"), "s1", parts))
+    plan = Plan.of("goal", ["first", "second"])
+    await agent.execute_plan(plan)
+    assert [step.status for step in plan.steps] == [StepStatus.COMPLETED] * 2
+    assert [context.plan_step_index for context in watches.seen] == [0, 1]
+    assert agent.session.turn_index() == 2
+
+
+async def test_phase4b_a_failure_stops_the_plan_and_leaves_the_rest_pending() -> None:
+    agent = planner(MockProvider(["a", LlmError.Other("down"), "c"]))
+    plan = Plan.of("goal", ["1", "2", "3"])
+    with pytest.raises(AgentError.Llm, match="down"):
+        await agent.execute_plan(plan)
+    assert [step.status.value for step in plan.steps] == ["completed", "failed", "pending"]
+    assert plan.steps[1].error is not None
+    assert agent.plan is plan
+    await agent.execute_plan(plan)  # goes on where nothing has happened yet
+    assert [step.status.value for step in plan.steps] == ["completed", "failed", "completed"]
+
+
+async def test_phase4b_or_it_goes_on_if_it_is_told_to() -> None:
+    agent = planner(MockProvider(["a", LlmError.Other("down"), "c"]), stop_on_failure=False)
+    plan = Plan.of("goal", ["1", "2", "3"])
+    await agent.execute_plan(plan)
+    assert [step.status.value for step in plan.steps] == ["completed", "failed", "completed"]
+
+
+async def test_phase4b_an_answer_that_is_no_plan_is_an_error() -> None:
+    with pytest.raises(AgentError.PlanParse):
+        await planner(MockProvider(["I would rather not."])).run("goal")
+
+
+async def test_a_step_that_is_cancelled_does_not_run_for_ever() -> None:
+    class Hangs(MockProvider):
+        async def chat(self, request: ChatRequest) -> ChatResponse:
+            await asyncio.Event().wait()
+            return await super().chat(request)
+
+    agent, plan = planner(Hangs()), Plan.of("goal", ["1"])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(agent.execute_plan(plan), 0.02)
+    assert plan.steps[0].status is StepStatus.FAILED

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from time import perf_counter
+from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
@@ -71,13 +72,13 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
     started = perf_counter()
     try:
         kept = await _perform(ctx, call)
-    except asyncio.CancelledError:
-        result = _aborted(call, "the run was cancelled while this call ran")
-        _answer(ctx, call, result, duration_ms=_since(started))
-        raise
     except AgentCoreError as error:
         kept = Kept(_failed(call, error_payload(error)))
-    except Exception as error:  # noqa: BLE001 - logged, and told the model
+    except (Exception, asyncio.CancelledError, SystemExit) as error:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled(asyncio.current_task()):
+            result = _aborted(call, "the run was cancelled while this call ran")
+            _answer(ctx, call, result, duration_ms=_since(started))
+            raise
         log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
         message = f"{call.name} broke: {type(error).__name__}: {error}"
         kept = Kept(_failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message))))
@@ -118,8 +119,13 @@ def _facts(ctx: RunContext, call: ToolCall) -> ToolContext:
         project_dir=ctx.project_dir,
         progress=progress,
         artifact=ctx.results.writer(ctx.run, call),
-        is_cancelled=lambda: task is not None and task.cancelling() > 0,
+        is_cancelled=lambda: _is_cancelled(task),
     )
+
+
+def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    """Whether somebody asked for it; a tool may also leak a cancellation of its own making."""
+    return task is not None and task.cancelling() > 0
 
 
 def _answer(

@@ -320,3 +320,19 @@ async def test_a_reply_that_stopped_for_an_error_is_not_a_finished_turn() -> Non
     assert outcome.error is not None
     assert outcome.error.code is ErrorCode.PROVIDER_ERROR
     assert (await session.nodes())[-1].is_partial
+
+
+@pytest.mark.parametrize("leaving", [asyncio.CancelledError(), SystemExit(3)], ids=repr)
+async def test_a_tool_that_cancels_itself_or_leaves_the_program_has_failed_like_any_other(
+    leaving: BaseException,
+) -> None:
+    async def leave(arguments: dict[str, Any], context: Any) -> str:
+        raise leaving
+
+    session = Session([calls("leave"), "went on"], [a_tool("leave", leave)])
+    outcome = await session.run()
+    assert outcome.status is RunStatus.COMPLETED
+    (result,) = await session.results()
+    assert result.error is not None
+    assert result.error.code is ErrorCode.INTERNAL_ERROR
+    assert type(leaving).__name__ in result.error.message

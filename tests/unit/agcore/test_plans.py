@@ -75,7 +75,7 @@ def test_phase4a_a_step_moves_one_way() -> None:
     "raw",
     [
         '{"steps": [{"description": "step one"}, {"description": "step two"}]}',
-        'Here:\n```json\n{"steps": [{"description": "step one"}, {"description": "step two"}]}\n```',
+        'So:\n```json\n{"steps": [{"description": "step one"}, {"description": "step two"}]}\n```',
         '```\n{"steps": [{"description": "step one"}, {"description": "step two"}]}\n```',
     ],
 )

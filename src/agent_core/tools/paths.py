@@ -11,10 +11,11 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Self
 
-from agent_core.config.paths import Setup
+from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 
 _GLOB = frozenset("*?[")
@@ -47,7 +48,8 @@ class Boundaries:
         write_roots: resolved folders outside it that may be written to.
         protected: resolved folders and files of the program itself; they need not exist.
         sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
-            anywhere in a path, one with a slash a path (and all below it), or a glob for one.
+            anywhere in a path, one with a slash a path (and all below it), or a glob for one;
+            a relative one starts at the project, unless it begins with `*`.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Boundaries:
         self.protected = tuple(protected)
         self._write_roots = (project, *write_roots)
         self._names = [pattern.casefold() for pattern in sensitive if "/" not in pattern]
-        self._paths = [_resolved_pattern(pattern) for pattern in sensitive if "/" in pattern]
+        self._paths = [_resolved_pattern(name, project) for name in sensitive if "/" in name]
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
@@ -77,7 +79,7 @@ class Boundaries:
                 *(setup.home, setup.config_path, setup.tasks_dir, setup.memory_dir),
                 *(setup.sessions_dir, *database),
             ),
-            sensitive=tools.sensitive_paths,
+            sensitive=[_filled(pattern, setup) for pattern in tools.sensitive_paths],
         )
 
     @property
@@ -178,11 +180,17 @@ def _no_path(given: str, reason: str) -> ToolError:
     return ToolError(ErrorCode.VALIDATION_ERROR, f"{given[:200]!r} is no usable path: {reason}")
 
 
-def _resolved_pattern(pattern: str) -> str:
+def _filled(pattern: str, setup: Setup) -> str:
+    home, project = PLACEHOLDERS
+    return pattern.replace(home, str(setup.home)).replace(project, str(setup.project))
+
+
+def _resolved_pattern(pattern: str, project: Path) -> str:
     expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays as it is
-    if not _GLOB.isdisjoint(expanded):
-        return expanded.casefold()
-    return str(Path(os.path.realpath(expanded))).casefold()
+    if _GLOB.isdisjoint(expanded):
+        return os.path.realpath(project / expanded).casefold()
+    base = "" if expanded.startswith(("/", "*")) else f"{escape(str(project))}/"
+    return f"{base}{expanded}".casefold()
 
 
 def _matches(path: Path, pattern: str) -> bool:

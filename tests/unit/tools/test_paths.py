@@ -1,10 +1,12 @@
 """Where a path leads is what counts, not how it is spelt."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from agent_core.config.load import read_setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.tools.paths import Boundaries
 
@@ -117,3 +119,23 @@ def test_patterns_with_folders_and_wildcards_match_whole_paths(project: Path) ->
     assert boundaries.resolve("config/secret").sensitive
     assert boundaries.resolve("/opt/keys/a/b").sensitive
     assert not boundaries.resolve("/opt/keys2").sensitive
+
+
+@pytest.mark.parametrize("given", ["secrets", "secrets/a/b", "conf/db/key", "any/vault/x"])
+def test_relative_patterns_start_at_the_project_wherever_the_process_does(
+    project: Path, given: str
+) -> None:
+    boundaries = Boundaries(project, sensitive=["secrets/", "conf/*/key", "*/vault/*"])
+    assert boundaries.resolve(given).sensitive
+    assert not boundaries.resolve("other/secrets").sensitive
+    assert not boundaries.resolve("other/conf/db/key").sensitive
+
+
+def test_patterns_know_the_placeholders_of_the_configuration(home: Path, project: Path) -> None:
+    patterns = ["${SOONG_AGENT_HOME}/kept", "<project>/private/*"]
+    settings = f"[tools]\nsensitive_paths = {json.dumps(patterns)}\n"
+    model = '[model]\nprovider = "x"\nname = "x"\n'
+    (home / "config.toml").write_text(model + settings, encoding="utf-8")
+    boundaries = Boundaries.of(read_setup(project, home_dir=home))
+    assert boundaries.resolve(f"{home}/kept/a").sensitive
+    assert boundaries.resolve("private/a").sensitive

@@ -14,6 +14,7 @@ SCRIPTS = {
     "skills": "use_skill.py",
     "hooks": "use_hooks.py",
     "tools": "own_tools.py",
+    "permissions": "answer_requests.py",
 }
 
 

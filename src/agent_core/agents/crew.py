@@ -1,21 +1,14 @@
 """What one leading run may start: the agents below it, and, for an orchestrator, its Tasks."""
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 from agent_core.agents.catalog import listed_definitions
-from agent_core.agents.dispatch import Dispatcher
 from agent_core.agents.plan import ChildPlan, Staff, checked_tools, child_identity, expected_output
 from agent_core.agents.prompts import child_prompt
 from agent_core.agents.start import run_child
-from agent_core.agents.workers import Worker
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal
-from agent_core.tasks import Actor, BoardLimits, BoardSettings, TaskBoard, board_text, open_board
-from agent_core.tasks.tools import task_tools
 from agent_core.tools.agent_tools import (
     ChildAssignment,
     Dispatch,
@@ -36,62 +29,22 @@ from agent_core.types import (
 )
 
 
-@asynccontextmanager
-async def open_crew(staff: Staff, leader: Journal) -> AsyncGenerator["Crew"]:
-    """Make ready what a root run may start; an orchestrator's Tasks are replayed.
-
-    Raises:
-        TaskError: the folder of the Task logs cannot be used.
-    """
-    run, config = leader.run, staff.setup.config
-    if run.role is not AgentRole.ORCHESTRATOR:
-        yield Crew(staff, leader, None)
-        return
-    settings = BoardSettings(
-        session_id=run.session_id,
-        project_dir=staff.setup.project,
-        wal_dir=staff.setup.tasks_dir,
-        step_lease_timeout_ms=config.task.step_lease_timeout_ms,
-        child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
-    )
-    async with open_board(settings, Actor(run.agent_id, run.run_id, leader)) as board:
-        yield Crew(staff, leader, board)
-
-
 class Crew:
-    """Starts agents for one root run; its tools' `AgentSpawner`. Made by `open_crew`."""
+    """Starts agents for one root run: the `AgentSpawner` of its tools."""
 
-    def __init__(self, staff: Staff, leader: Journal, board: TaskBoard | None) -> None:
-        config = staff.setup.config.context
+    def __init__(self, staff: Staff, leader: Journal) -> None:
         self._staff = staff
         self._leader = leader
-        self._board = board
-        self._limits = BoardLimits(
-            changes=config.task_recent_changes_limit,
-            minutes=config.task_recent_changes_window_minutes,
-        )
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools that start agents, and an orchestrator's task tools."""
-        tools = agent_tools(self)
-        if self._board is not None:
-            stopper = self._staff.children
-            tools += task_tools(self._board, self._leader, stopper=stopper)
-        return tools
+        """The tools that start agents."""
+        return agent_tools(self)
 
     @property
     def board(self) -> TaskBoardSource | None:
-        """The orchestrator's task board, as the model sees it."""
-        board, agent_id = self._board, self._leader.run.agent_id
-        if board is None:
-            return None
-        return lambda budget: board_text(
-            board.active(),
-            now=utc_now(),
-            agent_id=agent_id,
-            limits=replace(self._limits, tokens=budget),
-        )
+        """The task board, as the model sees it; only orchestrators have one."""
+        return None
 
     async def definitions(self) -> ToolReturn:
         """The agent definitions there are."""
@@ -103,8 +56,7 @@ class Crew:
 
     async def workers(self, asked: ListWorkers) -> ToolReturn:
         """The configured workers and what they are doing."""
-        found = self._staff.workers.in_pool(asked.worker_pool_id)
-        return {"workers": [self._view(worker) for worker in found]}
+        raise _only_an_orchestrator("lists", asked)
 
     async def create(self, assignment: SubAssignment, context: ToolContext) -> ToolReturn:
         """Start a sub agent: its conversation begins with its task."""
@@ -119,11 +71,7 @@ class Crew:
 
     async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
         """Send a worker to a Task."""
-        if self._board is None:
-            message = "only an orchestrator dispatches workers"
-            raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message)
-        dispatcher = Dispatcher(self._staff, self._leader, self._board, limits=self._limits)
-        return await dispatcher.dispatch(dispatch, context)
+        raise _only_an_orchestrator("dispatches", dispatch, context)
 
     async def _start(
         self,
@@ -167,27 +115,9 @@ class Crew:
         await staff.store.update_agent(run.agent_id, result=finished.report.as_json())
         return finished.as_result()
 
-    def _view(self, worker: Worker) -> dict[str, Any]:
-        workers = self._staff.workers
-        agent_id = worker.agent_id(self._leader.run.session_id)
-        definition, run_id = workers.definition(worker), workers.run_of(agent_id)
-        view: dict[str, Any] = {
-            "worker_agent_id": agent_id,
-            "worker_id": worker.worker_id,
-            "agent_definition_id": worker.definition_id,
-            "name": definition.name if definition else "",
-            "description": definition.description if definition else "",
-            "worker_pool_id": worker.pool_id,
-            "status": "unavailable" if definition is None else "busy" if run_id else "idle",
-            "suggested_tools": list(definition.suggested_tools) if definition else [],
-            "tags": list(definition.tags) if definition else [],
-        }
-        if run_id is not None:
-            view["current_run_id"] = run_id
-            claimed = self._board.claimed_by(run_id) if self._board else None
-            if claimed is not None and claimed.is_held:
-                view["current_step_id"] = claimed.step.step_id
-        return view
+
+def _only_an_orchestrator(what: str, *_asked: object) -> ToolError:
+    return ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"only an orchestrator {what} workers")
 
 
 def path_before(path: Sequence[Node], tool_call_id: str) -> list[Node]:

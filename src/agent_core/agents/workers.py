@@ -3,13 +3,16 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import BUILT_IN_TOOLS, READERS
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tasks.dag import Dag
 from agent_core.types import AgentDefinition
+
+if TYPE_CHECKING:
+    from agent_core.tasks.dag import Dag
 
 _MAX_ID = 128
 
@@ -42,7 +45,7 @@ class Worker:
             return self.ceiling if tools is None else self.ceiling & set(tools)
         return READERS | set(tools or ())
 
-    def fits(self, dag: Dag, step_ids: Sequence[str] | None) -> bool:
+    def fits(self, dag: "Dag", step_ids: Sequence[str] | None) -> bool:
         """Some step of the dispatch is not reserved for another pool."""
         steps = dag.steps() if step_ids is None else map(dag.step, step_ids)
         return any(step.worker_pool_id in {None, self.pool_id} for step in steps) or (
@@ -122,7 +125,7 @@ class Workers:
         """The run a worker is busy with."""
         return self._busy.get(agent_id)
 
-    def choose(self, wanted: Wanted, dag: Dag) -> Choice:
+    def choose(self, wanted: Wanted, dag: "Dag") -> Choice:
         """The worker that is named, or the first idle one that can do it.
 
         Raises:
@@ -156,7 +159,7 @@ class Workers:
         if self._busy.get(agent_id) == run_id:
             del self._busy[agent_id]
 
-    def _named(self, agent_id: str, wanted: Wanted, dag: Dag) -> Choice:
+    def _named(self, agent_id: str, wanted: Wanted, dag: "Dag") -> Choice:
         known = {worker.agent_id(wanted.session_id): worker for worker in self.all}
         worker = known.get(agent_id)
         if worker is None or wanted.pool_id not in {None, worker.pool_id}:

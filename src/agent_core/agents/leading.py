@@ -1,0 +1,26 @@
+"""Gives each root run what it leads: a crew, and an orchestrator its Tasks and workers too."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from agent_core.agents.crew import Crew
+from agent_core.agents.plan import Staff
+from agent_core.events import Journal
+from agent_core.types import AgentRole
+
+
+@asynccontextmanager
+async def open_crew(staff: Staff, leader: Journal) -> AsyncGenerator[Crew]:
+    """Make ready what a root run may start; an orchestrator's Tasks are replayed.
+
+    Raises:
+        TaskError: the folder of the Task logs cannot be used.
+    """
+    if leader.run.role is not AgentRole.ORCHESTRATOR:
+        yield Crew(staff, leader)
+        return
+    # Tasks and workers are a third of all code, and most runs have neither.
+    from agent_core.agents.orchestra import open_orchestra  # noqa: PLC0415
+
+    async with open_orchestra(staff, leader) as orchestra:
+        yield orchestra

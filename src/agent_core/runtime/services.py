@@ -9,8 +9,8 @@ from itertools import count
 
 from agent_core.agents.child import no_trace
 from agent_core.agents.children import Children
-from agent_core.agents.crew import open_crew
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
+from agent_core.agents.leading import open_crew
 from agent_core.agents.plan import Staff
 from agent_core.agents.ports import Seat
 from agent_core.agents.workers import Workers

@@ -18,13 +18,17 @@ from agent_core.events import Journal
 from agent_core.hooks import HookRunner, RunHooks
 from agent_core.loop import RunContext, RunLimits
 from agent_core.permissions.guard import PermissionGuard
+from agent_core.runtime.compact_agent import compact_definition
 from agent_core.runtime.models import Models
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
 from agent_core.tools.registry import Toolbox
-from agent_core.types import ToolCall, ToolDefinition, ToolResult, utc_now
+from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
 logger = logging.getLogger(__name__)
+
+_READER_TURNS = 3
+"""An answer, and what it takes to tell a model that calls tools that it has none."""
 
 _REMEMBERED = 64
 """Agents whose last report is kept, to say in their next run what has changed since."""
@@ -36,6 +40,13 @@ class NoCompaction:
     async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
         """Nothing was made shorter."""
         return False
+
+
+class NoHistory:
+    """For a run that begins a conversation of its own."""
+
+    async def resume(self, journal: Journal) -> None:
+        """There is nothing to go on from."""
 
 
 class NoHooks:
@@ -73,7 +84,7 @@ class RunFactory:
         self._toolboxes = toolboxes
         self._hooks = hooks
         self._composers: OrderedDict[str, Composer] = OrderedDict()
-        self._scale = TokenScale()
+        self.scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
     async def context(self, seat: Seat) -> RunContext:
@@ -103,6 +114,45 @@ class RunFactory:
             limits=self._limits,
         )
 
+    def reader(self, run: RunIdentity, journal: Journal, max_tokens: int) -> RunContext:
+        """What a run of the compact agent is made of: it reads one text and answers, that is all.
+
+        Raises:
+            ConfigError: its model is not configured as it should be.
+        """
+        model = self.reader_model()
+        answer = {"max_output_tokens": min(model.max_output_tokens, 2 * max_tokens)}
+        composer = Composer(
+            model=model.model_copy(update=answer),
+            context=self._setup.config.context,
+            static=static_blocks(run.role, ()),
+            dynamic=[definition_block(compact_definition())],
+            scale=self.scale,
+            metadata={**_ids(run), "purpose": "compact"},
+        )
+        return RunContext(
+            run=run,
+            journal=journal,
+            provider=self._models.adapter(model),
+            composer=composer,
+            history=NoHistory(),
+            compactor=NoCompaction(),
+            toolbox=Toolbox(()),
+            guard=self._guard,
+            hooks=NoHooks(),
+            results=self._results,
+            project_dir=self._setup.project,
+            limits=RunLimits(max_turns=_READER_TURNS),
+        )
+
+    def reader_model(self) -> ModelConfig:
+        """The model that summarises.
+
+        Raises:
+            ConfigError: its profile cannot be used.
+        """
+        return self._models.resolve(self._setup.config.compact.model_profile)
+
     def _composer(
         self, seat: Seat, model: ModelConfig, toolbox: Toolbox, found: "_Surroundings"
     ) -> Composer:
@@ -116,21 +166,24 @@ class RunFactory:
             dynamic.append(skills_block(skills))
         if seat.definition:
             dynamic.append(definition_block(seat.definition))
-        ids = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
         before = self._composers.pop(run.agent_id, None)
         composer = self._composers[run.agent_id] = Composer(
             model=model,
             context=context,
             static=static,
             dynamic=dynamic,
-            scale=self._scale,
+            scale=self.scale,
             board=seat.board,
             previous=before.last_report if before else None,
-            metadata=ids,
+            metadata=_ids(run),
         )
         if len(self._composers) > _REMEMBERED:
             self._composers.popitem(last=False)
         return composer
+
+
+def _ids(run: RunIdentity) -> dict[str, str]:
+    return {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
 
 
 @dataclass(frozen=True, slots=True)

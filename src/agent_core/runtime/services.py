@@ -22,10 +22,11 @@ from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile, secret_env_names
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import Tally, conclude, converse
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.background import Background
 from agent_core.runtime.extensions import Extensions, load_extensions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.images import with_image_data
@@ -114,13 +115,23 @@ class Services:
         self.replay = Replay(store, redactor, self.toolboxes.definitions)
         on_failure = self._traces.keep_failure if self._traces else no_trace
         self.children = Children(store, config.agents, on_failure=on_failure)
+        self.background = Background(
+            setup,
+            store=store,
+            runs=self._runs,
+            models=self.models,
+            artifacts=self.artifacts,
+            open_journal=self._journal,
+            between=SessionJournal(store, self._scrubber, estimate_blocks),
+            release=self._release,
+        )
         self._staff = Staff(
             setup=setup,
             store=store,
             definitions=self._definitions,
             children=self.children,
             workers=Workers(config.agents, self._definitions),
-            contexts=self._runs,
+            contexts=self.background.compactions,
             offer=self.toolboxes,
             open_journal=self._journal,
         )
@@ -139,6 +150,7 @@ class Services:
         if mode is RunMode.ORCHESTRATOR:
             self._staff.workers.require_any(self.toolboxes.known_names())
         waits = self.scheduler.announce(session_id)
+        self.background.run_begins(session_id)
         try:
             opened = await self.store.open_run(
                 self._opening(session_id, mode, waits=waits), is_dead=self._owner.is_dead
@@ -188,6 +200,7 @@ class Services:
         """
         if self.scheduler.is_busy(session_id):
             raise _active(session_id)
+        await self.background.cancel(session_id)
         await self.store.delete_session(session_id, is_dead=self._owner.is_dead)
         self._guard.forget(session_id)
         failed = await self.artifacts.delete_session_files(session_id)
@@ -259,7 +272,7 @@ class Services:
         async def work(tally: Tally) -> None:
             try:
                 async with open_crew(self._staff, run.journal) as crew:
-                    ctx = await self._runs.context(
+                    ctx = await self.background.compactions.context(
                         Seat(
                             run=run.identity,
                             journal=run.journal,
@@ -275,7 +288,15 @@ class Services:
                 raise
 
         run.journal.begin()
-        await conclude(run.journal, work, on_end=run.finish)
+        try:
+            await conclude(run.journal, work, on_end=run.finish)
+        finally:
+            self.background.run_ended(run)
+
+    async def _release(self, session_id: str) -> None:
+        """Give a session back once its last work in the background is over, if nothing runs."""
+        if not self.scheduler.is_busy(session_id):
+            await self.store.release(session_id, self._owner.owner_id)
 
 
 @asynccontextmanager
@@ -305,6 +326,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
             stack.push_async_callback(extensions.mcp.aclose)
         heartbeat = asyncio.create_task(services.keep_alive(), name="heartbeat")
         stack.push_async_callback(_stopped, heartbeat)
+        stack.push_async_callback(services.background.close)
         stack.push_async_callback(services.children.close)
         stack.push_async_callback(services.scheduler.close)
         yield services

@@ -1,0 +1,134 @@
+"""The compact agent at work: ordinary runs of a fork without tools, one for each text it reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent_core.agents.definitions import COMPACT_ID
+from agent_core.agents.ports import OpenJournal
+from agent_core.assets import load_asset
+from agent_core.errors import AgentCoreError
+from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.loop import Outcome, RunContext, run_agent
+from agent_core.types import (
+    AgentDefinition,
+    AgentRecord,
+    AgentRole,
+    AgentSource,
+    AgentType,
+    RunIdentity,
+    RunRecord,
+    RunStatus,
+    Usage,
+    new_id,
+    user_text,
+    utc_now,
+)
+
+PURPOSE = "compact"
+
+ReaderContext = Callable[[RunIdentity, Journal, int], RunContext]
+"""What a run of the compact agent is made of, for an answer of so many tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactRuns:
+    """What runs of the compact agent need, whoever's history they summarise."""
+
+    store: SessionStore
+    open_journal: OpenJournal
+    context: ReaderContext
+
+
+def compact_definition() -> AgentDefinition:
+    """What kind of agent it is; nobody can list or override it."""
+    asset = load_asset(f"agent.{COMPACT_ID}")
+    return AgentDefinition(
+        agent_definition_id=COMPACT_ID,
+        name=asset.fields["name"],
+        description=asset.fields["description"],
+        body=asset.text,
+        source=AgentSource.BUILTIN,
+    )
+
+
+class CompactAgent:
+    """One agent for one compaction; the `CompactRunner` of its compactor.
+
+    Args:
+        runs: what its runs are made of.
+        parent: the run whose history is too long.
+        fork_from: the last node of what is summarised.
+    """
+
+    def __init__(self, runs: CompactRuns, parent: RunIdentity, *, fork_from: str) -> None:
+        self.agent_id = new_id("agent")
+        self.run_id = new_id("run")
+        self.usage = Usage()
+        self._runs = runs
+        self._parent = parent
+        self._fork_from = fork_from
+        self._has_rows = False
+
+    async def ask(self, prompt: str, *, max_tokens: int) -> str:
+        """Read the text and answer, in a run of its own.
+
+        Raises:
+            AgentCoreError: the run failed.
+        """
+        identity = await self._new_run()
+        journal = self._runs.open_journal(identity, EventStream(), ())
+        ctx = self._runs.context(identity, journal, max_tokens)
+        journal.begin()
+        outcome = await run_agent(ctx, user_text(prompt), on_end=self._count)
+        if outcome.status is RunStatus.COMPLETED:
+            return outcome.text
+        error = outcome.error
+        if error is None:
+            raise RuntimeError(f"run {identity.run_id} ended {outcome.status} without an error")
+        raise AgentCoreError(error.code, error.message, error.retryable, error.details)
+
+    def _count(self, outcome: Outcome) -> None:
+        self.usage = self.usage.plus(outcome.usage)
+
+    async def _new_run(self) -> RunIdentity:
+        parent, now = self._parent, utc_now()
+        if self._has_rows:
+            self.run_id = new_id("run")
+        else:
+            await self._runs.store.add_agent(
+                AgentRecord(
+                    agent_id=self.agent_id,
+                    session_id=parent.session_id,
+                    parent_agent_id=parent.agent_id,
+                    agent_type=AgentType.FORK,
+                    agent_definition_id=COMPACT_ID,
+                    created_by_run_id=parent.run_id,
+                    fork_from_node_id=self._fork_from,
+                    metadata={"purpose": PURPOSE},
+                    created_at=now,
+                    updated_at=now,
+                )
+            )
+            self._has_rows = True
+        await self._runs.store.add_run(
+            RunRecord(
+                run_id=self.run_id,
+                session_id=parent.session_id,
+                agent_id=self.agent_id,
+                parent_run_id=parent.run_id,
+                mode=parent.mode,
+                status=RunStatus.PENDING,
+                metadata={"purpose": PURPOSE},
+                created_at=now,
+                updated_at=now,
+            )
+        )
+        return RunIdentity(
+            session_id=parent.session_id,
+            agent_id=self.agent_id,
+            run_id=self.run_id,
+            role=AgentRole.COMPACT,
+            mode=parent.mode,
+            parent_agent_id=parent.agent_id,
+            parent_run_id=parent.run_id,
+        )

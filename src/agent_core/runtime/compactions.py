@@ -1,0 +1,266 @@
+"""When histories are summarised: beside a run that has grown long, or in it as the last resort.
+
+A wrapper around the making of run contexts: the loop knows a source of context and a compactor,
+and here both are the same object, which watches how full the requests are.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from agent_core.agents.ports import ContextMaker, Seat
+from agent_core.compact import (
+    Compaction,
+    Compactor,
+    CompactPolicy,
+    Cut,
+    Limits,
+    choose_cut,
+    visible_tokens,
+)
+from agent_core.config.models import CompactConfig
+from agent_core.context.composer import Built
+from agent_core.context.history import open_instructions
+from agent_core.context.tokens import estimate_text
+from agent_core.errors import AgentCoreError
+from agent_core.events import Journal
+from agent_core.loop import BuiltRequest, ContextSource, RunContext, error_payload
+from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactRuns
+from agent_core.runtime.jobs import Jobs
+from agent_core.runtime.landing import Landing, Work
+from agent_core.runtime.spending import Spending
+from agent_core.tools.limits import Artifacts
+from agent_core.types import (
+    AgentRole,
+    EventLevel,
+    EventType,
+    Node,
+    NodeType,
+    ToolDefinition,
+    Usage,
+)
+
+_ROOTS = {AgentRole.MAIN, AgentRole.ORCHESTRATOR}
+_ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT}
+
+PieceRoom = Callable[[CompactPolicy], int]
+"""Tokens of conversation that the compact model gets at once."""
+
+
+class Compactions:
+    """Summarises the histories of all sessions of a runtime; implements `ContextMaker`.
+
+    Args:
+        config: when and how long.
+        contexts: makes the contexts that are wrapped.
+        runs: what the compact agent's runs are made of.
+        piece_room: what the compact model can read at once.
+        landing, jobs, spending, artifacts: of the runtime.
+        released: called when a session may have no work of this runtime left.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+        self,
+        config: CompactConfig,
+        contexts: ContextMaker,
+        *,
+        runs: CompactRuns,
+        piece_room: PieceRoom,
+        landing: Landing,
+        jobs: Jobs,
+        spending: Spending,
+        artifacts: Artifacts,
+        released: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._contexts = contexts
+        self._runs = runs
+        self._piece_room = piece_room
+        self._landing = landing
+        self._jobs = jobs
+        self._spending = spending
+        self._artifacts = artifacts
+        self._released = released
+
+    JOB = "compaction"
+
+    async def context(self, seat: Seat) -> RunContext:
+        """The context of a run whose history is watched."""
+        if seat.run.role in _ROOTS:
+            await self._landing.join(seat.journal)
+        ctx = await self._contexts.context(seat)
+        if not self._config.enabled:
+            return ctx
+        watched = Watched(ctx.composer, seat.journal, self)
+        return replace(ctx, composer=watched, compactor=watched)
+
+    def policy(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
+        """How the room in requests like this one is shared out."""
+        budget, use = built.report.budget, built.report.use
+        attached = sum(node.token_count for node in path if node.node_type in _ATTACHED)
+        taken = use.static_system + use.dynamic_system + use.tools
+        room = int(budget.prompt / use.scale) - taken - min(attached, budget.reattached)
+        return CompactPolicy(config=self._config, window=budget.window, room=max(room, 1))
+
+    def take_ready(self, journal: Journal) -> None:
+        """Put a summary that has become ready in the background on the run's path."""
+        self._landing.take(journal)
+
+    def start_in_background(self, journal: Journal, policy: CompactPolicy) -> bool:
+        """Summarise beside the run, if that is worth it; whether there is such work now."""
+        session_id = journal.run.session_id
+        if self._landing.work(session_id) is not None:
+            return True
+        if not self._config.auto_background or not self._landing.is_live(journal):
+            return False
+        covered = list(journal.path)
+        cut = choose_cut(covered, keep=policy.keep, least=policy.worth)
+        if cut is None:
+            return False
+        agent = CompactAgent(self._runs, journal.run, fork_from=covered[-1].node_id)
+        work = Work(covered, journal.run.agent_id, _told(agent, cut, "background"))
+        journal.note(EventType.COMPACT_STARTED, work.payload)
+        self._landing.begin(session_id, work)
+        self._jobs.start(session_id, self._in_background(work, agent, cut, policy), name=self.JOB)
+        return True
+
+    async def recover(self, journal: Journal, policy: CompactPolicy) -> bool:
+        """Make a path that does not fit shorter, now; whether it fits afterwards."""
+        if not self._config.recovery_sync:
+            return False
+        work = self._landing.work(journal.run.session_id)
+        if work is not None and self._landing.is_live(journal):
+            await work.ready.wait()
+            if self._landing.take(journal) and visible_tokens(journal.path) <= policy.room:
+                return True
+        await self.compact_now(journal, policy, reason="recovery")
+        return visible_tokens(journal.path) <= policy.room
+
+    async def compact_now(self, journal: Journal, policy: CompactPolicy, *, reason: str) -> Usage:
+        """Summarise in line; a failure is recorded and leaves the path as it is."""
+        cut = choose_cut(journal.path, keep=policy.keep)
+        if cut is None:
+            return Usage()
+        agent = CompactAgent(self._runs, journal.run, fork_from=journal.path[-1].node_id)
+        payload = _told(agent, cut, reason)
+        journal.note(EventType.COMPACT_STARTED, payload)
+        await journal.commit()
+        try:
+            compaction = await self._compaction(list(journal.path), agent, cut, policy)
+        except AgentCoreError as error:
+            payload |= _cost(agent, error)
+            journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
+        else:
+            payload |= _cost(agent) | {"stale": False, "tokens_after": _after(cut, compaction)}
+            journal.add(compaction.draft, EventType.COMPACT_COMPLETED, payload=payload)
+        finally:
+            await self._spending.add(journal.run.session_id, PURPOSE, agent.usage)
+        return agent.usage
+
+    async def _in_background(
+        self, work: Work, agent: CompactAgent, cut: Cut, policy: CompactPolicy
+    ) -> None:
+        session_id = work.covered[-1].session_id
+        try:
+            work.compaction = await self._compaction(work.covered, agent, cut, policy)
+            work.payload |= _cost(agent) | {"tokens_after": _after(cut, work.compaction)}
+            await self._landing.bring(session_id, work)
+        except AgentCoreError as error:
+            work.payload |= _cost(agent, error)
+            await self._landing.tell(
+                session_id, EventType.COMPACT_FAILED, work.payload, EventLevel.WARNING
+            )
+        finally:
+            self._landing.end(session_id)
+            await self._spending.add(session_id, PURPOSE, agent.usage)
+            await self._released(session_id)
+
+    async def _compaction(
+        self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
+    ) -> Compaction:
+        async def keep(text: str) -> str:
+            record = await self._artifacts.put(
+                text.encode("utf-8", "replace"),
+                session_id=path[-1].session_id,
+                agent_id=agent.agent_id,
+                run_id=agent.run_id,
+                kind="compaction",
+                filename="kept.md",
+                mime_type="text/markdown",
+                summary="what a compaction keeps beside its summary",
+            )
+            return record.artifact_id
+
+        compactor = Compactor(
+            agent, estimate=estimate_text, keep=keep, open_plans=open_instructions
+        )
+        limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
+        return await compactor.compact(path, cut, limits)
+
+
+class Watched:
+    """One run's source of context, and its compactor: looks how full every request is."""
+
+    def __init__(self, composer: ContextSource, journal: Journal, compactions: Compactions) -> None:
+        self._composer = composer
+        self._journal = journal
+        self._compactions = compactions
+        self._policy: CompactPolicy | None = None
+        self._next_look = 0
+
+    def build(
+        self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
+    ) -> BuiltRequest:
+        """Build the request, and have the history summarised if it has become long."""
+        self._compactions.take_ready(self._journal)
+        built = self._composer.build(path, tools, may_drop=may_drop)
+        if isinstance(built, Built):
+            self._policy = policy = self._compactions.policy(built, path)
+            used = built.report.use.total
+            if not built.over_budget and used > max(policy.threshold, self._next_look):
+                self._compactions.start_in_background(self._journal, policy)
+                # Whatever comes of it, nothing changes until there is more to summarise.
+                self._next_look = used + policy.worth
+        return built
+
+    def observe(self, usage: Usage) -> None:
+        """Learn from what the last request really cost."""
+        self._composer.observe(usage)
+
+    def refused(self) -> None:
+        """Learn that the provider found the last request too long."""
+        self._composer.refused()
+
+    async def recover(self, journal: Journal) -> bool:
+        """Compact now, and say whether the path fits afterwards."""
+        policy = self._policy
+        return policy is not None and await self._compactions.recover(journal, policy)
+
+    async def compact(self, reason: str) -> Usage:
+        """Compact because somebody asked for it.
+
+        Raises:
+            StorageError: it could not be stored.
+        """
+        if self._policy is None:
+            return Usage()
+        return await self._compactions.compact_now(self._journal, self._policy, reason=reason)
+
+
+def _told(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:
+    return {
+        "reason": reason,
+        "purpose": PURPOSE,
+        "child_agent_id": agent.agent_id,
+        "child_run_id": agent.run_id,
+        "tokens_before": cut.tokens_before,
+        "tokens_replaced": cut.replaced_tokens,
+    }
+
+
+def _cost(agent: CompactAgent, error: AgentCoreError | None = None) -> dict[str, object]:
+    told: dict[str, object] = {"usage": agent.usage.model_dump(exclude={"raw_usage"})}
+    return told | ({"error": error_payload(error).model_dump(mode="json")} if error else {})
+
+
+def _after(cut: Cut, compaction: Compaction) -> int:
+    return cut.tokens_before - cut.replaced_tokens + compaction.tokens

@@ -1,0 +1,157 @@
+"""Where a summary from the background comes down: in the run under way, or between two runs.
+
+A run's own journal is the only writer of its path, so a summary that is ready waits for the
+run's next request. Between runs the session's journal writes it, and a run that begins meanwhile
+waits until it has.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_core.compact import Compaction, is_prefix
+from agent_core.events import Journal, SessionJournal, SessionStore
+from agent_core.types import EventLevel, EventType, Node
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """A summary in the making, or ready.
+
+    Attributes:
+        covered: the path that it covers, as it was at the beginning.
+        root_agent_id: whose path that is.
+        payload: what its events say.
+        ready: set when there is a result, or there will be none.
+        settled: it stands on the path, is stale, or has failed.
+        changed: set whenever it may be time to look again.
+    """
+
+    covered: Sequence[Node]
+    root_agent_id: str
+    payload: dict[str, Any]
+    compaction: Compaction | None = None
+    settled: bool = False
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def settle(self) -> None:
+        """Nothing more will come of it."""
+        self.settled = True
+        self.ready.set()
+        self.changed.set()
+
+
+class Landing:
+    """Knows which sessions have a run under way, and brings summaries to their paths."""
+
+    def __init__(self, store: SessionStore, between: SessionJournal) -> None:
+        self._store = store
+        self._between = between
+        self._live: dict[str, Journal] = {}
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._works: dict[str, Work] = {}
+
+    def work(self, session_id: str) -> Work | None:
+        """The summary of this session that is under way or waits."""
+        return self._works.get(session_id)
+
+    def begin(self, session_id: str, work: Work) -> None:
+        """A summary of this session is being made: the only one at a time."""
+        self._works[session_id] = work
+
+    def end(self, session_id: str) -> None:
+        """The work is over, whatever came of it."""
+        self._works.pop(session_id).settle()
+        if session_id not in self._live:
+            self._writing.pop(session_id, None)
+
+    async def join(self, journal: Journal) -> None:
+        """A run is about to read the session's path; from now on it is the writer of that."""
+        session_id = journal.run.session_id
+        async with self._writing[session_id]:
+            self._live[session_id] = journal
+
+    def leave(self, session_id: str) -> None:
+        """The session's run has ended."""
+        self._live.pop(session_id, None)
+        if work := self._works.get(session_id):
+            work.changed.set()
+        else:
+            self._writing.pop(session_id, None)
+
+    def is_live(self, journal: Journal) -> bool:
+        """Whether this is the journal of the session's run under way."""
+        return self._live.get(journal.run.session_id) is journal
+
+    def take(self, journal: Journal) -> bool:
+        """Put a summary that is ready on this run's path; whether that was done."""
+        work = self._works.get(journal.run.session_id)
+        if work is None or work.settled or work.compaction is None or not self.is_live(journal):
+            return False
+        fits = is_prefix(work.covered, journal.path)
+        if fits:
+            payload = {**work.payload, "stale": False}
+            journal.add(work.compaction.draft, EventType.COMPACT_COMPLETED, payload=payload)
+        else:
+            journal.note(EventType.COMPACT_COMPLETED, {**work.payload, "stale": True})
+        work.settle()
+        return fits
+
+    async def bring(self, session_id: str, work: Work) -> None:
+        """See a summary that is ready through to its place.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        work.ready.set()
+        while not work.settled:
+            work.changed.clear()
+            async with self._writing[session_id]:
+                is_between = self._writer(session_id) is None
+                if is_between and await self._written(session_id, work):
+                    work.settle()
+            if not is_between:
+                await work.changed.wait()
+
+    async def tell(
+        self,
+        session_id: str,
+        event_type: EventType,
+        payload: Mapping[str, Any],
+        level: EventLevel = EventLevel.INFO,
+    ) -> None:
+        """Record what happened in the run under way, or in the session.
+
+        Raises:
+            StorageError: it could not be stored.
+        """
+        if journal := self._writer(session_id):
+            journal.note(event_type, payload, level=level)
+        else:
+            await self._between.note(session_id, event_type, payload, level=level)
+
+    def _writer(self, session_id: str) -> Journal | None:
+        journal = self._live.get(session_id)
+        return None if journal is None or journal.is_closing else journal
+
+    async def _written(self, session_id: str, work: Work) -> bool:
+        """Write it at the end of the session's path, or find it stale; False: look again."""
+        session = await self._store.session(session_id)
+        if session is None or session.active_node_id is None or work.compaction is None:
+            return True
+        path = await self._store.path(session.active_node_id)
+        if not is_prefix(work.covered, path):
+            stale = {**work.payload, "stale": True}
+            await self._between.note(session_id, EventType.COMPACT_COMPLETED, stale)
+            return True
+        node = await self._between.add(
+            work.compaction.draft,
+            path[-1],
+            EventType.COMPACT_COMPLETED,
+            agent_id=work.root_agent_id,
+            payload={**work.payload, "stale": False},
+        )
+        return node is not None

@@ -141,6 +141,7 @@ async def test_a_task_goes_on_in_the_next_run_and_in_the_next_process(
     assert EventType.TASK_WAL_REPLAYED in [event.event_type for event in replay.events]
 
 
+ROOT = Path(__file__).parents[2]
 MANY = 50
 ROUNDS = 20
 
@@ -314,3 +315,13 @@ async def test_tasks_that_are_over_can_be_cleaned_up(home: Home, project: Path) 
     assert done.freed_bytes > 0
     left = sorted(path.name for path in folder.iterdir())
     assert left == ["t1.wal.jsonl", "t2.wal.jsonl", "t3.wal.jsonl"]
+
+
+def test_the_example_leads_its_workers_and_the_page_shows_what_it_prints() -> None:
+    script = ROOT / "examples" / "orchestrator" / "lead_workers.py"
+    done = subprocess.run(  # noqa: S603 - our own script, in our own interpreter
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    assert f"```text\n{done.stdout}```" in page

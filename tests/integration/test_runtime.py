@@ -16,11 +16,14 @@ from agent_core import (
     ImageBlock,
     ModelConfig,
     ProviderRegistry,
+    ReasoningBlock,
     RunStatus,
     StorageError,
     TextBlock,
+    ToolCallBlock,
     ToolContext,
     ToolDefinition,
+    ToolResultBlock,
     UserMessage,
 )
 from agent_core.providers.base import ProviderAdapter
@@ -173,7 +176,9 @@ async def test_e2_replay_gives_nodes_and_events_in_order_without_secrets(
         await ask(made, f"my key is {key}")
         clean = await made.replay_session("s1")
         full = await made.replay_session("s1", include_sensitive=True)
+        path = await _active_path(made)
     assert key not in clean.model_dump_json()
+    assert key not in "".join(node.model_dump_json() for node in path)
     assert key in full.model_dump_json()
     assert key not in "".join(event.model_dump_json() for event in full.events)
     assert [event.seq for event in clean.events] == list(range(1, len(clean.events) + 1))
@@ -247,9 +252,9 @@ async def test_only_a_message_can_be_switched_to(home: Home, project: Path) -> N
         assert unknown.value.code is ErrorCode.NODE_NOT_FOUND
 
 
-@pytest.mark.parametrize("session_id", ["", "a b", "x" * 65, "../up", "ä"])
+@pytest.mark.parametrize("session_id", ["", "a b", "x" * 65, "../up", "ä", "a\n", 7])
 async def test_a_session_id_that_is_none_is_refused(
-    home: Home, project: Path, session_id: str
+    home: Home, project: Path, session_id: Any
 ) -> None:
     async with runtime(home, project) as made:
         with pytest.raises(AgentCoreError) as caught:
@@ -326,6 +331,47 @@ async def test_closing_twice_and_with_a_running_run_leaves_it_cancelled(
                 break
     await made.close()
     assert handle.status is RunStatus.CANCELLED
+
+
+async def test_first_calls_that_come_at_once_share_one_opening(home: Home, project: Path) -> None:
+    made = runtime(home, project, ["a", "b", "c"])
+    handles = await asyncio.gather(*(made.start("hello", session_id="s1") for _ in range(3)))
+    assert [await handle.wait() for handle in handles] == [RunStatus.COMPLETED] * 3
+    await made.close()
+
+
+async def test_a_closed_runtime_says_so_until_it_is_entered_again(
+    home: Home, project: Path
+) -> None:
+    made = runtime(home, project, ["one", "two"])
+    async with made:
+        await ask(made)
+    with pytest.raises(AgentCoreError, match="closed") as caught:
+        await made.start("more")
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    async with made:
+        assert (await ask(made)).result_text == "two"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        7,
+        UserMessage(content=[ToolCallBlock(tool_call_id="call_1", name="code.list_dir")]),
+        UserMessage(content=[ToolResultBlock(tool_call_id="call_1")]),
+        UserMessage(content=[ReasoningBlock(text="hm")]),
+    ],
+    ids=repr,
+)
+async def test_what_a_user_cannot_say_is_refused_before_there_is_a_session(
+    home: Home, project: Path, message: Any
+) -> None:
+    async with runtime(home, project, ["never"]) as made:
+        with pytest.raises(AgentCoreError) as caught:
+            await made.start(message)
+        assert caught.value.code is ErrorCode.VALIDATION_ERROR
+        assert await made.list_sessions() == []
 
 
 async def test_a_duplicate_tool_is_refused(home: Home, project: Path) -> None:

@@ -1,5 +1,6 @@
 """`AgentRuntime`: everything a program needs to run agents, and nothing that runs without it."""
 
+import asyncio
 import re
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -23,12 +24,15 @@ from agent_core.types import (
     DeleteSessionResult,
     Draft,
     Node,
+    ReasoningBlock,
     ReplayResult,
     Role,
     RunMode,
     SessionRecord,
     TextBlock,
+    ToolCallBlock,
     ToolDefinition,
+    ToolResultBlock,
     UserMessage,
     new_id,
 )
@@ -78,6 +82,8 @@ class AgentRuntime:
             debug=debug,
         )
         self._opened: Services | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -87,6 +93,7 @@ class AgentRuntime:
             ConfigError: the home, the project or the configuration cannot be used.
             StorageError: the database cannot be opened, or is from a newer version.
         """
+        self._is_closed = False
         await self._services()
         return self
 
@@ -100,8 +107,11 @@ class AgentRuntime:
 
     async def close(self) -> None:
         """Cancel what runs, and close providers, servers, storage and jobs. May be repeated."""
-        self._opened = None
-        await self._exit_stack.aclose()
+        self._is_closed = True
+        async with self._opening:
+            self._opened = None
+            closing = self._exit_stack.pop_all()
+        await closing.aclose()
 
     async def start(
         self,
@@ -201,12 +211,12 @@ class AgentRuntime:
         return await services.replay.run(run_id, include_sensitive=include_sensitive)
 
     async def get_node_path(self, node_id: str) -> list[Node]:
-        """The nodes from the root to this one.
+        """The nodes from the root to this one, without what looks like a secret.
 
         Raises:
             StorageError: `node_not_found`.
         """
-        return await (await self._services()).store.path(node_id)
+        return await (await self._services()).replay.path(node_id)
 
     async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
         """Let the session's next message continue from this node: a branch. Nothing is deleted.
@@ -302,34 +312,52 @@ class AgentRuntime:
         )
 
     async def _services(self) -> "Services":
-        if self._opened is None:
-            # Half of what a program imports is only needed once something runs.
-            from agent_core.runtime.services import open_services  # noqa: PLC0415
+        if self._opened is not None:
+            return self._opened
+        async with self._opening:  # the first calls may come at once
+            if self._is_closed:
+                message = "this runtime is closed; make another one, or enter it again"
+                raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+            if self._opened is None:
+                # Half of what a program imports is only needed once something runs.
+                from agent_core.runtime.services import open_services  # noqa: PLC0415
 
-            self._opened = await self._exit_stack.enter_async_context(open_services(self._parts))
-        return self._opened
+                opening = open_services(self._parts)
+                self._opened = await self._exit_stack.enter_async_context(opening)
+            return self._opened
 
 
 def _required(handler: Handler | None, name: str) -> Handler:
     if handler is None:
         message = f"the tool {name} has a definition but no handler"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        raise _malformed(message)
     return handler
 
 
-def _draft(message: str | UserMessage) -> Draft:
+def _draft(message: object) -> Draft:
     if isinstance(message, str):
         return Draft(Role.USER, [TextBlock(text=message)])
+    if not isinstance(message, UserMessage):
+        raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
     content = message.content
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
+    if unsaid := [block.type for block in blocks if isinstance(block, _NOT_A_USERS)]:
+        raise _malformed(f"a user does not say a {unsaid[0]}; only models and tools do")
     return Draft(Role.USER, blocks, metadata=message.metadata)
 
 
-def _checked_session_id(session_id: str) -> str:
-    if re.fullmatch(SESSION_ID_PATTERN, session_id):
+_NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)
+
+
+def _malformed(message: str) -> AgentCoreError:
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _checked_session_id(session_id: object) -> str:
+    if isinstance(session_id, str) and re.fullmatch(SESSION_ID_PATTERN, session_id):
         return session_id
     message = f"the session id {session_id!r} is not one: use 1 to 64 letters, digits, _ or -"
-    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    raise _malformed(message)
 
 
 def _checked_mode(mode: RunMode | str) -> RunMode:
@@ -338,4 +366,4 @@ def _checked_mode(mode: RunMode | str) -> RunMode:
     except ValueError:
         known = ", ".join(RunMode)
         message = f"there is no mode {mode!r}; there are: {known}"
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message) from None
+        raise _malformed(message) from None

@@ -1,21 +1,26 @@
 """History for people: what happened, cleaned of secrets unless somebody asks for all of it."""
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from agent_core.context.rebuild import rebuild_requests
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
+    AgentRecord,
     EventType,
     InspectResult,
     Node,
     ReplayResult,
     RunRecord,
+    SessionRecord,
     ToolDefinition,
 )
 
 PAGE_EVENTS = 1000
+
+_Record = TypeVar("_Record", SessionRecord, AgentRecord, RunRecord, Node)
 
 
 class Replay:
@@ -62,6 +67,14 @@ class Replay:
         history = await self._store.run_history(run_id)
         return history if include_sensitive else self._cleaned(history)
 
+    async def path(self, node_id: str) -> list[Node]:
+        """From the root to this node.
+
+        Raises:
+            StorageError: `node_not_found`.
+        """
+        return [self._node(node) for node in await self._store.path(node_id)]
+
     async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
         """The run, if it is a child of that one.
 
@@ -89,6 +102,7 @@ class Replay:
         path = await self._store.path(ends[-1]) if ends else []
         if not include_sensitive:
             history, path = self._cleaned(history), [self._node(node) for node in path]
+        (run,) = history.runs
         return InspectResult(
             session_id=run.session_id,
             agent=next(agent for agent in history.agents if agent.agent_id == run.agent_id),
@@ -100,10 +114,21 @@ class Replay:
         )
 
     def _cleaned(self, result: ReplayResult) -> ReplayResult:
-        return result.model_copy(update={"nodes": [self._node(node) for node in result.nodes]})
+        """Without anything that looks like a secret; events and artifacts were stored so."""
+        update = {
+            "session": self._record(result.session, "metadata"),
+            "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
+            "runs": [self._record(run, "error", "metadata") for run in result.runs],
+            "nodes": [self._node(node) for node in result.nodes],
+        }
+        return result.model_copy(update=update)
 
     def _node(self, node: Node) -> Node:
-        """The node without anything that looks like a secret."""
-        before = node.model_dump(mode="json", include={"content", "metadata"})
+        return self._record(node, "content", "metadata")
+
+    def _record(self, record: _Record, *fields: str) -> _Record:
+        before = record.model_dump(mode="json", include=set(fields))
         after = self._redactor.payload(before)
-        return node if after is before else Node.model_validate({**node.model_dump(), **after})
+        if after is before:
+            return record
+        return type(record).model_validate({**record.model_dump(), **after})

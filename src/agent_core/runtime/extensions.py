@@ -2,12 +2,15 @@
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
-from agent_core.hooks import HookRunner, load_hooks
+from agent_core.events import Journal
+from agent_core.loop.context import Hooks
 from agent_core.redaction.redactor import Redactor
+from agent_core.types import RunIdentity
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools
@@ -16,11 +19,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+HooksOfRun = Callable[[RunIdentity, Journal], Hooks]
+"""Makes the hooks of one run."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extensions:
     """The user's own hooks and servers; `secrets` are the values they must not leak."""
 
-    hooks: HookRunner | None = None
+    hooks: HooksOfRun | None = None
     mcp: "McpTools | None" = None
     secrets: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -32,12 +39,7 @@ def load_extensions(setup: Setup) -> Extensions:
         ConfigError: one of them is broken; names the file and the place.
     """
     tools = setup.config.tools
-    hooks = None
-    if file := load_hooks(setup.home):
-        env = {name: os.environ[name] for name in tools.env_allowlist if name in os.environ}
-        hooks = HookRunner(
-            file, hooks=setup.config.hooks, tools=tools, project=setup.project, env=env
-        )
+    hooks = _hooks(setup) if os.path.lexists(setup.home / "hooks.json") else None
     if not (setup.home / "mcp.json").exists():
         return Extensions(hooks)
     # The client and its SDK are only loaded for users who have servers.
@@ -52,3 +54,15 @@ def load_extensions(setup: Setup) -> Extensions:
 
     host = Host(log=log)
     return Extensions(hooks, McpTools(servers, tools, host=host) if servers else None, secrets)
+
+
+def _hooks(setup: Setup) -> HooksOfRun | None:
+    # As with servers: only loaded for users who have hooks.
+    from agent_core.hooks import HookRunner, RunHooks, load_hooks  # noqa: PLC0415
+
+    file, tools = load_hooks(setup.home), setup.config.tools
+    if file is None:
+        return None
+    env = {name: os.environ[name] for name in tools.env_allowlist if name in os.environ}
+    runner = HookRunner(file, hooks=setup.config.hooks, tools=tools, project=setup.project, env=env)
+    return lambda run, journal: RunHooks(runner, run, journal)

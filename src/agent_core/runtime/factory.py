@@ -15,10 +15,10 @@ from agent_core.context.instructions import InstructionCatalog, find_instruction
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.context.tokens import TokenScale
 from agent_core.events import Journal
-from agent_core.hooks import HookRunner, RunHooks
 from agent_core.loop import RunContext, RunLimits
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.compact_agent import compact_definition
+from agent_core.runtime.extensions import HooksOfRun
 from agent_core.runtime.models import Models
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
@@ -75,7 +75,7 @@ class RunFactory:
         guard: PermissionGuard,
         results: ResultKeeper,
         toolboxes: Toolboxes,
-        hooks: HookRunner | None,
+        hooks: HooksOfRun | None,
     ) -> None:
         self._setup = setup
         self._models = models
@@ -108,7 +108,7 @@ class RunFactory:
             compactor=NoCompaction(),
             toolbox=toolbox,
             guard=self._guard,
-            hooks=RunHooks(self._hooks, seat.run, seat.journal) if self._hooks else NoHooks(),
+            hooks=self._hooks(seat.run, seat.journal) if self._hooks else NoHooks(),
             results=self._results,
             project_dir=self._setup.project,
             limits=self._limits,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.loop.cancelled import stop_if_cancelled
 from agent_core.loop.compose import compose, recover
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import Tally, error_payload
@@ -46,6 +47,7 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
     Raises:
         ProviderError: the call failed; what was seen of it is stored as a partial message.
     """
+    stop_if_cancelled()
     tally.turns += 1
     request = await compose(ctx)
     started = perf_counter()

@@ -13,6 +13,7 @@ from agent_core.types import (
     EventLevel,
     EventType,
     Node,
+    NodeType,
     Role,
     RunStatus,
     Usage,
@@ -94,7 +95,8 @@ class Tally:
 def resting_node(path: Sequence[Node]) -> Node | None:
     """Where the conversation continues: the last node with nothing partial or unanswered before it.
 
-    A turn whose tool calls were cut short is left behind as a whole.
+    A turn whose tool calls were cut short is left behind as a whole, and so is a note to the model
+    that nothing came of.
     """
     open_calls: set[str] = set()
     resting: Node | None = None
@@ -103,7 +105,7 @@ def resting_node(path: Sequence[Node]) -> Node | None:
             continue
         open_calls |= {call.tool_call_id for call in node.calls}
         open_calls -= {result.tool_call_id for result in node.results}
-        if not open_calls:
+        if not open_calls and node.node_type is not NodeType.SYSTEM_NOTE:
             resting = node
     return resting
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 from time import perf_counter
-from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.loop.cancelled import is_cancelled, stop_if_cancelled
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
 from agent_core.redaction.tracebacks import log_failure
@@ -42,6 +42,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     adds: list[Draft] = []
     try:
         for lane, batch in _batches(ctx, calls):
+            stop_if_cancelled()
             done = await _side_by_side(ctx, batch)
             del waiting[: len(batch)]
             adds.extend(draft for kept in done for draft in kept.adds)
@@ -75,7 +76,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
     except AgentCoreError as error:
         kept = Kept(_failed(call, error_payload(error)))
     except (Exception, asyncio.CancelledError, SystemExit) as error:
-        if isinstance(error, asyncio.CancelledError) and _is_cancelled(asyncio.current_task()):
+        if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
             result = _aborted(call, "the run was cancelled while this call ran")
             _answer(ctx, call, result, duration_ms=_since(started))
             raise
@@ -119,13 +120,8 @@ def _facts(ctx: RunContext, call: ToolCall) -> ToolContext:
         project_dir=ctx.project_dir,
         progress=progress,
         artifact=ctx.results.writer(ctx.run, call),
-        is_cancelled=lambda: _is_cancelled(task),
+        is_cancelled=lambda: is_cancelled(task),
     )
-
-
-def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
-    """Whether somebody asked for it; a tool may also leak a cancellation of its own making."""
-    return task is not None and task.cancelling() > 0
 
 
 def _answer(

@@ -336,3 +336,39 @@ async def test_a_tool_that_cancels_itself_or_leaves_the_program_has_failed_like_
     assert result.error is not None
     assert result.error.code is ErrorCode.INTERNAL_ERROR
     assert type(leaving).__name__ in result.error.message
+
+
+@pytest.mark.parametrize("together", [1, 2])
+async def test_d5_a_tool_that_swallows_its_cancellation_does_not_keep_the_run_going(
+    together: int,
+) -> None:
+    begun = asyncio.Event()
+
+    async def insist(arguments: dict[str, Any], context: Any) -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "done all the same"
+        raise AssertionError("nothing ends this wait but a cancellation")
+
+    insisting = Calls(calls=[ScriptedCall(name="insist")] * together)
+    session = Session([insisting, "never"], [a_tool("insist", insist)])
+    run = asyncio.create_task(session.run())
+    await begun.wait()
+    await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    types = await session.event_types()
+    assert types[-1] is EventType.RUN_CANCELLED
+    assert types.count(EventType.MODEL_STARTED) == 1
+    results = await session.results()
+    assert [result.is_error for result in results] == [False] * together
+
+
+async def test_d7_a_note_to_the_model_is_not_where_the_conversation_rests() -> None:
+    cut_off = Says(text="the beginning", stop_reason=StopReason.MAX_TOKENS)
+    session = Session([cut_off, Fails()])
+    await session.run()
+    assert spoken(await session.active_path()) == ["user: hello", "assistant: the beginning"]

@@ -1,6 +1,7 @@
 """The examples run as they stand, and their pages show what they print and hold."""
 
 import re
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.context.skills import find_skills
+from agent_core.storage.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -15,6 +17,7 @@ SCRIPTS = {
     "hooks": "use_hooks.py",
     "tools": "own_tools.py",
     "permissions": "answer_requests.py",
+    "sessions": "branch_and_resume.py",
 }
 
 
@@ -44,6 +47,21 @@ def test_the_code_on_a_page_stands_in_its_example(topic: str) -> None:
 def test_the_hooks_on_the_page_are_those_of_the_example() -> None:
     home = ROOT / "examples" / "hooks" / "home"
     assert blocks("hooks", "json") == [(home / "hooks.json").read_text(encoding="utf-8")]
+
+
+async def test_the_questions_on_the_page_about_sessions_are_ones_the_database_can_answer(
+    tmp_path: Path,
+) -> None:
+    (questions,) = blocks("sessions", "sql")
+    async with SqliteStore.open(tmp_path / "sessions.sqlite"):
+        database = sqlite3.connect(tmp_path / "sessions.sqlite")
+        database.executescript(questions)
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        database.close()
+    page = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    assert listed <= tables
+    assert len(listed) == 7
 
 
 def test_the_command_on_the_page_is_the_one_of_the_example() -> None:

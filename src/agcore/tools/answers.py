@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from agcore.tools.errors import ToolError
+from agent_core.providers.failures import error_payload
 from agent_core.providers.jsontext import dump_text
 from agent_core.types import (
     ContentBlock,
-    ErrorPayload,
     ImageBlock,
     JsonBlock,
     TextBlock,
@@ -58,15 +58,11 @@ def value_of(result: ToolResult) -> Any:
 
 def failed(call: ToolCall, error: ToolError) -> ToolResult:
     """The error as the answer to a call, for the model to read."""
-    payload = ErrorPayload(
-        type="ToolError",
-        code=error.code,
-        message=error.message,
-        retryable=error.retryable,
-        details=error.details,
-    )
     return ToolResult(
-        tool_call_id=call.tool_call_id, tool_name=call.name, is_error=True, error=payload
+        tool_call_id=call.tool_call_id,
+        tool_name=call.name,
+        is_error=True,
+        error=error_payload(error),
     )
 
 

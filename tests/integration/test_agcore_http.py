@@ -1,0 +1,111 @@
+"""Agents of the toolkit against model services on a socket: what is sent, retried, hung up on."""
+
+import asyncio
+
+import pytest
+
+from agcore.agent import Agent, AgentSession
+from agcore.llm import (
+    AdapterProvider,
+    AssistantTextDelta,
+    ChatMessage,
+    CycleConfig,
+    HookEvent,
+    LlmCycle,
+    LlmError,
+    ModelConfig,
+    RetryConfig,
+    TurnComplete,
+)
+from agcore.memory import ConversationMemory, InMemoryStore
+from agent_core.errors import ErrorCode
+from agent_core.providers.scripted import Fails, Hangs, calls
+from agent_core.types import ImageBlock, TextBlock
+from agent_parts import Watches, bundle
+from model_server import ModelServer, Silence, Status
+
+QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
+services = pytest.mark.parametrize("service", ["openai", "anthropic", "ollama"])
+
+
+def provider(server: ModelServer, service: str, *, timeout_ms: int = 5000) -> AdapterProvider:
+    return AdapterProvider.open(
+        ModelConfig(
+            provider=service,
+            name="m",
+            base_url=server.base_url(service),
+            api_key_env="",
+            timeout_ms=timeout_ms,
+        )
+    )
+
+
+@services
+async def test_an_agent_uses_a_tool_and_answers(service: str) -> None:
+    replies = [calls("echo", text="hello"), "It says hello.", "Bye."]
+    async with ModelServer(replies) as server, provider(server, service) as model:
+        memory = ConversationMemory(InMemoryStore(), "s1")
+        session = AgentSession(
+            Agent("helper", "You help."), "s1", bundle(model), conversation=memory
+        )
+        assert (await session.submit_turn("Go")).text == "It says hello."
+        events = [event async for event in session.submit_turn_stream("Thanks")]
+        assert "You help." in server.requests[0].text
+        assert "hello in s1" in server.requests[1].text
+        assert "It says hello." in server.requests[2].text
+        server.assert_complete()
+    assert "".join(e.text for e in events if isinstance(e, AssistantTextDelta)) == "Bye."
+    assert isinstance(events[-1], TurnComplete)
+
+
+@services
+async def test_the_cycle_retries_and_its_hooks_hear_of_each_attempt(service: str) -> None:
+    watches = Watches(HookEvent.ON_RETRY)
+    replies = [Status(503), Status(429, headers={"Retry-After": "0.1"}), "At last."]
+    async with ModelServer(replies) as server, provider(server, service) as model:
+        cycle = LlmCycle(model, QUICK).with_hook_executor(watches.executor)
+        assert (await cycle.submit("Hi")).text == "At last."
+        assert len(server.requests) == 3
+    assert [(context.attempt, type(context.error)) for context in watches.seen] == [
+        (1, LlmError.Request),
+        (2, LlmError.RateLimit),
+    ]
+    assert getattr(watches.seen[1].error, "retry_after_s", None) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (Status(401), LlmError.Authentication),
+        (Status(404), LlmError.Request),
+        (Fails(code=ErrorCode.PROMPT_TOO_LONG), LlmError.ContextLength),
+        (Silence(), LlmError.Timeout),
+    ],
+)
+async def test_refusals_and_silence_have_their_kinds(
+    reply: Status | Fails | Silence, kind: type[LlmError]
+) -> None:
+    once = CycleConfig(retry=RetryConfig(max_attempts=1))
+    async with ModelServer([reply]) as server, provider(server, "openai", timeout_ms=200) as model:
+        with pytest.raises(LlmError) as caught:
+            await LlmCycle(model, once).submit("Hi")
+    assert type(caught.value) is kind
+
+
+@services
+async def test_leaving_a_stream_hangs_up(service: str) -> None:
+    thinks = Hangs(text="Let me think")
+    async with ModelServer([thinks]) as server, provider(server, service) as model:
+        events = LlmCycle(model).submit_stream("Hi")
+        assert isinstance(await anext(events), AssistantTextDelta)
+        await events.aclose()
+        await asyncio.wait_for(server.disconnected.wait(), 5)
+
+
+async def test_an_image_reaches_the_service() -> None:
+    message = ChatMessage.user_text("").model_copy(
+        update={"content": [TextBlock(text="See"), ImageBlock(mime_type="image/png", data="aGk=")]}
+    )
+    async with ModelServer(["A picture."]) as server, provider(server, "openai") as model:
+        await LlmCycle(model).submit_messages([message])
+        assert "data:image/png;base64,aGk=" in server.requests[0].text

@@ -1,0 +1,81 @@
+"""The examples of the toolkit, and the programs on its page, run offline as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isolation import Home
+from model_server import ModelServer
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "examples" / "agcore"
+MAX_LINES = 200
+
+SHOWN = {
+    "prompt_composer": ["- Tuesday: grey, take an umbrella", "the variable 'days' is missing"],
+    "custom_tool": ["'temperature': 14", "do not allow add"],
+    "agent_session_demo": ["missing tool_registry", "last_result: 2", "last_result = None"],
+    "task_agent_demo": ["0 completed Look up the weather. Sunny.", "cannot become running"],
+    "conversation_memory_demo": ["from 'question 7' to 'answer 9'", "from 'question 3'"],
+    "knowledge_search_demo": ["0.50 Rust 入门", "nothing: these words say nothing"],
+    "streaming_events_demo": ["[done] stop", "attempt 2 failed", "[error] the model is gone"],
+    "full_integration": ["a mock plays its part", "database: SQLite", "4 requests"],
+}
+
+
+def run(*arguments: str, home: Home, **environment: str) -> str:
+    done = subprocess.run(  # noqa: S603 - our own scripts, in our own interpreter
+        [sys.executable, "-W", "error", *arguments],
+        cwd=home.path,
+        env=home.env(PYTHONIOENCODING="utf-8", **environment),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(home.path.iterdir()) == []
+    return done.stdout
+
+
+def test_every_example_is_run() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == SHOWN.keys()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_runs_offline_and_shows_what_it_is_about(name: str, home: Home) -> None:
+    path = FOLDER / f"{name}.py"
+    assert len(path.read_text(encoding="utf-8").splitlines()) < MAX_LINES
+    printed = run(str(path), home=home)
+    assert [text for text in SHOWN[name] if text not in printed] == []
+
+
+def test_the_full_example_uses_a_model_that_is_configured(home: Home) -> None:
+    with ModelServer.in_thread(["Take SQLite, says the service.", "sqlite3 x.db"]) as server:
+        printed = run(
+            str(FOLDER / "full_integration.py"),
+            home=home,
+            AGCORE_PROVIDER="ollama",
+            AGCORE_MODEL="m",
+            AGCORE_BASE_URL=server.base_url("ollama"),
+        )
+        server.assert_complete()
+    assert "The model is m of ollama." in printed
+    assert "Take SQLite, says the service." in printed
+
+
+def programs() -> list[str]:
+    page = (ROOT / "docs" / "agcore.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.+?)^```$", page, re.S | re.M)
+
+
+@pytest.mark.parametrize("number", range(len(programs())))
+def test_a_program_on_the_page_runs_as_it_stands(number: int, home: Home) -> None:
+    assert run("-c", programs()[number], home=home).strip()
+
+
+def test_ten_lines_make_a_working_agent() -> None:
+    lines = [line for line in programs()[0].splitlines() if line.strip()]
+    assert len(lines) <= 10

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core import AgentRuntime, ConfigError, ErrorCode, EventType, RunStatus, tool
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
-from agent_core.types import Node, NodeType, RuntimeEvent, ToolResultBlock
+from agent_core.types import Node, NodeType, Role, RuntimeEvent, ToolResultBlock
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
 
@@ -81,6 +81,24 @@ async def test_f6_f7_f8_reading_an_instruction_file_keeps_its_latest_version_in_
     assert "use tabs" in system_text(provider, 1)
     assert "use spaces" in system_text(provider)
     assert "use tabs" not in system_text(provider)
+
+
+async def test_f7_of_two_reads_in_one_turn_the_first_one_loads(home: Home, project: Path) -> None:
+    home.write("skills/review.md", "---\nname: review\ndescription: how\n---\n" + "x" * 50_000)
+    (project / "CLAUDE.md").write_text("use tabs\n" * 5000, encoding="utf-8")
+    read = ScriptedCall(name="code.read_file", arguments={"path": "CLAUDE.md"})
+    load = ScriptedCall(name="internal.load_skill", arguments={"name": "review"})
+    provider = ScriptedProvider([Calls(calls=[read, load] * 3), "done"])
+    async with runtime(home, project, provider) as made:
+        await ask(made)
+        nodes = (await made.replay_session("s1")).nodes
+    (answers,) = [m for m in provider.requests[1].messages if m.role is Role.TOOL]
+    blocks = [block for block in answers.content if isinstance(block, ToolResultBlock)]
+    loaded = [data_of(block)["already_loaded"] for block in blocks]
+    assert loaded == [False, False, True, True, True, True]
+    kinds = [node.node_type for node in nodes]
+    assert kinds.count(NodeType.INSTRUCTION_CONTEXT) == 1
+    assert kinds.count(NodeType.SKILL_CONTEXT) == 1
 
 
 async def test_f10_f11_a_skill_is_listed_and_loaded_when_it_is_needed(

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,8 @@ class Conversation(Protocol):
 class LoadedTexts:
     """Says whether a version of a text is on the path already.
 
+    `in_order` is held while a text is read: of two calls in one turn the first one adds it.
+
     Args:
         conversation: the run's own.
         node_type: the type of node that holds such texts.
@@ -38,6 +41,7 @@ class LoadedTexts:
         self._conversation = conversation
         self._node_type = node_type
         self._key = key
+        self.in_order = asyncio.Lock()
         self._coming: dict[str, str] = {}
 
     def add(self, name: str, version: str) -> bool:
@@ -67,6 +71,10 @@ class InstructionRegister:
     def __init__(self, catalog: InstructionCatalog, conversation: Conversation) -> None:
         self._catalog = catalog
         self._loaded = LoadedTexts(conversation, NodeType.INSTRUCTION_CONTEXT, "path")
+
+    def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
+        """Let reads of instruction files pass one at a time, and others as they like."""
+        return nullcontext() if self._catalog.find(path) is None else self._loaded.in_order
 
     async def note(self, path: Path, context: ToolContext, /) -> Reading:
         """Say what reading the file at this resolved path adds to the conversation."""

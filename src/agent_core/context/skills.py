@@ -114,17 +114,11 @@ def _definition() -> ToolDefinition:
 
 
 async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:
-    try:
-        content = await asyncio.to_thread(read_text_file, skill.path, MAX_TEXT_BYTES + 1)
-    except OSError as error:
-        message = f"the skill {skill.name!r} cannot be read from {skill.path}: {error.strerror}"
-        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message) from error
-    if len(content) > MAX_TEXT_BYTES:
-        message = f"the skill {skill.name!r} is larger than {MAX_TEXT_BYTES} bytes: {skill.path}"
-        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message)
-    version = digest(content)
+    async with loaded.in_order:
+        content = await _content(skill)
+        version = digest(content)
+        is_new = loaded.add(skill.name, version)
     body = parse_front_matter(content.decode("utf-8", "replace").replace("\0", "")).body.strip()
-    is_new = loaded.add(skill.name, version)
     answer: dict[str, Any] = {
         "name": skill.name,
         "path": str(skill.path),
@@ -143,6 +137,18 @@ async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOut
         tool_call_id=tool_call_id,
     )
     return ToolOutput(answer, [node] if is_new else [])
+
+
+async def _content(skill: Skill) -> bytes:
+    try:
+        content = await asyncio.to_thread(read_text_file, skill.path, MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        message = f"the skill {skill.name!r} cannot be read from {skill.path}: {error.strerror}"
+        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message) from error
+    if len(content) > MAX_TEXT_BYTES:
+        message = f"the skill {skill.name!r} is larger than {MAX_TEXT_BYTES} bytes: {skill.path}"
+        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message)
+    return content
 
 
 def _candidates(folder: Path) -> Iterator[Path]:

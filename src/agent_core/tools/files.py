@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools.seen import Version
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +29,8 @@ MAX_LOADED_BYTES = 32 * 2**20
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CONTENT_FIELDS = 4
+"""Of a status: all but the time at which its name, owner or mode has changed."""
 _KERNEL_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - ordinary files in an unordinary place
 
@@ -64,6 +67,11 @@ class Snapshot:
     status: tuple[int, ...]
     mode: tuple[int, int, int]
     content: bytes | None
+
+    @property
+    def version(self) -> Version:
+        """The same as long as the content is."""
+        return self.status[:_CONTENT_FIELDS]
 
 
 @contextmanager
@@ -165,10 +173,17 @@ def take_snapshot(path: Path) -> Snapshot | None:
         return Snapshot(_touched(status), _kept(status), content)
 
 
+def version_of(file: BinaryIO) -> Version:
+    """The version of an open file."""
+    return _touched(os.fstat(file.fileno()))[:_CONTENT_FIELDS]
+
+
 def replace_file(
     path: Path, content: bytes, *, before: Snapshot | None, create_dirs: bool = True
-) -> None:
+) -> Version:
     """Put `content` at a resolved path, whole or not at all, on disk when this returns.
+
+    Returns the version that is there now.
 
     Args:
         path: where; its folder is made if it is missing and `create_dirs`.
@@ -191,6 +206,7 @@ def replace_file(
                 if before is not None:
                     _give(file.fileno(), before.mode)
                 os.fsync(file.fileno())
+                version = version_of(file)
             if take_snapshot(path) != before:
                 raise _changed(path)
             if before is None:
@@ -199,6 +215,7 @@ def replace_file(
                 os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             on_failure.pop_all()
         _sync(folder)
+    return version
 
 
 def _open_part(part: str, folder: int, *, create: bool) -> int:

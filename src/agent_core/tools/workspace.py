@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
@@ -11,6 +12,7 @@ from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import ToolContext
 from agent_core.tools.paths import Boundaries, Place
+from agent_core.tools.seen import SeenFiles
 from agent_core.types import Access, Draft
 
 
@@ -30,6 +32,13 @@ class Reading:
 class ReadingRegister(Protocol):
     """Recognises files that are more than files, such as instructions."""
 
+    def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
+        """Held while the file at this resolved path is read.
+
+        Reads that mean something to the conversation take place in the order of their calls.
+        """
+        ...
+
     async def note(self, path: Path, context: ToolContext, /) -> Reading:
         """Called with the resolved path of a text file that was just read."""
         ...
@@ -46,6 +55,7 @@ class Workspace:
         asks_to_read: reading asks too (`permissions.readonly_default = "ask"`).
         plans_dir: in this folder file names are restricted, and nothing is overwritten.
         register: recognises instruction files.
+        seen: which versions of files the agents know.
     """
 
     boundaries: Boundaries
@@ -54,6 +64,7 @@ class Workspace:
     asks_to_read: bool = False
     plans_dir: Path | None = None
     register: ReadingRegister | None = None
+    seen: SeenFiles = field(default_factory=SeenFiles)
 
     @classmethod
     def of(

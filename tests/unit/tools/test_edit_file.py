@@ -3,6 +3,7 @@
 import difflib
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.patch import Patch
+from agent_core.types import RunIdentity
 from tool_facts import Code
+
+OTHER = RunIdentity(session_id="sess_1", agent_id="agent_2", run_id="run_2")
 
 
 def content(file: Path) -> bytes:
@@ -263,3 +267,39 @@ async def test_an_edit_asks_with_its_diff_and_does_exactly_that(code: Code, file
     with pytest.raises(ToolError, match="changed on disk"):
         await action.run()
     assert content(file) == b"three\n"
+
+
+async def test_a_file_that_changed_since_it_was_read_is_not_changed_before_it_is_read_again(
+    code: Code, file: Path
+) -> None:
+    edits = [{"old": "three", "new": "3"}]
+    await code("read_file", path="a.txt")
+    rewrite(file, "somebody else's\nthree\n")
+    refusal = await refusal_of(code, path="a.txt", edits=edits)
+    assert refusal.code is ErrorCode.PATH_CONFLICT
+    assert "changed on disk" in refusal.message
+    with pytest.raises(ToolError, match="changed on disk"):
+        await code("write_file", path="a.txt", content="mine", overwrite=True)
+    assert content(file) == b"somebody else's\nthree\n"
+    await code("read_file", path="a.txt")
+    assert (await code("edit_file", path="a.txt", edits=edits))["edits_applied"] == 1
+
+
+async def test_ones_own_changes_and_a_new_mode_need_no_second_reading(
+    code: Code, file: Path
+) -> None:
+    await code("read_file", path="a.txt")
+    await code("edit_file", path="a.txt", edits=[{"old": "three", "new": "3"}])
+    file.chmod(0o600)
+    await code("edit_file", path="a.txt", edits=[{"old": "3", "new": "III"}])
+    await code("write_file", path="a.txt", content="four\n", overwrite=True)
+    await code("edit_file", path="a.txt", edits=[{"old": "four", "new": "4"}])
+    assert content(file) == b"4\n"
+
+
+async def test_what_one_agent_has_read_says_nothing_about_another(code: Code, file: Path) -> None:
+    await code("read_file", path="a.txt")
+    other = Code(code.workspace, replace(code.context, run=OTHER))
+    await other("edit_file", path="a.txt", edits=[{"old": "one", "new": "1"}])
+    refusal = await refusal_of(code, path="a.txt", edits=[{"old": "three", "new": "3"}])
+    assert refusal.details["reason"] == "changed_on_disk"

@@ -1,5 +1,6 @@
 """`code.read_file`: one page, whatever the file is like."""
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,6 +190,9 @@ async def test_a_register_is_told_of_text_and_may_add_to_the_conversation(
     class Register:
         def __init__(self) -> None:
             self.seen: list[Path] = []
+
+        def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
+            return nullcontext()
 
         async def note(self, path: Path, context: ToolContext, /) -> Reading:
             self.seen.append(path)

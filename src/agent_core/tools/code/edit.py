@@ -1,6 +1,8 @@
 """`code.edit_file`: change parts of a file, all of them or none."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -22,6 +24,7 @@ from agent_core.tools.patch import Patch
 from agent_core.tools.paths import Place
 from agent_core.tools.replace import Replacement, replaced
 from agent_core.tools.schema import Arguments
+from agent_core.tools.seen import Version
 from agent_core.tools.text import Encoding, Text
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
@@ -50,11 +53,11 @@ class EditFile(Arguments):
 def edit_file(workspace: Workspace) -> Tool:
     """The tool, for one workspace."""
 
-    async def prepare(arguments: EditFile, _: ToolContext) -> Action:
+    async def prepare(arguments: EditFile, context: ToolContext) -> Action:
         if (arguments.edits is None) == (arguments.unified_diff is None):
             message = "code.edit_file takes exactly one of edits and unified_diff"
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$"})
-        return await asyncio.to_thread(_prepare, workspace, arguments)
+        return await asyncio.to_thread(_prepare, workspace, arguments, context.agent_id)
 
     return code_tool(
         "edit_file",
@@ -65,7 +68,7 @@ def edit_file(workspace: Workspace) -> Tool:
     )
 
 
-def _prepare(workspace: Workspace, arguments: EditFile) -> Action:
+def _prepare(workspace: Workspace, arguments: EditFile, agent_id: str) -> Action:
     place = workspace.boundaries.resolve(arguments.path)
     workspace.boundaries.refuse_protected(place)
     with disk_errors(place.shown):
@@ -75,6 +78,8 @@ def _prepare(workspace: Workspace, arguments: EditFile) -> Action:
         raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
     if before is None:
         check_plan_name(workspace, place)
+    else:
+        workspace.seen.require_current(agent_id, place.path, before.version, shown=place.shown)
     source = _loaded(before, place)
     text, count = _changed(workspace, arguments, place, source, exists=before is not None)
     try:
@@ -82,13 +87,14 @@ def _prepare(workspace: Workspace, arguments: EditFile) -> Action:
     except UnicodeEncodeError as error:
         message = f"{place.shown} is {source.encoding.name}, which has no {text[error.start]!r}"
         raise ToolError(ErrorCode.VALIDATION_ERROR, message) from error
+    note = partial(workspace.seen.written, agent_id, place.path)
     return Action(
         access=workspace.change(
             place,
             summary=f"edit {place.shown} ({count} change{'s' * (count != 1)})",
             diff=unified(source.text, text, shown=place.shown),
         ),
-        run=lambda: to_the_end(_write, place, content, before, count),
+        run=lambda: to_the_end(_write, place, content, before, count, note),
     )
 
 
@@ -131,7 +137,13 @@ def _check_target(workspace: Workspace, place: Place, named: str, *, exists: boo
         )
 
 
-def _write(place: Place, content: bytes, before: Snapshot | None, count: int) -> dict[str, Any]:
+def _write(
+    place: Place,
+    content: bytes,
+    before: Snapshot | None,
+    count: int,
+    note: Callable[[Version], None],
+) -> dict[str, Any]:
     with disk_errors(place.shown):
-        replace_file(place.path, content, before=before)
+        note(replace_file(place.path, content, before=before))
     return {"path": place.shown, "edits_applied": count, "bytes_written": len(content)}

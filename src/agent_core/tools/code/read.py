@@ -4,7 +4,8 @@ import asyncio
 import codecs
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, BinaryIO
 
@@ -13,9 +14,10 @@ from pydantic import Field
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
 from agent_core.tools.code.definition import code_tool
-from agent_core.tools.files import disk_errors, open_file
+from agent_core.tools.files import disk_errors, open_file, version_of
 from agent_core.tools.paths import Place
 from agent_core.tools.schema import Arguments
+from agent_core.tools.seen import Version
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
@@ -46,13 +48,16 @@ class Page:
     truncated_lines: tuple[int, ...] = ()
     total_lines: int | None = None
     binary: bool = False
+    version: Version = ()
 
 
 def read_file(workspace: Workspace) -> Tool:
     """The tool, for one workspace."""
+    looking = asyncio.Lock()  # calls of one turn begin to read in their order
 
     async def prepare(arguments: ReadFile, context: ToolContext) -> Action:
-        place = await asyncio.to_thread(workspace.boundaries.resolve, arguments.path)
+        async with looking:
+            place = await asyncio.to_thread(workspace.boundaries.resolve, arguments.path)
         last = arguments.start_line + arguments.max_lines - 1
         summary = f"{place.shown} lines {arguments.start_line} to {last}"
         return Action(
@@ -74,10 +79,12 @@ async def _read(
     workspace: Workspace, place: Place, arguments: ReadFile, context: ToolContext
 ) -> ToolOutput:
     limit = workspace.limits.result_limit_bytes
-    page = await asyncio.to_thread(_page_of, place, arguments, limit, context.is_cancelled)
-    reading = None
-    if workspace.register and not page.binary:
-        reading = await workspace.register.note(place.path, context)
+    register, reading = workspace.register, None
+    async with register.in_order(place.path) if register else nullcontext():
+        page = await asyncio.to_thread(_page_of, place, arguments, limit, context.is_cancelled)
+        if register and not page.binary:
+            reading = await register.note(place.path, context)
+    workspace.seen.read(context.agent_id, place.path, page.version)
     answer = {
         "path": place.shown,
         "content": page.content,
@@ -96,15 +103,16 @@ def _page_of(
 ) -> Page:
     with disk_errors(place.shown), open_file(place.path) as file:
         sample = file.read(SAMPLE_BYTES)
+        version = version_of(file)
         encoding = encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
         if encoding is None:
-            return Page(binary=True)
+            return Page(binary=True, version=version)
         file.seek(len(encoding.mark))
         is_small = os.fstat(file.fileno()).st_size <= _COUNTED_BYTES
         text = _Text(file, encoding, is_cancelled)
         page = _first_page(text.lines(skip=arguments.start_line - 1), arguments, limit_bytes)
         total = text.count_all() if is_small or page.next_start_line is None else None
-        return Page(page.content, page.next_start_line, page.truncated_lines, total)
+        return replace(page, total_lines=total, version=version)
 
 
 def _first_page(lines: Iterator[str], arguments: ReadFile, limit_bytes: int) -> Page:

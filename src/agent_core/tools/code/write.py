@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +22,7 @@ from agent_core.tools.files import (
 )
 from agent_core.tools.paths import Place
 from agent_core.tools.schema import Arguments
+from agent_core.tools.seen import Version
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
 
@@ -38,8 +41,8 @@ class WriteFile(Arguments):
 def write_file(workspace: Workspace) -> Tool:
     """The tool, for one workspace."""
 
-    async def prepare(arguments: WriteFile, _: ToolContext) -> Action:
-        return await asyncio.to_thread(_prepare, workspace, arguments)
+    async def prepare(arguments: WriteFile, context: ToolContext) -> Action:
+        return await asyncio.to_thread(_prepare, workspace, arguments, context.agent_id)
 
     return code_tool(
         "write_file",
@@ -50,7 +53,7 @@ def write_file(workspace: Workspace) -> Tool:
     )
 
 
-def _prepare(workspace: Workspace, arguments: WriteFile) -> Action:
+def _prepare(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Action:
     place = workspace.boundaries.resolve(arguments.path)
     workspace.boundaries.refuse_protected(place)
     content = _encoded(arguments.content)
@@ -63,20 +66,27 @@ def _prepare(workspace: Workspace, arguments: WriteFile) -> Action:
     if before is None and not arguments.create_dirs and not place.path.parent.is_dir():
         message = f"the folder of {place.shown} does not exist; set create_dirs to make it"
         raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
+    if before is not None:
+        workspace.seen.require_current(agent_id, place.path, before.version, shown=place.shown)
     verb = "create" if before is None else "replace"
     summary = f"{verb} {place.shown} ({len(content)} bytes)"
     diff = _diff(before, arguments.content, place)
+    note = partial(workspace.seen.written, agent_id, place.path)
     return Action(
         access=workspace.change(place, summary=summary, diff=diff),
-        run=lambda: to_the_end(_write, place, content, before, arguments.create_dirs),
+        run=lambda: to_the_end(_write, place, content, before, arguments.create_dirs, note),
     )
 
 
 def _write(
-    place: Place, content: bytes, before: Snapshot | None, create_dirs: bool
+    place: Place,
+    content: bytes,
+    before: Snapshot | None,
+    create_dirs: bool,
+    note: Callable[[Version], None],
 ) -> dict[str, Any]:
     with disk_errors(place.shown):
-        replace_file(place.path, content, before=before, create_dirs=create_dirs)
+        note(replace_file(place.path, content, before=before, create_dirs=create_dirs))
     return {
         "path": place.shown,
         "bytes_written": len(content),

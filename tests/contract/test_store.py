@@ -15,6 +15,7 @@ from agent_core.storage.sqlite import SqliteStore
 from agent_core.types import (
     AgentStatus,
     AgentType,
+    Claim,
     EndReason,
     ErrorPayload,
     EventType,
@@ -460,6 +461,24 @@ async def test_children_are_added_and_changed(session: SessionStore) -> None:
     assert child.metadata == {"a": 1, "b": 2}
     assert child.updated_at >= child.created_at
     assert await session.active_run_ids("s1") == ["run_1", "run_child"]
+
+
+async def test_a_run_that_may_outlive_its_parent_keeps_the_session_claimed(
+    session: SessionStore,
+) -> None:
+    claim = Claim("me", utc_now() + timedelta(seconds=30))
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    await session.add_agent(a_child())
+    await session.add_run(a_child_run(), claim=claim)
+    opened = await session.open_run(an_opening(run_id="run_2"), is_dead=everybody_is_dead)
+    assert opened.lost == []
+    await session.append(a_batch(run=COMPLETED, release="me", run_id="run_2"))
+    found = await session.session("s1")
+    assert found is not None
+    assert found.owner == "me"
+    with pytest.raises(StorageError) as refused:
+        await session.add_run(a_child_run("run_3"), claim=Claim("you", utc_now()))
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
 
 
 async def test_children_of_an_unknown_session_are_refused(store: SessionStore) -> None:

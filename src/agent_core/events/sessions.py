@@ -15,6 +15,7 @@ from agent_core.types import (
     AgentRecord,
     AgentStatus,
     ArtifactRecord,
+    Claim,
     Node,
     OpenedRun,
     OwnerIsDead,
@@ -61,11 +62,15 @@ class SessionWrites(HistoryStore, Protocol):
         """Change what is given; `metadata` is merged, `result` replaced. Unknown ids: nothing."""
         ...
 
-    async def add_run(self, run: RunRecord, *, events: Sequence[PendingEvent] = ()) -> Position:
+    async def add_run(
+        self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
+    ) -> Position:
         """Add a child's run, and events of it; returns where they stand.
 
+        A run that may outlive its parent brings a claim: the session is its owner's as well.
+
         Raises:
-            StorageError: `session_not_found`.
+            StorageError: `session_not_found`; `session_active` if the session is another's.
         """
         ...
 

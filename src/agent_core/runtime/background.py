@@ -15,7 +15,7 @@ from agent_core.runtime.models import Models
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.spending import Spending
 from agent_core.tools.limits import Artifacts
-from agent_core.types import RunStatus
+from agent_core.types import Claim, RunStatus
 
 _GRACE_S = 30.0
 """How long a runtime that is being closed waits for work that somebody would miss."""
@@ -30,6 +30,7 @@ class Background:
         runs: makes the contexts of runs.
         open_journal: makes the journals of the compact agent's runs.
         between: writes into sessions outside of runs.
+        claim: the runtime's, for sessions whose last run may have ended.
         release: gives a session back to other processes, if no run of it is under way.
     """
 
@@ -43,6 +44,7 @@ class Background:
         artifacts: Artifacts,
         open_journal: OpenJournal,
         between: SessionJournal,
+        claim: Callable[[], Claim],
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._jobs = Jobs(grace_s=_GRACE_S)
@@ -56,7 +58,9 @@ class Background:
         self.compactions = Compactions(
             setup.config.compact,
             runs,
-            runs=CompactRuns(store=store, open_journal=open_journal, context=runs.reader),
+            runs=CompactRuns(
+                store=store, open_journal=open_journal, context=runs.reader, claim=claim
+            ),
             piece_room=piece_room,
             landing=self._landing,
             jobs=self._jobs,

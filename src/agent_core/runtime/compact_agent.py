@@ -15,6 +15,7 @@ from agent_core.types import (
     AgentRole,
     AgentSource,
     AgentType,
+    Claim,
     RunIdentity,
     RunRecord,
     RunStatus,
@@ -37,6 +38,7 @@ class CompactRuns:
     store: SessionStore
     open_journal: OpenJournal
     context: ReaderContext
+    claim: Callable[[], Claim]
 
 
 def compact_definition() -> AgentDefinition:
@@ -121,7 +123,8 @@ class CompactAgent:
                 metadata={"purpose": PURPOSE},
                 created_at=now,
                 updated_at=now,
-            )
+            ),
+            claim=self._runs.claim(),
         )
         return RunIdentity(
             session_id=parent.session_id,

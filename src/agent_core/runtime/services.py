@@ -45,6 +45,7 @@ from agent_core.types import (
     AgentDefinition,
     AgentRole,
     AgentType,
+    Claim,
     DeleteSessionResult,
     Draft,
     EventType,
@@ -123,6 +124,7 @@ class Services:
             artifacts=self.artifacts,
             open_journal=self._journal,
             between=SessionJournal(store, self._scrubber, estimate_blocks),
+            claim=self._claim,
             release=self._release,
         )
         self._staff = Staff(
@@ -292,6 +294,9 @@ class Services:
             await conclude(run.journal, work, on_end=run.finish)
         finally:
             self.background.run_ended(run)
+
+    def _claim(self) -> Claim:
+        return Claim(self._owner.owner_id, self._owner.lease_end())
 
     async def _release(self, session_id: str) -> None:
         """Give a session back once its last work in the background is over, if nothing runs."""

@@ -9,6 +9,7 @@ from agent_core.storage.rows import agent_row, dumps, iso, read, read_all, run_r
 from agent_core.storage.timeline import OPEN_RUN, insert_events, start_of
 from agent_core.types import (
     AgentRecord,
+    Claim,
     Node,
     OpenedRun,
     OwnerIsDead,
@@ -140,14 +141,23 @@ def insert_agent(connection: sqlite3.Connection, agent: AgentRecord) -> None:
 
 
 def insert_run(
-    connection: sqlite3.Connection, run: RunRecord, events: Sequence[PendingEvent]
+    connection: sqlite3.Connection,
+    run: RunRecord,
+    events: Sequence[PendingEvent],
+    claim: Claim | None = None,
 ) -> Position:
     """Add a run's row and its first events.
 
     Raises:
-        StorageError: `session_not_found`.
+        StorageError: `session_not_found`; `session_active`.
     """
-    known_session(connection, run.session_id)
+    session = known_session(connection, run.session_id)
+    if claim is not None:
+        rules.refuse_unless_owned(session, claim)
+        connection.execute(
+            "UPDATE sessions SET owner = ?, lease_expires_at = ? WHERE session_id = ?",
+            (claim.owner, iso(claim.lease_expires_at), run.session_id),
+        )
     connection.execute(
         "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run_row(run)
     )

@@ -15,6 +15,7 @@ from agent_core.types import (
     AgentStatus,
     ArtifactRecord,
     Batch,
+    Claim,
     EventType,
     Node,
     OpenedRun,
@@ -110,7 +111,14 @@ class MemoryStore:
                 metadata=rules.merged(agent.metadata, metadata or {}),
             )
 
-    async def add_run(self, run: RunRecord, *, events: Sequence[PendingEvent] = ()) -> Position:
+    async def add_run(
+        self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
+    ) -> Position:
+        if claim is not None:
+            rules.refuse_unless_owned(self._tables.known_session(run.session_id), claim)
+            self._tables.change_session(
+                run.session_id, owner=claim.owner, lease_expires_at=claim.lease_expires_at
+            )
         return self._tables.add_run(run, events)
 
     async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:

@@ -6,6 +6,7 @@ from typing import Any
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.types import (
     AgentRecord,
+    Claim,
     EndReason,
     ErrorPayload,
     EventDraft,
@@ -129,6 +130,16 @@ def refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead) -> None:
         retryable=True,
         details={"session_id": session.session_id, "owner": session.owner},
     )
+
+
+def refuse_unless_owned(session: SessionRecord, claim: Claim) -> None:
+    """Refuse to claim a session that another owner has.
+
+    Raises:
+        StorageError: `session_active`.
+    """
+    if session.owner != claim.owner:
+        refuse_unless_free(session, lambda owner, lease: False)  # noqa: ARG005
 
 
 def session_not_found(session_id: str) -> StorageError:

@@ -21,6 +21,7 @@ from agent_core.types import (
     AgentStatus,
     ArtifactRecord,
     Batch,
+    Claim,
     Node,
     OpenedRun,
     OwnerIsDead,
@@ -101,8 +102,12 @@ class SqliteStore:
         change = edits.AgentChange(agent_id, status, result, metadata)
         await self._writer.submit(partial(edits.update_agent, change=change))
 
-    async def add_run(self, run: RunRecord, *, events: Sequence[PendingEvent] = ()) -> Position:
-        return await self._writer.submit(partial(claims.insert_run, run=run, events=events))
+    async def add_run(
+        self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
+    ) -> Position:
+        return await self._writer.submit(
+            partial(claims.insert_run, run=run, events=events, claim=claim)
+        )
 
     async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
         return await self._writer.submit(partial(claims.close_lost_runs, is_dead=is_dead))

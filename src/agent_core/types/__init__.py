@@ -42,6 +42,7 @@ from agent_core.types.events import (
 )
 from agent_core.types.history import (
     Batch,
+    Claim,
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
@@ -113,6 +114,7 @@ __all__ = [
     "ArtifactRefBlock",
     "Batch",
     "CancelResult",
+    "Claim",
     "CleanupFailure",
     "CleanupResult",
     "ContentBlock",

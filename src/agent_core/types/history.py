@@ -27,6 +27,14 @@ inside a transaction, from storage's own thread."""
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A runtime that holds a session, and until when other hosts must believe that it lives."""
+
+    owner: str
+    lease_expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class PendingEvent:
     """An event on its way into the store, where it gets its sequence numbers."""
 

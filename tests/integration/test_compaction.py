@@ -1,0 +1,204 @@
+"""Compaction in whole runtimes: beside a run, inside of one, stale, failed, and for a long time."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentRuntime, ErrorCode, EventType, ModelRequest, RunStatus
+from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedProvider, calls
+from agent_core.types import AgentType, NodeType, RuntimeEvent, TextBlock, Usage
+from isolation import Home
+from runtimes import ask, collect, runtime
+
+CONFIG = """
+[model]
+provider = "custom"
+name = "script"
+context_window = 16384
+
+[memory]
+enabled = false
+"""
+SMALL = CONFIG + "\n[compact]\nkeep_recent_tokens = 400\nreserve_tokens = 12000\n"
+
+Reply = str | Says | Calls | Fails | Hangs
+Answer = Callable[[ModelRequest], Reply]
+
+
+def is_compact(request: ModelRequest) -> bool:
+    return request.metadata.get("purpose") == "compact"
+
+
+def texts(request: ModelRequest) -> list[str]:
+    return [b.text for m in request.messages for b in m.content if isinstance(b, TextBlock)]
+
+
+def said(request: ModelRequest) -> str:
+    return "\n".join(texts(request))
+
+
+def split(main: Answer, compact: Answer) -> ScriptedProvider:
+    return ScriptedProvider(lambda r: compact(r) if is_compact(r) else main(r))
+
+
+def summarised(_: ModelRequest) -> Reply:
+    return Says(
+        text='{"summary": "## Goal\\nshorter", "more": 1}',
+        usage=Usage(input_tokens=7, total_tokens=7),
+    )
+
+
+def long_answer(_: ModelRequest) -> Reply:
+    return "blah " * 400
+
+
+async def events_of(made: AgentRuntime, session_id: str = "s1") -> list[RuntimeEvent]:
+    found: list[RuntimeEvent] = []
+    start: int | None = 1
+    while start is not None:
+        page = await made.replay_session(session_id, from_seq=start)
+        found += page.events
+        start = page.next_seq
+    return found
+
+
+def of_type(events: list[RuntimeEvent], *types: EventType) -> list[RuntimeEvent]:
+    return [event for event in events if event.event_type in types]
+
+
+async def until_told(made: AgentRuntime, kind: EventType, count: int = 1) -> list[RuntimeEvent]:
+    for _ in range(300):
+        if len(found := of_type(await events_of(made), kind)) >= count:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"no {kind} came")
+
+
+async def grown(made: AgentRuntime, turns: int = 12) -> None:
+    """Talk until the history is long."""
+    for number in range(turns):
+        handle = await ask(made, f"question {number}: please always answer in prose")
+        assert handle.status is RunStatus.COMPLETED
+
+
+async def test_m1_a_long_history_is_summarised_beside_the_run(home: Home, project: Path) -> None:
+    provider = split(long_answer, summarised)
+    async with runtime(home, project, provider, config=SMALL) as made:
+        await grown(made)
+        (told, *_) = await until_told(made, EventType.COMPACT_COMPLETED)
+        handle = await ask(made, "and now?")
+        page = await made.replay_session("s1")
+        child = await handle._services.replay.run(str(told.payload["child_run_id"]))
+    assert handle.status is RunStatus.COMPLETED
+    assert told.payload["stale"] is False
+    node = next(node for node in page.nodes if node.node_type is NodeType.COMPACTION)
+    assert node.text.endswith("## Goal\nshorter")
+    assert node.metadata["tokens_before"] > 400
+    kept = node.metadata["details"]["kept"]
+    assert kept["goal"]["text"] == "question 0: please always answer in prose"
+    last = [r for r in provider.requests if not is_compact(r)][-1]
+    assert texts(last)[0].startswith("<compaction_summary>\n<kept>\nFirst goal of the user:")
+    (agent,) = child.agents
+    assert (agent.agent_type, agent.metadata["purpose"]) == (AgentType.FORK, "compact")
+    assert child.runs[0].metadata["purpose"] == "compact"
+
+
+async def test_m1_the_loop_does_not_wait_for_the_summary(home: Home, project: Path) -> None:
+    provider = split(long_answer, lambda _: Hangs())
+    async with runtime(home, project, provider, config=SMALL) as made:
+        made_services = made._opened
+        await grown(made)
+        assert len(of_type(await events_of(made), EventType.COMPACT_STARTED)) == 1
+        assert [is_compact(r) for r in provider.requests].count(True) == 1
+        assert made_services is not None
+        await made_services.background.cancel("s1")
+        first = (await made.replay_session("s1")).nodes[0]
+        assert not of_type(await events_of(made), EventType.COMPACT_COMPLETED)
+        await made.switch_node("s1", first.node_id)
+
+
+async def test_m4_the_compact_agent_has_no_tools(home: Home, project: Path) -> None:
+    def compact(request: ModelRequest) -> Reply:
+        if len(request.messages) == 1:
+            return calls("agent.create_sub_agent", task="x")
+        return '{"summary": "done without"}'
+
+    provider = split(long_answer, compact)
+    async with runtime(home, project, provider, config=SMALL) as made:
+        await grown(made)
+        await until_told(made, EventType.COMPACT_COMPLETED)
+    asked = [r for r in provider.requests if is_compact(r)]
+    assert all(r.tools == [] for r in asked)
+    result = asked[1].messages[-1].content[0]
+    assert result.type == "tool_result"
+    assert result.error is not None
+    assert result.error.code is ErrorCode.TOOL_NOT_AVAILABLE
+
+
+async def test_m5_a_summary_of_a_path_that_was_left_is_stale(home: Home, project: Path) -> None:
+    go_on = asyncio.Event()
+    inner = split(long_answer, summarised)
+
+    class Slow(ScriptedProvider):
+        async def stream(self, request: ModelRequest) -> Any:
+            if is_compact(request):
+                await go_on.wait()
+            async for event in inner.stream(request):
+                yield event
+
+    async with runtime(home, project, Slow([]), config=SMALL) as made:
+        await grown(made)
+        first = (await made.replay_session("s1")).nodes[0]
+        record = await made.switch_node("s1", first.node_id)
+        go_on.set()
+        (told,) = await until_told(made, EventType.COMPACT_COMPLETED)
+        page = await made.replay_session("s1")
+    assert told.payload["stale"] is True
+    assert page.session.active_node_id == record.active_node_id == first.node_id
+    assert not [node for node in page.nodes if node.node_type is NodeType.COMPACTION]
+
+
+async def test_m2_a_path_that_does_not_fit_waits_for_its_summary(home: Home, project: Path) -> None:
+    def main(request: ModelRequest) -> Reply:
+        if "the last straw" in said(request) and "<compaction_summary>" not in said(request):
+            return Fails(code=ErrorCode.PROMPT_TOO_LONG, message="too long")
+        return long_answer(request)
+
+    provider = split(main, summarised)
+    config = SMALL + "auto_background = false\n"
+    async with runtime(home, project, provider, config=config) as made:
+        await grown(made, 6)
+        handle = await made.start("the last straw", session_id="s1")
+        events = await collect(handle)
+        path = await made.get_node_path((await made.list_sessions())[0].active_node_id or "")
+    assert handle.status is RunStatus.COMPLETED
+    kinds = [event.event_type for event in events]
+    started, done = kinds.index(EventType.COMPACT_STARTED), kinds.index(EventType.COMPACT_COMPLETED)
+    assert started < done < kinds.index(EventType.LOOP_COMPLETED)
+    assert events[started].payload["reason"] == "recovery"
+    assert [node.node_type for node in path[-3:]] == [
+        NodeType.MESSAGE,
+        NodeType.COMPACTION,
+        NodeType.MESSAGE,
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer", [Fails(message="no"), '{"summary": ""}', '{"summary": "' + "x" * 60_000 + '"}']
+)
+async def test_a_compaction_that_fails_harms_nothing(
+    home: Home, project: Path, answer: Reply
+) -> None:
+    provider = split(long_answer, lambda _: answer)
+    async with runtime(home, project, provider, config=SMALL) as made:
+        await grown(made)
+        failed = of_type(
+            await events_of(made), EventType.COMPACT_FAILED, EventType.COMPACT_COMPLETED
+        )
+        assert (await ask(made, "still here?")).status is RunStatus.COMPLETED
+    assert failed
+    assert not re.search("Traceback", str(failed))

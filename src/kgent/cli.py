@@ -1,0 +1,231 @@
+"""The command line: arguments in, exit code out. Everything else happens elsewhere."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from agent_core.context.texts import read_text_file
+from agent_core.redaction import visible
+from kgent.engine.base import EngineEvent, EngineEventKind
+from kgent.errors import KgentError
+from kgent.interrupts import stopping
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.options import CliOverrides, RunOptions, RunResult
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
+
+COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
+MAX_PROMPT_BYTES = 1_000_000
+_EXIT_CODES = {RunStatus.COMPLETED: COMPLETED, RunStatus.INCOMPLETE: INCOMPLETE}
+
+
+class UsageError(Exception):
+    """The command line cannot be used; the message says why."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `kgent` with these arguments (default: the process's) and return its exit code.
+
+    0: the run completed; 1: it failed, or a folder is not sound; 2: wrong usage, an invalid
+    profile, or a run that was blocked; 3: the run is incomplete.
+    """
+    try:
+        arguments = parser().parse_args(argv)
+        return _COMMANDS[arguments.command](arguments)
+    except UsageError as error:
+        _say(f"kgent: {error}")
+        return USAGE
+    except KgentError as error:
+        _say(f"kgent: {error.message}")
+        return USAGE
+    except BrokenPipeError:
+        sys.stdout = None  # nobody reads any more
+        return FAILED
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of every command."""
+    root = _Parser(prog="kgent", description="Run a YAML profile and keep an auditable run folder.")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    one = commands.add_parser("run", help="run a profile once")
+    one.add_argument("--config", type=Path, required=True, metavar="FILE")
+    prompt = one.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT")
+    prompt.add_argument("--prompt-file", type=Path, metavar="FILE")
+    one.add_argument("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
+    for name in ("session", "task", "run"):
+        one.add_argument(f"--{name}-id", metavar="ID")
+    one.add_argument("--max-steps", type=int, metavar="N", help="model calls at most")
+    one.add_argument("--timeout", type=float, metavar="SECONDS")
+    one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
+
+    two = commands.add_parser("validate", help="check a profile without running it")
+    two.add_argument("--config", type=Path, required=True, metavar="FILE")
+
+    three = commands.add_parser("show", help="tell a run's story")
+    three.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    three.add_argument("--html", type=Path, metavar="FILE", help="write it as one page instead")
+
+    four = commands.add_parser("verify", help="check a run folder against its manifests")
+    four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    return root
+
+
+def overrides_of(arguments: argparse.Namespace) -> CliOverrides:
+    """What the command line says instead of the profile."""
+    return CliOverrides(
+        sandbox=arguments.sandbox.expanduser().absolute() if arguments.sandbox else None,
+        prompt=arguments.prompt,
+        prompt_file=arguments.prompt_file,
+        session_id=arguments.session_id,
+        task_id=arguments.task_id,
+        run_id=arguments.run_id,
+    )
+
+
+def options_of(arguments: argparse.Namespace) -> RunOptions:
+    """The options of a run."""
+    overrides = overrides_of(arguments)
+    return RunOptions(
+        sandbox=overrides.sandbox,
+        session_id=overrides.session_id,
+        task_id=overrides.task_id,
+        run_id=overrides.run_id,
+        stream=arguments.stream,
+        max_steps=arguments.max_steps,
+        timeout_seconds=arguments.timeout,
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    prompt = _prompt(overrides_of(arguments))
+    cancellation = Cancellation()
+    shows = _Live(wanted=bool(arguments.stream))
+    with stopping(cancellation):
+        result = run(
+            arguments.config,
+            prompt,
+            options_of(arguments),
+            cancellation=cancellation,
+            event_callback=shows,
+        )
+    shows.end()
+    _report(result, with_text=not shows.has_shown)
+    if result.is_blocked:
+        return USAGE
+    return _EXIT_CODES.get(result.status, FAILED)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from kgent.config.loader import fingerprint_config, load_config  # noqa: PLC0415 - one command
+    from kgent.skills.registry import SkillRegistry  # noqa: PLC0415
+
+    config = load_config(arguments.config)
+    paths = [config.place(path) for path in config.skills.paths]
+    skills = SkillRegistry(paths, config.skills.enabled).discover()
+    _print(f"{arguments.config} is a valid profile: {config.profile.id}")
+    _print(f"fingerprint {fingerprint_config(config)}")
+    _print(f"skills      {', '.join(skill.id for skill in skills) or '-'}")
+    return COMPLETED
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from rich.console import Console  # noqa: PLC0415 - only this command draws tables
+
+    from kgent.review.page import page  # noqa: PLC0415
+    from kgent.review.screen import show  # noqa: PLC0415
+    from kgent.review.story import read_story  # noqa: PLC0415
+
+    story = read_story(arguments.run_dir)
+    if arguments.html is None:
+        show(story, Console())
+        return COMPLETED
+    try:
+        arguments.html.write_text(page(story), encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{arguments.html} cannot be written: {error.strerror}") from None
+    _print(f"wrote {arguments.html}")
+    return COMPLETED
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from kgent.review.verify import verify  # noqa: PLC0415 - one command
+
+    verdict = verify(arguments.run_dir)
+    for problem in verdict.problems:
+        _print(f"! {problem}")
+    if verdict.is_sound:
+        _print(f"sound: {verdict.checked} files are as the run left them")
+    return COMPLETED if verdict.is_sound else FAILED
+
+
+_COMMANDS = {"run": _run, "validate": _validate, "show": _show, "verify": _verify}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of ending the process, so that `main` decides the exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+class _Live:
+    """Shows text as it arrives, if that is wanted."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.has_shown = False
+        self._wanted = wanted
+        self._is_mid_line = False
+
+    def __call__(self, event: EngineEvent) -> None:
+        if not self._wanted:
+            return
+        if event.kind is EngineEventKind.STEP:
+            self.end()
+        elif event.kind is EngineEventKind.TEXT and event.text:
+            self.has_shown = True
+            self._is_mid_line = not event.text.endswith("\n")
+            _print(event.text, end="")
+
+    def end(self) -> None:
+        """End the line, if there is one."""
+        if self._is_mid_line:
+            _print("")
+        self._is_mid_line = False
+
+
+def _prompt(overrides: CliOverrides) -> str:
+    if overrides.prompt_file is None:
+        return overrides.prompt or ""
+    try:
+        raw = read_text_file(overrides.prompt_file, MAX_PROMPT_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"--prompt-file {overrides.prompt_file}: {reason}") from None
+    if len(raw) > MAX_PROMPT_BYTES:
+        raise UsageError(f"--prompt-file {overrides.prompt_file}: over {MAX_PROMPT_BYTES} bytes")
+    return raw.decode("utf-8-sig", "replace")
+
+
+def _report(result: RunResult, *, with_text: bool) -> None:
+    if with_text and result.final_text:
+        _print(result.final_text)
+    _print(f"status   {result.status}")
+    _print(f"folder   {result.sandbox_root or '- (none was made)'}")
+    for path in result.found:
+        _print(f"found    {path}")
+    for path in result.missing:
+        _print(f"missing  {path}")
+    if result.error is not None:
+        _say(f"reason   {result.error}")
+
+
+def _print(text: str, *, end: str = "\n") -> None:
+    print(visible(text, zero_width=False), end=end, flush=True)
+
+
+def _say(text: str) -> None:
+    print(visible(text, zero_width=False), file=sys.stderr, flush=True)

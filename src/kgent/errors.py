@@ -1,0 +1,80 @@
+"""One shape for everything that can go wrong, whoever raised it.
+
+`ErrorInfo` is what is stored and shown; `KgentError` is what is raised. It lives outside the
+records so that naming an error needs none of them.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_core.errors import AgentCoreError, ErrorCode
+
+MAX_MESSAGE_CHARS = 1000
+
+
+class ErrorCategory(StrEnum):
+    """Which part of a run an error belongs to."""
+
+    CONFIG = "config"
+    SANDBOX = "sandbox"
+    SKILL = "skill"
+    TOOL = "tool"
+    MEMORY = "memory"
+    ENGINE = "engine"
+    GOVERNANCE = "governance"
+    UNKNOWN = "unknown"
+
+
+class ErrorInfo(BaseModel):
+    """An error as data: a code for programs, a sentence for people, never a traceback."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: str
+    message: str
+    category: ErrorCategory = ErrorCategory.UNKNOWN
+    retryable: bool = False
+    details: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class KgentError(AgentCoreError):
+    """Anything kgent refuses or fails at on purpose."""
+
+    def __init__(
+        self,
+        code: ErrorCode | str,
+        message: str,
+        *,
+        category: ErrorCategory,
+        retryable: bool = False,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(code, message, retryable, details)
+        self.category = category
+
+
+def error_info(error: BaseException, category: ErrorCategory = ErrorCategory.UNKNOWN) -> ErrorInfo:
+    """Any exception as data.
+
+    Args:
+        error: what was raised; a `KgentError` knows its own category.
+        category: the category of everything else.
+    """
+    if isinstance(error, AgentCoreError):
+        return ErrorInfo(
+            code=error.code.value,
+            message=error.message,
+            category=error.category if isinstance(error, KgentError) else category,
+            retryable=error.retryable,
+            details=error.details or None,
+        )
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return ErrorInfo(
+        code=ErrorCode.INTERNAL_ERROR.value, message=said[:MAX_MESSAGE_CHARS], category=category
+    )

@@ -1,0 +1,131 @@
+"""The memories that come with kgent: none at all, and one kept in a store of the toolkit."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+from agcore.memory.sqlite import SqliteStore
+from agcore.memory.store import MemoryStore
+from agcore.memory.types import MemoryFilter, MemoryItem as StoredItem
+from agcore.memory.words import dice, words
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.types import new_id
+from kgent.errors import ErrorCategory, KgentError
+from kgent.memory.contract import MemoryClient, MemoryItem, MemoryWriteResult
+from kgent.runtime.loops import BackgroundLoop
+
+SQLITE = "sqlite:"
+
+
+class NoMemory:
+    """Remembers nothing. What the model wants kept becomes a candidate for people to look at."""
+
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:  # noqa: ARG002
+        """Refuse."""
+        return MemoryWriteResult(accepted=False, summary="no memory is connected")
+
+
+class StoreMemory:
+    """A memory in a store of the toolkit, found by the words it shares with the question.
+
+    Args:
+        store: any `MemoryStore`; ids begin with `kgent:<scope>:`.
+        loop: where the store lives.
+    """
+
+    def __init__(self, store: MemoryStore, loop: BackgroundLoop) -> None:
+        self._store = store
+        self._loop = loop
+
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
+        """The items with the greatest overlap of words, best first.
+
+        Raises:
+            AgentCoreError: the store cannot be read.
+        """
+        prefix = f"kgent:{scope}:" if scope else "kgent:"
+        found = self._loop.run(self._store.list(MemoryFilter(prefix=prefix)))
+        wanted = words(query)
+        scored = [(dice(wanted, words(item.content)), item) for item in found]
+        best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
+        return [_item(item, score) for score, item in best[: max(limit, 0)]]
+
+    def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
+        """Keep an item.
+
+        Raises:
+            AgentCoreError: it could not be stored.
+        """
+        item_id = f"kgent:{scope}:{new_id('mem')}"
+        item = StoredItem(id=item_id, content=content, metadata={"scope": scope, "tags": tags})
+        self._loop.run(self._store.save(item))
+        return MemoryWriteResult(accepted=True, memory_id=item_id, summary="remembered")
+
+
+@contextmanager
+def open_memory(
+    provider: str | None, given: MemoryClient | MemoryStore | None, *, place: Path | None
+) -> Generator[MemoryClient | None]:
+    """The memory of a run, until the end of the block; None if there is none.
+
+    Args:
+        provider: `memory.provider`; `sqlite:<file>` is known.
+        given: what the caller brought along instead.
+        place: the resolved file of a `sqlite:` provider.
+
+    Raises:
+        KgentError: category `config`; the provider is not known, or cannot be opened.
+    """
+    if given is not None and hasattr(given, "recall_memory"):
+        yield given  # pyright: ignore[reportReturnType] - told apart by its method
+        return
+    if given is None and provider is None:
+        yield None
+        return
+    loop = BackgroundLoop()
+    try:
+        if given is not None:
+            yield StoreMemory(given, loop)  # pyright: ignore[reportArgumentType] - likewise
+            return
+        store = loop.run(_opened(str(provider), place))
+        try:
+            yield StoreMemory(store, loop)
+        finally:
+            loop.run(store.close())
+    finally:
+        loop.close()
+
+
+def is_known(provider: str) -> bool:
+    """Whether `memory.provider` names something that can be opened."""
+    return provider.startswith(SQLITE) and len(provider) > len(SQLITE)
+
+
+async def _opened(provider: str, place: Path | None) -> SqliteStore:
+    if not is_known(provider) or place is None:
+        message = f"memory.provider {provider!r} is not known; there is sqlite:<file>"
+        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+    try:
+        return await SqliteStore.open(place)
+    except AgentCoreError as error:
+        raise KgentError(
+            error.code,
+            f"memory.provider {provider!r} cannot be opened: {error.message}",
+            category=ErrorCategory.CONFIG,
+        ) from error
+
+
+def _item(item: StoredItem, score: float) -> MemoryItem:
+    tags: object = item.metadata.get("tags", [])
+    return MemoryItem(
+        content=item.content,
+        scope=str(item.metadata.get("scope", "")),
+        tags=[str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else [],
+        memory_id=item.id,
+        score=score,
+    )

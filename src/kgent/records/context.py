@@ -1,0 +1,92 @@
+"""The records of one run, together: whoever takes part writes here and opens no file itself."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from agent_core.redaction import Redactor
+from kgent.records.errors import ErrorLogger
+from kgent.records.events import EVENTS_FILE, EventRecorder
+from kgent.records.files import PRIVATE_FILE, PRIVATE_FOLDER
+from kgent.records.logs import ToolLogger
+from kgent.records.transcript import TranscriptWriter
+from kgent.runtime.ids import RunIds
+
+TOOLS_FILE = "logs/tools.jsonl"
+ERRORS_FILE = "logs/errors.jsonl"
+TRANSCRIPT_FILE = "transcript.md"
+ARCHIVE = "archive"
+
+
+class Archive:
+    """Files that a run keeps for later readers: too large for an event, or a result of its own."""
+
+    def __init__(self, root: Path, redactor: Redactor) -> None:
+        self._root = root
+        self._redactor = redactor
+
+    def keep(self, name: str, text: str) -> str:
+        """Keep a text under `archive/<name>`, redacted; returns that path.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        return self._write(name, self._redactor.text(text).encode("utf-8", "replace"), os.O_TRUNC)
+
+    def keep_raw(self, name: str, content: bytes) -> str:
+        """Keep bytes under `archive/<name>`, redacted; returns that path.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        return self._write(name, self._redactor.raw(content), os.O_TRUNC)
+
+    def add_line(self, name: str, line: str) -> str:
+        """Append a line to `archive/<name>`, redacted; returns that path.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        raw = self._redactor.text(line).encode("utf-8", "replace") + b"\n"
+        return self._write(name, raw, os.O_APPEND)
+
+    def _write(self, name: str, raw: bytes, how: int) -> str:
+        path = self._root / ARCHIVE / name
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | how
+        with os.fdopen(os.open(path, flags, PRIVATE_FILE), "wb") as file:
+            file.write(raw)
+        return f"{ARCHIVE}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """Events, transcript, tool calls, errors, and the archive of what is too large for them."""
+
+    events: EventRecorder
+    transcript: TranscriptWriter
+    tools: ToolLogger
+    errors: ErrorLogger
+    archive: Archive
+    redactor: Redactor
+
+    @classmethod
+    def at(cls, root: Path, ids: RunIds, *, redactor: Redactor | None = None) -> Self:
+        """The records of a run folder. Nothing is opened before something is recorded."""
+        cleaner = redactor or Redactor()
+        archive = Archive(root, cleaner)
+        return cls(
+            events=EventRecorder(root / EVENTS_FILE, ids, redactor=cleaner, keep=archive.keep),
+            transcript=TranscriptWriter(root / TRANSCRIPT_FILE, cleaner),
+            tools=ToolLogger(root / TOOLS_FILE, cleaner),
+            errors=ErrorLogger(root / ERRORS_FILE, cleaner),
+            archive=archive,
+            redactor=cleaner,
+        )
+
+    def close(self) -> None:
+        """The run is over: flush everything and take no more lines."""
+        self.events.close()
+        self.tools.close()
+        self.errors.close()

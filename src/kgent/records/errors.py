@@ -1,0 +1,37 @@
+"""Every error as one line: `logs/errors.jsonl`."""
+
+from pathlib import Path
+
+from agent_core.redaction import Redactor
+from kgent.errors import ErrorInfo
+from kgent.records.lines import JsonLines
+from kgent.runtime.state import now
+
+
+class ErrorRecord(ErrorInfo):
+    """An error, when it happened, and the tool call it belongs to."""
+
+    timestamp: str
+    correlation_id: str | None = None
+
+
+class ErrorLogger:
+    """Writes the errors of one run."""
+
+    def __init__(self, path: Path, redactor: Redactor) -> None:
+        self._lines = JsonLines(path, redactor)
+
+    def record(self, error: ErrorInfo, *, correlation_id: str | None = None) -> None:
+        """Add an error.
+
+        Raises:
+            OSError: it could not be written.
+            ValueError: the run is over.
+        """
+        self._lines.append(
+            ErrorRecord(**error.model_dump(), timestamp=now(), correlation_id=correlation_id)
+        )
+
+    def close(self) -> None:
+        """Flush, and take no more errors."""
+        self._lines.close()

@@ -1,0 +1,131 @@
+"""A run folder read back, however its run ended: also when its process was killed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agent_core.context.texts import read_text_file
+from agent_core.errors import ErrorCode
+from kgent.errors import ErrorCategory, KgentError
+from kgent.records.context import ERRORS_FILE, TOOLS_FILE
+from kgent.records.errors import ErrorRecord
+from kgent.records.events import EVENTS_FILE, Event, is_held
+from kgent.records.logs import ToolCallRecord
+from kgent.runtime.state import RUN_FILE, RunState
+from kgent.sandbox.manifest import ArtifactManifest
+from kgent.sandbox.workspace import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_TEXT_BYTES = 1_000_000
+MAX_LINES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything a run folder tells.
+
+    Attributes:
+        state: `run.json`.
+        outcome: the status in words: `lost` where the process died and left it open.
+        is_lost: the run says that it is under way, and no process records into it.
+        problems: what could not be read, in words.
+    """
+
+    root: Path
+    state: RunState
+    outcome: str
+    is_lost: bool
+    prompt: str
+    system_prompt: str
+    events: list[Event]
+    calls: list[ToolCallRecord]
+    errors: list[ErrorRecord]
+    artifacts: ArtifactManifest | None
+    problems: list[str] = field(default_factory=list[str])
+
+
+def read_story(root: Path) -> Story:
+    """Read a run folder.
+
+    Raises:
+        KgentError: category `sandbox`; it is no run folder.
+    """
+    problems: list[str] = []
+    state = _state(root)
+    is_lost = not state.status.is_terminal and is_held(root) is False
+    if is_lost:
+        problems.append(f"the run was lost: run.json says {state.status}, but its process is gone")
+    return Story(
+        root=root,
+        state=state,
+        outcome="lost" if is_lost else state.status.value,
+        is_lost=is_lost,
+        prompt=_text(root / PROMPT_FILE, problems),
+        system_prompt=_text(root / SYSTEM_PROMPT_FILE, problems),
+        events=_lines(root / EVENTS_FILE, Event, problems),
+        calls=_lines(root / TOOLS_FILE, ToolCallRecord, problems),
+        errors=_lines(root / ERRORS_FILE, ErrorRecord, problems),
+        artifacts=_manifest(root / ARTIFACT_MANIFEST, problems),
+        problems=problems,
+    )
+
+
+def _state(root: Path) -> RunState:
+    try:
+        return RunState.model_validate_json(_raw(root / RUN_FILE))
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, OSError)
+        reason = "run.json cannot be read" if missing else "run.json is empty or damaged"
+        raise KgentError(
+            ErrorCode.FILE_NOT_FOUND,
+            f"{root} is no run folder that can be shown: {reason}",
+            category=ErrorCategory.SANDBOX,
+        ) from None
+
+
+def _manifest(path: Path, problems: list[str]) -> ArtifactManifest | None:
+    try:
+        return ArtifactManifest.model_validate_json(_raw(path))
+    except (OSError, ValueError):
+        problems.append(f"{path.name} cannot be read")
+        return None
+
+
+def _text(path: Path, problems: list[str]) -> str:
+    try:
+        return _raw(path).decode("utf-8", "replace")
+    except OSError:
+        problems.append(f"{path.name} cannot be read")
+        return ""
+
+
+def _lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
+    found: list[M] = []
+    damaged = 0
+    try:
+        for line in _each_line(path):
+            try:
+                found.append(model.model_validate_json(line))
+            except ValidationError:
+                damaged += 1
+    except OSError:
+        problems.append(f"{path.name} cannot be read")
+    if damaged:
+        problems.append(f"{path.name}: {damaged} damaged lines were passed over")
+    return found
+
+
+def _each_line(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if number == MAX_LINES:
+                return
+            yield line
+
+
+def _raw(path: Path) -> bytes:
+    return read_text_file(path, MAX_TEXT_BYTES)

@@ -1,0 +1,127 @@
+"""One run, from a profile and a prompt to a finished run folder. Read `run` first."""
+
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from agcore.memory.store import MemoryStore
+from agent_core.errors import ErrorCode
+from agent_core.redaction import Redactor
+from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
+from kgent.config.models import KgentConfig
+from kgent.engine.base import AgentEngine, EventCallback, HoldsSecrets
+from kgent.engine.select import select_engine
+from kgent.errors import ErrorCategory, KgentError, error_info
+from kgent.memory.client import SQLITE, is_known, open_memory
+from kgent.memory.contract import MemoryClient
+from kgent.records.context import RunRecords
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.conduct import Conductor
+from kgent.runtime.context import RunContext
+from kgent.runtime.ids import RunIds, new_id
+from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.state import RunStatus
+from kgent.sandbox.workspace import create_workspace, sandbox_root
+
+
+def run(  # noqa: PLR0913 - the last four are for code, and have defaults
+    config_path: Path | str,
+    prompt: str,
+    options: RunOptions | None = None,
+    *,
+    engine: AgentEngine | None = None,
+    memory: MemoryClient | MemoryStore | None = None,
+    cancellation: Cancellation | None = None,
+    event_callback: EventCallback | None = None,
+) -> RunResult:
+    """Run a profile once. Blocks until the run is over; never raises for what went wrong in it.
+
+    Args:
+        config_path: the profile.
+        prompt: what the user wants.
+        options: what the caller says instead of the profile.
+        engine: instead of the one the profile names.
+        memory: a memory for this run: a `MemoryClient`, or a `MemoryStore` of the toolkit.
+        cancellation: asks the run to stop; it ends `incomplete`.
+        event_callback: is told what the engine does while it works.
+
+    Returns:
+        How it went. A run that was refused before it had a folder has no `sandbox_root`.
+    """
+    chosen = options or RunOptions()
+    try:
+        ids = RunIds.of(chosen)
+    except KgentError as error:
+        return _blocked(RunIds(new_id("sess"), new_id("task"), new_id("run")), error)
+    with ExitStack() as stack:
+        try:
+            config = _checked(apply_cli_overrides(load_config(config_path), chosen), prompt, memory)
+            client = stack.enter_context(_memory(config, memory))
+            worker = engine or select_engine(config)
+            context = _context(config, ids, worker)
+            create_workspace(context)
+        except KgentError as error:
+            return _blocked(ids, error)
+        conductor = Conductor(
+            context,
+            prompt=prompt,
+            engine=worker,
+            memory=client,
+            config_path=Path(config_path).expanduser().absolute(),
+            cancellation=cancellation or Cancellation(),
+            event_callback=event_callback,
+        )
+        return conductor.run()
+
+
+def _context(config: KgentConfig, ids: RunIds, engine: AgentEngine) -> RunContext:
+    root = sandbox_root(config, ids)
+    secrets = engine.secrets(config) if isinstance(engine, HoldsSecrets) else None
+    return RunContext(
+        session_id=ids.session_id,
+        task_id=ids.task_id,
+        run_id=ids.run_id,
+        profile_id=config.profile.id,
+        config_fingerprint=fingerprint_config(config),
+        sandbox_root=root,
+        config=config,
+        records=RunRecords.at(root, ids, redactor=Redactor(secrets)),
+    )
+
+
+def _checked(
+    config: KgentConfig, prompt: str, memory: MemoryClient | MemoryStore | None
+) -> KgentConfig:
+    """What the file alone cannot tell.
+
+    Raises:
+        KgentError: category `config`.
+    """
+    provider = config.memory.provider
+    problem = None
+    if not prompt.strip():
+        problem = "the prompt is empty"
+    elif provider is not None and not is_known(provider):
+        problem = f"memory.provider {provider!r} is not known; there is {SQLITE}<file>"
+    elif config.memory.write_mode == "external" and provider is None and memory is None:
+        problem = "memory.write_mode external needs memory.provider, or a memory given in code"
+    if problem is not None:
+        raise KgentError(ErrorCode.CONFIG_ERROR, problem, category=ErrorCategory.CONFIG)
+    return config
+
+
+def _memory(
+    config: KgentConfig, given: MemoryClient | MemoryStore | None
+) -> AbstractContextManager[MemoryClient | None]:
+    provider = config.memory.provider if config.memory.enabled else None
+    place = config.place(provider.removeprefix(SQLITE)) if provider else None
+    return open_memory(provider, given if config.memory.enabled else None, place=place)
+
+
+def _blocked(ids: RunIds, error: KgentError) -> RunResult:
+    return RunResult(
+        session_id=ids.session_id,
+        task_id=ids.task_id,
+        run_id=ids.run_id,
+        status=RunStatus.FAILED,
+        error=error_info(error),
+    )

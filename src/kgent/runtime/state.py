@@ -1,0 +1,102 @@
+"""Where a run is, and the one file that says so: `run.json`, replaced as a whole each time."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_core.types import utc_now
+from kgent.errors import ErrorInfo
+
+RUN_FILE = "run.json"
+
+
+class RunStatus(StrEnum):
+    """The states of a run. Those below the blank line are reserved and not entered yet."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+
+    WAITING_FOR_TOOL = "waiting_for_tool"
+    WAITING_FOR_USER = "waiting_for_user"
+    REVIEW_REQUIRED = "review_required"
+    REVISION_REQUIRED = "revision_required"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Nothing will happen in this run any more."""
+        return self in _TERMINAL
+
+
+_TERMINAL = {RunStatus.COMPLETED, RunStatus.INCOMPLETE, RunStatus.FAILED, RunStatus.CANCELLED}
+_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.INCOMPLETE, RunStatus.FAILED}),
+    RunStatus.RUNNING: frozenset({RunStatus.COMPLETED, RunStatus.INCOMPLETE, RunStatus.FAILED}),
+}
+
+
+class RunState(BaseModel):
+    """The content of `run.json`.
+
+    Attributes:
+        failure_reason: `<code>: <message>` of what kept the run from completing.
+        found: required deliverables that are there.
+        missing: required deliverables that are not.
+        manifests: file name and SHA-256 of each manifest, once they are final.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = 1
+    session_id: str
+    task_id: str
+    run_id: str
+    profile_id: str
+    status: RunStatus = RunStatus.PENDING
+    failure_reason: str | None = None
+    error: ErrorInfo | None = None
+    config_fingerprint: str
+    config_path: str
+    sandbox_root: str
+    engine: str
+    model: dict[str, str | None] = {}
+    created_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    updated_at: str
+    usage: dict[str, int] = {}
+    found: list[str] = []
+    missing: list[str] = []
+    manifests: dict[str, str] = {}
+
+    def changed(self, **changes: Any) -> "RunState":
+        """The next state.
+
+        Raises:
+            ValueError: a run does not go from its status to that one.
+        """
+        status = changes.get("status", self.status)
+        if status is not self.status and status not in _MOVES.get(self.status, frozenset()):
+            raise ValueError(f"a run does not go from {self.status} to {status}")
+        return self.model_copy(update={**changes, "updated_at": now()})
+
+
+def now() -> str:
+    """The time as it is written everywhere: UTC, ISO 8601, microseconds."""
+    return utc_now().isoformat(timespec="microseconds")
+
+
+def read_state(root: Path) -> RunState:
+    """The state a run folder says it is in.
+
+    Raises:
+        OSError: there is no readable `run.json`.
+        ValueError: it is not one.
+    """
+    return RunState.model_validate_json((root / RUN_FILE).read_bytes())

@@ -1,0 +1,139 @@
+"""Lays a run folder out, complete from the first moment: a run that dies leaves no gaps."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.errors import ErrorCode
+from agent_core.storage.folders import make_private
+from kgent.config.models import KgentConfig
+from kgent.errors import ErrorCategory, KgentError
+from kgent.records.context import ARCHIVE, ERRORS_FILE, TOOLS_FILE, TRANSCRIPT_FILE
+from kgent.records.events import EVENTS_FILE
+from kgent.records.files import PRIVATE_FILE, PRIVATE_FOLDER
+from kgent.runtime.context import RunContext
+from kgent.runtime.ids import RunIds
+from kgent.runtime.state import RUN_FILE
+
+CONFIG_FILE = "config.yaml"
+PROMPT_FILE = "prompt.md"
+SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
+SANDBOX_MANIFEST = "sandbox-manifest.json"
+ARTIFACT_MANIFEST = "artifact-manifest.json"
+
+FOLDERS = ("workspace", "deliverables", ARCHIVE, "logs")
+RECORDS = (
+    CONFIG_FILE,
+    PROMPT_FILE,
+    SYSTEM_PROMPT_FILE,
+    EVENTS_FILE,
+    TRANSCRIPT_FILE,
+    TOOLS_FILE,
+    ERRORS_FILE,
+)
+"""What the run writes down about itself; the sandbox manifest vouches for these."""
+
+FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxWorkspace:
+    """The places of a run folder. `root` is absolute and resolved."""
+
+    root: Path
+
+    @property
+    def workspace(self) -> Path:
+        """Where the model works."""
+        return self.root / "workspace"
+
+    @property
+    def deliverables(self) -> Path:
+        """Where what the run owes must lie."""
+        return self.root / "deliverables"
+
+    @property
+    def archive(self) -> Path:
+        """Where the run keeps what is too large for its records."""
+        return self.root / ARCHIVE
+
+
+def sandbox_root(config: KgentConfig, ids: RunIds) -> Path:
+    """The run folder a profile and the ids mean, resolved; nothing is made.
+
+    Raises:
+        KgentError: category `sandbox`; it cannot be resolved, or is a place to keep out of.
+    """
+    name = config.workspace.sandbox
+    for key, value in (
+        ("{session_id}", ids.session_id),
+        ("{task_id}", ids.task_id),
+        ("{run_id}", ids.run_id),
+    ):
+        name = name.replace(key, value)
+    try:
+        root = config.place(name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unusable(Path(name), f"it cannot be resolved: {error}") from error
+    if root in {Path(root.anchor), Path.home().resolve()}:
+        raise _unusable(root, "a run gets a folder of its own, below this one")
+    return root
+
+
+def create_workspace(context: RunContext) -> SandboxWorkspace:
+    """Make the run folder with every file and folder it will have.
+
+    Raises:
+        KgentError: category `sandbox`; there is something in it already, or it cannot be made.
+    """
+    root = context.sandbox_root
+    try:
+        make_private(root.parent)
+        if root.is_dir():
+            root.chmod(PRIVATE_FOLDER)
+        else:
+            root.mkdir(mode=PRIVATE_FOLDER)
+        if any(root.iterdir()):
+            cure = "a run never mixes with what is there; name a new folder"
+            raise _unusable(root, f"it is not empty, and {cure}", code=ErrorCode.PATH_CONFLICT)
+        for name in FOLDERS:
+            (root / name).mkdir(mode=PRIVATE_FOLDER)
+        for name in FILES:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(root / name, flags, PRIVATE_FILE))
+    except FileExistsError as error:
+        reason = "another run has just begun here, or it is no folder"
+        raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
+    except OSError as error:
+        raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
+    return SandboxWorkspace(root)
+
+
+def sandbox_rules(config: KgentConfig) -> str:
+    """What the model is told about the run folder."""
+    files = config.tools.filesystem
+    rules = [
+        "All paths are relative to the run folder.",
+        "Read anything inside the run folder; nothing outside it, except the folders of skills.",
+    ]
+    if files.enabled and files.write:
+        rules.append(
+            "Write only below `workspace/` (drafts, notes) and `deliverables/` (results);"
+            f" at most {files.max_file_bytes} bytes a file."
+        )
+    else:
+        rules.append("Nothing can be written.")
+    if config.tools.shell.enabled:
+        allowed = ", ".join(config.tools.shell.allowed_commands) or "none"
+        rules.append(f"Commands that may be run: {allowed}.")
+    rules.append("A refused call stays refused; do not look for a way around it.")
+    return "\n".join(f"- {rule}" for rule in rules)
+
+
+def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
+    return KgentError(
+        code,
+        f"the run folder {root} cannot be used: {reason}",
+        category=ErrorCategory.SANDBOX,
+        details={"path": str(root)},
+    )

@@ -1,0 +1,1 @@
+"""Folders with instructions: found by their heads, loaded when asked for."""

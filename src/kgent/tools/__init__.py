@@ -1,0 +1,1 @@
+"""What the model may do inside a run folder, guarded and recorded."""

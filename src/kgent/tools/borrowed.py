@@ -1,0 +1,94 @@
+"""Borrows the tools of agent_core: they know how to read, search, write and run safely.
+
+What a path may be is decided before, by kgent's own rules; that the borrowed tool touches exactly
+that path is checked again after it has had its look, before it does anything.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from agent_core.config.models import ToolsConfig
+from agent_core.errors import ErrorCode
+from agent_core.tools.base import Tool, ToolContext, ToolOutput
+from agent_core.tools.paths import Boundaries
+from agent_core.tools.workspace import Workspace
+from agent_core.types import RunIdentity
+from kgent.errors import ErrorCategory, KgentError
+from kgent.runtime.loops import in_own_loop
+from kgent.tools.guarded import Call
+
+RESULT_BYTES = 16_384
+"""What one page of a file, or one stream of a command, may take."""
+
+
+def borrowed(
+    make: Callable[[Workspace], Tool],
+    arguments: Mapping[str, Any],
+    call: Call,
+    *,
+    expected: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run a tool of agent_core for this call, and return what it answers.
+
+    Args:
+        make: the tool, such as `agent_core.tools.code.read.read_file`.
+        arguments: for that tool.
+        call: the call it is run for.
+        expected: the only path it may touch.
+        env: what a command sees.
+
+    Raises:
+        ToolError: the tool could not do it.
+        KgentError: the path leads elsewhere now.
+        asyncio.CancelledError: the run is to stop.
+    """
+    tool = make(_workspace(call.root, env or {}))
+
+    async def work() -> Any:
+        action = await tool.prepare(tool.parse(arguments), _facts(call))
+        if expected is not None and action.access.target != str(expected):
+            message = f"{expected} has become a link to somewhere else"
+            raise KgentError(ErrorCode.PERMISSION_DENIED, message, category=ErrorCategory.SANDBOX)
+        answer = await action.run()
+        return answer.answer if isinstance(answer, ToolOutput) else answer
+
+    return cast("dict[str, Any]", in_own_loop(work, cancellation=call.cancellation))
+
+
+def _workspace(root: Path, env: Mapping[str, str]) -> Workspace:
+    limits = ToolsConfig(
+        result_limit_bytes=RESULT_BYTES,
+        stdout_limit_bytes=RESULT_BYTES,
+        stderr_limit_bytes=RESULT_BYTES,
+    )
+    return Workspace(boundaries=Boundaries(root), limits=limits, env=env)
+
+
+def _facts(call: Call) -> ToolContext:
+    context = call.context
+
+    async def keep(
+        data: bytes | Path,
+        *,
+        filename: str,
+        kind: str = "tool_output",  # noqa: ARG001 - the protocol's
+        mime_type: str | None = None,  # noqa: ARG001
+        summary: str | None = None,  # noqa: ARG001
+    ) -> str:
+        content = data if isinstance(data, bytes) else data.read_bytes()  # noqa: ASYNC240 - own loop
+        return context.records.archive.keep_raw(f"tool-output/{call.call_id}-{filename}", content)
+
+    return ToolContext(
+        run=RunIdentity(session_id=context.session_id, agent_id="kgent", run_id=context.run_id),
+        tool_call_id=call.call_id,
+        project_dir=call.root,
+        progress=_unheard,
+        artifact=keep,
+        is_cancelled=lambda: call.cancellation.is_cancelled,
+    )
+
+
+def _unheard(text: str) -> None:
+    """Progress of a borrowed tool: there is no event for it."""

@@ -84,6 +84,7 @@ class StdioServer(Section):
     cwd: Plain | None = None
     transport: Literal["stdio"] = Field(default="stdio", validation_alias=_TRANSPORT)
     timeout_ms: Positive = 30_000
+    disabled: bool = False
 
 
 class HttpServer(Section):
@@ -99,13 +100,14 @@ class HttpServer(Section):
         Field(validation_alias=_TRANSPORT),
     ] = "streamable_http"
     timeout_ms: Positive = 30_000
+    disabled: bool = False
 
 
 ServerConfig = StdioServer | HttpServer
 
 
 def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
-    """Read `<home>/mcp.json`; without the file there are no servers.
+    """Read `<home>/mcp.json`; without the file there are no servers. Disabled ones are left out.
 
     A server's `cwd` starts at the home and is the home by default, never the project: an
     interpreter that is started in a folder may import what lies there.
@@ -118,10 +120,11 @@ def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
     raw = _read(path)
     if raw is None:
         return {}
-    return {
+    servers = {
         server_id: _server(path, server_id, entry, home=home, project=project)
         for server_id, entry in _entries(path, _parse(path, raw)).items()
     }
+    return {server_id: server for server_id, server in servers.items() if not server.disabled}
 
 
 def config_hash(server: ServerConfig) -> str:

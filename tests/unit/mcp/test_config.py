@@ -158,3 +158,8 @@ def test_the_hash_tells_servers_apart() -> None:
     assert config_hash(one) == config_hash(one.model_copy())
     assert config_hash(one) != config_hash(StdioServer(command="a", env={"K": "2"}))
     assert config_hash(HttpServer(url="https://x")) != config_hash(HttpServer(url="https://y"))
+
+
+def test_n3_a_server_that_its_entry_disables_is_left_out(folders: tuple[Path, Path]) -> None:
+    on, off = {"command": "a", "disabled": False}, {"command": "b", "disabled": True}
+    assert list(load(folders, {"mcpServers": {"on": on, "off": off}})) == ["on"]

@@ -50,6 +50,10 @@ QUIET = {
     "COLUMNS": "80",
 }
 
+# Installed packages come compiled; where writing .pyc files is switched off, a checkout would be
+# compiled anew in every process.
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | QUIET
+
 
 # ---- the measured process -------------------------------------------------
 
@@ -283,7 +287,7 @@ def spawn(args, timeout):
     done = subprocess.Popen(
         ["taskset", "-c", "0", *args],
         cwd=HERE,
-        env={**os.environ, **QUIET},
+        env=ENVIRONMENT,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -6,7 +6,6 @@ the tool call ids in the copy, against the ids in the store at the end.
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import HERE, QUIET, Bench, python
+from bench import ENVIRONMENT, HERE, Bench, python
 
 
 def ids(folder):
@@ -61,7 +60,7 @@ else:
                 cwd=HERE,
                 text=True,
                 capture_output=True,
-                env={**os.environ, **QUIET},
+                env=ENVIRONMENT,
             )
             last = (done.stdout or done.stderr).strip().splitlines()
             print(name, next((x for x in last if x.startswith("RESULT")), last[-1:]), flush=True)

@@ -187,17 +187,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits, or takes everything back
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not tables:
             for statement in _SCHEMA.split(";"):
                 connection.execute(statement)
         _check(connection, path)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -54,10 +55,15 @@ class BaseTool(ABC):
             permission=self.permission,
         )
 
+    @cached_property
+    def engine_tool(self) -> Tool:
+        """The same as the engine's kind; its schema is compiled once, when it is first called."""
+        return tool_from(self.definition(), self.execute)
+
 
 def as_tool(tool: BaseTool | Tool) -> Tool:
-    """The tool as the engine's kind, with its check of arguments."""
-    return tool_from(tool.definition(), tool.execute) if isinstance(tool, BaseTool) else tool
+    """The tool as the engine's kind."""
+    return tool.engine_tool if isinstance(tool, BaseTool) else tool
 
 
 def call_context(session_id: str, tool_call_id: str) -> ToolContext:

@@ -1,25 +1,17 @@
 """Which tools may be called: lists of names, and the engine's rules if somebody can be asked."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from agcore.tools.errors import ToolPermissionError, from_core
 from agent_core.config.models import Config, ModelConfig, PermissionsConfig
 from agent_core.errors import PermissionDeniedError
 from agent_core.permissions import PermissionCallback, PermissionGuard
 from agent_core.redaction import Redactor
-from agent_core.types import (
-    Access,
-    EventLevel,
-    EventType,
-    RunIdentity,
-    ToolCall,
-    ToolDefinition,
-)
+from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
 
 
 class Permission(StrEnum):
@@ -106,14 +98,7 @@ class PermissionChecker:
 class _Unwritten:
     """Questions and answers are not stored anywhere here."""
 
-    def note(
-        self,
-        event_type: EventType,
-        payload: Mapping[str, Any] | None = None,
-        *,
-        level: EventLevel = EventLevel.INFO,
-        tool_call_id: str | None = None,
-    ) -> None:
+    def note(self, *_what: object, **_more: object) -> None:
         """Let it pass."""
 
     async def commit(self) -> None:

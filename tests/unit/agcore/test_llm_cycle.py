@@ -407,3 +407,19 @@ async def test_a_prompt_that_is_too_long_without_compaction_fails() -> None:
     with pytest.raises(LlmError.ContextLength):
         await cycle.submit("next")
     assert [context.event for context in hook.seen] == [HookEvent.ON_ERROR]
+
+
+async def test_a_long_run_of_tools_is_summarised_without_parting_calls_from_answers() -> None:
+    def answers(request: ChatRequest) -> str | ChatResponse:
+        if request.messages[0].role is ChatRole.SYSTEM:
+            return "Many calls were made."
+        return tool_call_reply("echo", n=len(provider.requests), text="y" * 1000)
+
+    provider = MockProvider(answers)
+    config = CompactConfig(max_tokens=2500, keep_recent=3)
+    cycle = LlmCycle(provider, CycleConfig(max_tool_turns=20)).with_compact_config(config)
+    with pytest.raises(ToolTurnLimitError):
+        await cycle.submit_with_tools("Go", Echoes())
+    assert "Many calls were made." in cycle.messages()[0].text
+    assert all(unanswered(request.messages) == set() for request in provider.requests)
+    assert max(len(request.messages) for request in provider.requests) < 15

@@ -141,24 +141,19 @@ class _Walk:
                 if not (rules and is_ignored(folder, name, rules)):
                     waiting.append((folder, rules))
 
-    def _list(self, below: str) -> tuple[set[str], list[str], int]:
+    def _list(self, below: str) -> tuple[frozenset[str], list[str], int]:
         """The telling files of a folder, the folders worth entering, and how much is in it.
 
         Links are no folders: what they lead to is found where it is, or is none of ours.
         """
-        names: set[str] = set()
-        folders: list[str] = []
-        seen = 0
         try:
             with os.scandir(f"{self._root}/{below}") as listing:
-                for seen, entry in enumerate(listing, 1):  # noqa: B007 - the last number counts
-                    if entry.name in _TELLING:
-                        names.add(entry.name)
-                    elif entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED_FOLDERS:
-                        folders.append(entry.name)
+                entries = list(islice(listing, _MOST_ENTRIES + 1))
         except OSError:
-            pass  # a folder that cannot be listed holds nothing for us
-        return names, folders, seen
+            return frozenset(), [], 0  # a folder that cannot be listed holds nothing for us
+        folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        names = _TELLING.intersection([entry.name for entry in entries])
+        return names, [name for name in folders if name not in SKIPPED_FOLDERS], len(entries)
 
 
 def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path, str] | None:

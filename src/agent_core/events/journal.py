@@ -111,7 +111,7 @@ class Journal:
         level: EventLevel = EventLevel.INFO,
         tool_call_id: str | None = None,
     ) -> Node:
-        """Hang the draft under the last node, and announce it."""
+        """Hang the draft under the last node, and announce it: by default, with what it is."""
         content = self._scrubber.content(draft.content)
         node = Node(
             node_id=new_id("node"),
@@ -129,7 +129,8 @@ class Journal:
         )
         self.path.append(node)
         self._nodes.append(node)
-        self._record(announce, payload, level, node.node_id, tool_call_id)
+        told = {"role": draft.role, "node_type": draft.node_type} if payload is None else payload
+        self._record(announce, told, level, node.node_id, tool_call_id)
         return node
 
     def note(

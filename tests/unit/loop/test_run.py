@@ -58,6 +58,7 @@ async def test_d1_a_plain_answer_ends_the_run_with_its_events_in_order() -> None
     ]
     stored = [event for event in seen if event.event_type is not EventType.MODEL_TEXT_DELTA]
     assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
+    assert stored[1].payload == {"role": "user", "node_type": "message"}
     assert [event.run_seq for event in stored] == list(range(1, len(stored) + 1))
 
 

@@ -670,3 +670,32 @@ async def test_artifacts_that_a_child_made_are_named_in_its_result(
         child = await inspected(made, handle)
     assert result["artifacts"] == [artifact.artifact_id for artifact in child.artifacts]
     assert len(result["artifacts"]) == 1
+
+
+async def test_a_child_that_outlives_its_parent_gives_the_session_back_when_it_ends(
+    home: Home, project: Path
+) -> None:
+    release = asyncio.Event()
+
+    @tool(permission="readonly")
+    async def cling() -> str:
+        """Do not let go."""
+        while not release.is_set():
+            with suppress(asyncio.CancelledError):
+                await release.wait()
+        return "at last"
+
+    config = CONFIG + "[agents]\nchild_cancel_timeout_ms = 50\n"
+    played = Cast({"go": [sub("cling", timeout_ms=50), "done"], "cling": [calls("cling"), "x"]})
+    made = runtime(home, project, played, config=config)
+    made.register_tool(cling)
+    async with made:
+        await go(made)
+        (before,) = await made.list_sessions()
+        release.set()
+        services = await made._services()
+        while len(services.children):  # noqa: ASYNC110 - nobody is left who would tell
+            await asyncio.sleep(0.01)
+        (after,) = await made.list_sessions()
+    assert before.owner is not None
+    assert after.owner is None

@@ -18,6 +18,14 @@ logger = logging.getLogger(__name__)
 MakeChild = Callable[[], Awaitable[ChildRun]]
 """Prepares a child; nothing of it is stored before it runs."""
 
+LeftBehind = Callable[[str], Awaitable[None]]
+"""Hears, with the session's id, that a child has ended after its parent."""
+
+
+async def _nobody_waits(_: str) -> None:
+    """For a runtime whose sessions are nobody else's."""
+
+
 _Running = tuple[ChildRun, asyncio.Task[None]]
 
 
@@ -29,11 +37,17 @@ class Children:
     """
 
     def __init__(
-        self, store: SessionStore, config: AgentsConfig, *, on_failure: OnFailure = no_trace
+        self,
+        store: SessionStore,
+        config: AgentsConfig,
+        *,
+        on_failure: OnFailure = no_trace,
+        left_behind: LeftBehind = _nobody_waits,
     ) -> None:
         self._store = store
         self._config = config
         self._on_failure = on_failure
+        self._left_behind = left_behind
         self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
         self._of_run: Counter[str] = Counter()
         self._of_session: Counter[str] = Counter()
@@ -68,9 +82,7 @@ class Children:
             places.callback(self._give_back, leader)
             child = await make()
             unless_started.pop_all()
-        task = asyncio.create_task(
-            child.carry_out(self._store, self._on_failure), name=child.run.run_id
-        )
+        task = asyncio.create_task(self._carry_out(child), name=child.run.run_id)
         self._running[child.run.run_id] = (child, task)
         task.add_done_callback(partial(self._forget, child.run.run_id, places))
         limit_ms = timeout_ms or self._config.default_child_timeout_ms
@@ -107,6 +119,13 @@ class Children:
         tasks = [task for _, task in self._running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._cancel_timeout_s)
+
+    async def _carry_out(self, child: ChildRun) -> None:
+        try:
+            await child.carry_out(self._store, self._on_failure)
+        finally:
+            if child.parent.is_closing:
+                await self._left_behind(child.run.session_id)
 
     async def _stop(self, child: ChildRun, task: asyncio.Task[None], reason: StopReason) -> None:
         """Ask the child to stop, and wait as long as that may take."""

@@ -85,9 +85,9 @@ class Services:
         can_ask = parts.permission_callback is not None
         self.toolboxes = Toolboxes(setup, parts.tools, extensions.mcp, can_ask=can_ask)
         self.toolboxes.check_names()
-        self._definitions = AgentDefinitions(setup.home, parts.definitions)
-        check_definitions(self._definitions, config, self.toolboxes.known_names())
-        secrets = _secrets(config, *self._definitions.profiles())
+        definitions = AgentDefinitions(setup.home, parts.definitions)
+        check_definitions(definitions, config, self.toolboxes.known_names())
+        secrets = _secrets(config, *definitions.profiles())
         self._redactor = redactor = Redactor({**secrets, **extensions.secrets})
         self.setup = setup
         self.store = store
@@ -114,8 +114,12 @@ class Services:
             hooks=extensions.hooks,
         )
         self.replay = Replay(store, redactor, self.toolboxes.definitions)
-        on_failure = self._traces.keep_failure if self._traces else no_trace
-        self.children = Children(store, config.agents, on_failure=on_failure)
+        self.children = Children(
+            store,
+            config.agents,
+            on_failure=self._traces.keep_failure if self._traces else no_trace,
+            left_behind=self._release,
+        )
         self.background = Background(
             setup,
             store=store,
@@ -127,12 +131,15 @@ class Services:
             claim=self._claim,
             release=self._release,
         )
-        self._staff = Staff(
-            setup=setup,
-            store=store,
-            definitions=self._definitions,
+        self._staff = self._hired(definitions)
+
+    def _hired(self, definitions: AgentDefinitions) -> Staff:
+        return Staff(
+            setup=self.setup,
+            store=self.store,
+            definitions=definitions,
             children=self.children,
-            workers=Workers(config.agents, self._definitions),
+            workers=Workers(self.setup.config.agents, definitions),
             contexts=self.background.compactions,
             offer=self.toolboxes,
             open_journal=self._journal,
@@ -176,7 +183,7 @@ class Services:
         """
         config = self.setup.config
         check_definition(definition, config, self.toolboxes.known_names())
-        self._definitions.register(definition)
+        self._staff.definitions.register(definition)
         self._redactor.learn(_secrets(config, definition.model_profile))
 
     async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
@@ -300,7 +307,8 @@ class Services:
 
     async def _release(self, session_id: str) -> None:
         """Give a session back once its last work in the background is over, if nothing runs."""
-        if not self.scheduler.is_busy(session_id):
+        still_open = await self.store.active_run_ids(session_id)
+        if not still_open and not self.scheduler.is_busy(session_id):
             await self.store.release(session_id, self._owner.owner_id)
 
 

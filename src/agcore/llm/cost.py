@@ -16,11 +16,6 @@ class CostTracker:
         self._total = self._total.plus(usage)
         self._calls += 1
 
-    def include(self, other: "CostTracker") -> None:
-        """Count all calls of another tracker."""
-        self._total = self._total.plus(other.total())
-        self._calls += other.calls
-
     def total(self) -> Usage:
         """The tokens of all calls."""
         return self._total

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agcore.llm import (
     AssistantTextDelta,
@@ -423,3 +424,36 @@ async def test_a_long_run_of_tools_is_summarised_without_parting_calls_from_answ
     assert "Many calls were made." in cycle.messages()[0].text
     assert all(unanswered(request.messages) == set() for request in provider.requests)
     assert max(len(request.messages) for request in provider.requests) < 15
+
+
+async def test_tools_may_be_run_by_the_caller() -> None:
+    provider = MockProvider([tool_call_reply("echo", n=1), "Done."])
+    cycle = LlmCycle(provider)
+    offered = Echoes().definitions()
+    (call,) = (await cycle.submit("Go", offered)).tool_calls
+    cycle.extend_messages([ChatMessage.tool_text(call.tool_call_id, "1")])
+    assert (await cycle.submit("Well?", offered)).text == "Done."
+    assert unanswered(provider.requests[1].messages) == set()
+    assert list(provider.requests[1].tools) == offered
+
+
+async def test_messages_that_are_too_long_are_the_callers_to_shorten() -> None:
+    hooks, hook = hooked(HookEvent.ON_ERROR)
+    cycle = LlmCycle(MockProvider([LlmError.ContextLength("too long")])).with_hook_executor(hooks)
+    with pytest.raises(LlmError.ContextLength):
+        await cycle.with_compact_config(CompactConfig()).submit_messages(long_history(2))
+    assert [context.event for context in hook.seen] == [HookEvent.ON_ERROR]
+
+
+@given(st.text(), st.lists(st.integers(1, 9)), st.dictionaries(st.text(), st.integers()))
+async def test_however_a_reply_is_cut_it_is_joined_to_the_same(
+    text: str, cuts: list[int], arguments: dict[str, int]
+) -> None:
+    call = ToolCall(tool_call_id="call_1", name="echo", arguments=arguments)
+    whole = ChatResponse(ChatMessage.assistant_text(text, [call]))
+    for chunks in [1, *cuts]:
+        events = LlmCycle(MockProvider([whole], chunks=chunks)).submit_stream("Go")
+        *_, last = [event async for event in events]
+        assert isinstance(last, TurnComplete)
+        assert last.response.text == text
+        assert [c.arguments for c in last.response.tool_calls] == [arguments]

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agcore.agent import Agent, AgentConfig, AgentError, AgentSession
+from agcore.agent import Agent, AgentBuilder, AgentConfig, AgentError, AgentSession
 from agcore.llm import (
     AssistantTextDelta,
     ChatMessage,
@@ -22,8 +22,15 @@ from agcore.llm import (
     Usage,
     tool_call_reply,
 )
-from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemoryStore
-from agent_parts import Watches, bundle
+from agcore.memory import (
+    ConversationMemory,
+    ConversationMemoryConfig,
+    InMemoryStore,
+    MemoryError,  # noqa: A004 - the toolkit's own
+    MemoryItem,
+)
+from agcore.tools import ToolRegistry
+from agent_parts import Echo, Watches, bundle
 
 AGENT = Agent("helper", "You help.")
 TURN_HOOKS = (HookEvent.ON_TURN_START, HookEvent.ON_TURN_END)
@@ -259,3 +266,65 @@ async def test_phase4a_two_sessions_share_a_bundle_in_parallel_without_cross_tal
         other = ({"one", "two"} - {name}).pop()
         assert all(other not in message.text for message in await session.messages())
         assert other not in await session.session_memory.snapshot()
+
+
+class Hangs(MockProvider):
+    """Never answers what is not in its script."""
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        try:
+            return await super().chat(request)
+        except LlmError:
+            self.requests.pop()
+            await asyncio.Event().wait()
+            raise
+
+
+async def test_a_turn_that_is_cancelled_leaves_a_session_that_can_go_on() -> None:
+    provider = Hangs([tool_call_reply("echo", text="x")])
+    memory = conversation()
+    session = AgentSession(AGENT, "s1", bundle(provider), conversation=memory)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(session.submit_turn("go"), 0.05)
+    assert session.turn_index() == 0
+    assert [m.role.value for m in await memory.get_history()] == ["user", "assistant", "tool"]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(session.submit_turn("and now?"), 0.05)
+    assert len(await memory.get_history()) == 3
+
+
+async def test_a_conversation_that_cannot_be_stored_is_an_error_of_memory() -> None:
+    class Full(InMemoryStore):
+        async def save(self, item: MemoryItem) -> None:
+            raise MemoryError.Storage(f"no room for {item.id}")
+
+    memory = ConversationMemory(Full(), "s1")
+    session = AgentSession(AGENT, "s1", bundle(MockProvider(["ok"])), conversation=memory)
+    with pytest.raises(AgentError.Memory, match="no room") as caught:
+        await session.submit_turn("go")
+    assert isinstance(caught.value.__cause__, MemoryError.Storage)
+    assert session.turn_index() == 0
+
+
+async def test_fifty_sessions_share_a_bundle() -> None:
+    provider = MockProvider(lambda request: request.messages[-1].text)
+    shared = bundle(provider)
+    sessions = [AgentSession(AGENT, f"s{number}", shared) for number in range(50)]
+    answers = await asyncio.gather(*(one.submit_turn(one.session_id) for one in sessions))
+    assert [answer.text for answer in answers] == [one.session_id for one in sessions]
+    assert {one.turn_index() for one in sessions} == {1}
+
+
+def test_a_tool_of_a_name_that_is_taken_is_found_out_at_once() -> None:
+    class Taken(Echo):
+        name = "session_memory_set"
+
+    parts = (
+        AgentBuilder()
+        .provider(MockProvider())
+        .tool_registry(ToolRegistry([Taken()]))
+        .hook_executor(Watches().executor)
+        .build()
+    )
+    with pytest.raises(AgentError.Config, match="session_memory_set"):
+        AgentSession(AGENT, "s1", parts, offers_memory_tool=True)

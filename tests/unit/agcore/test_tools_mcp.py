@@ -47,3 +47,9 @@ async def test_a_server_that_does_not_answer_in_time_is_not_waited_for() -> None
     async with client(timeout_s=2.0) as server:
         with pytest.raises(ToolError.Timeout):
             await server.call_tool("slow", {"seconds": 60})
+
+
+async def test_a_server_that_cannot_be_started_leaves_nothing_open() -> None:
+    with pytest.raises(ToolError.Mcp):
+        async with McpClient("no-such-program"):
+            raise AssertionError("it has not started")

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from agent_core.assets import AGENT_IDS, FrontMatter, load_asset, parse_front_matter
 from agent_core.config.models import Config
 from agent_core.config.profiles import Profile, resolve_model
+from agent_core.context.texts import read_text_file
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools.schema import json_path
 from agent_core.types import AgentDefinition, AgentSource
@@ -184,8 +185,7 @@ def read_definition(path: Path) -> AgentDefinition:
         ConfigError: `invalid_agent_definition`, naming the file and what is wrong.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_DEFINITION_BYTES + 1)
+        raw = read_text_file(path, MAX_DEFINITION_BYTES + 1)
         if len(raw) > MAX_DEFINITION_BYTES:
             raise ValueError(f"it is larger than {MAX_DEFINITION_BYTES:,} bytes")
         return _parsed(parse_front_matter(raw.decode()))

@@ -699,3 +699,44 @@ async def test_a_child_that_outlives_its_parent_gives_the_session_back_when_it_e
         (after,) = await made.list_sessions()
     assert before.owner is not None
     assert after.owner is None
+
+
+async def test_suggested_tools_say_whether_a_child_could_have_them_and_why_not(
+    home: Home, project: Path
+) -> None:
+    @tool(permission="readonly", tags={"network"})
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        return url
+
+    names = (
+        "code.read_file, code.write_file, code.search, agent.task_create, mcp.x.y, mcp.z.y, fetch"
+    )
+    define(home, "reviewer", more=f"suggested_tools: [{names}]\n")
+    config = (
+        CONFIG
+        + '[tools]\ndisabled = ["code.search"]\n[permissions.network_policy]\ndefault = "deny"\n'
+        + '[tools.mcp]\ndisabled_servers = ["z"]\n'
+    )
+    made = runtime(home, project, Cast(LISTING), config=config)
+    made.register_tool(fetch)
+    async with made:
+        found = await listed(made)
+    assert found["reviewer"]["suggested_tools"] == [
+        {"name": "code.read_file", "available": True},
+        {"name": "code.write_file", "available": False, "unavailable_reason": "permission_denied"},
+        {"name": "code.search", "available": False, "unavailable_reason": "disabled_by_config"},
+        {"name": "agent.task_create", "available": False, "unavailable_reason": "mode_restricted"},
+        {"name": "mcp.x.y", "available": False},
+        {"name": "mcp.z.y", "available": False, "unavailable_reason": "disabled_by_config"},
+        {"name": "fetch", "available": False, "unavailable_reason": "policy_restricted"},
+    ]
+
+
+async def test_a_suggestion_gives_no_rights(home: Home, project: Path) -> None:
+    define(home, "reviewer", more="suggested_tools: [agent.create_sub_agent]\n")
+    played = Cast({"go": [sub("look", agent_definition_id="reviewer"), "done"], "look": ["seen"]})
+    async with runtime(home, project, played) as made:
+        await go(made)
+    (request,) = played.requests_of("look")
+    assert not any(each.name.startswith("agent.") for each in request.tools)

@@ -94,7 +94,9 @@ class Toolboxes:
 
     def known_names(self) -> set[str]:
         """Every tool that a definition may suggest, but those of servers."""
-        return {tool.name for tool in (*self._code, *self._declared, *self._registered)} | BUILT_IN_TOOLS
+        return {
+            tool.name for tool in (*self._code, *self._declared, *self._registered)
+        } | BUILT_IN_TOOLS
 
     async def work_tools(self) -> Mapping[str, ToolDefinition]:
         """All but the built-in `agent.*` and `internal.*` tools, as the settings leave them."""
@@ -105,8 +107,14 @@ class Toolboxes:
     def is_disabled(self, name: str) -> bool:
         """The user's settings take this tool away from everybody."""
         config = self._setup.config.tools
-        override = config.overrides.get(name)
-        return name in config.disabled or (override is not None and override.disabled)
+        kind, _, rest = name.partition(".")
+        server = rest.partition(".")[0] if kind == "mcp" else None
+        overrides = (config.overrides.get(name), config.mcp.tool_overrides.get(name))
+        return (
+            name in {*config.disabled, *config.mcp.disabled_tools}
+            or server in config.mcp.disabled_servers
+            or any(override and override.disabled for override in overrides)
+        )
 
     async def _served(self, journal: Journal) -> list[Tool]:
         async def note(failure: "ServerFailure") -> None:

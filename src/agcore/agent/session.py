@@ -209,11 +209,11 @@ class AgentSession:
         return await self._conversation.get_history() if self._conversation is not None else []
 
     async def _remember_notices(self) -> None:
-        notices, self._notices = self._notices, []
         if self._conversation is not None:
-            await self._conversation.add_messages(notices)
+            await self._conversation.add_messages(self._notices)
         if self._compacted is not None:
-            self._compacted += notices
+            self._compacted += self._notices
+        self._notices = []
 
     async def _remember(self, before: Sequence[ChatMessage]) -> None:
         """Add what was said. A history that had to be compacted is kept as it now is."""

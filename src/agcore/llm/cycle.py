@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from agcore.llm.answered import answered
 from agcore.llm.compact import SUMMARY_PROMPT, CompactConfig, Compactor
 from agcore.llm.cost import CostTracker
 from agcore.llm.errors import (
@@ -98,8 +99,9 @@ class LlmCycle:
         return self
 
     def with_messages(self, messages: Iterable[ChatMessage]) -> Self:
-        """Replace the history."""
+        """Replace the history. Calls in it that have no answer are sent with one that says so."""
         self._messages = list(messages)
+        self._added = []
         return self
 
     def extend_messages(self, messages: Iterable[ChatMessage]) -> Self:
@@ -330,7 +332,7 @@ class LlmCycle:
         self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition]
     ) -> ChatRequest:
         system = [ChatMessage.system_text(self._system)] if self._system else []
-        return self._request([*system, *self._messages, *unsaid], tools)
+        return self._request([*system, *answered([*self._messages, *unsaid])], tools)
 
     def _request(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]

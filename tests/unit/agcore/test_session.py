@@ -5,7 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from agcore.agent import Agent, AgentBuilder, AgentConfig, AgentError, AgentSession
+from agcore.agent import (
+    Agent,
+    AgentBuilder,
+    AgentConfig,
+    AgentError,
+    AgentSession,
+    RuntimeBundle,
+)
 from agcore.llm import (
     AssistantTextDelta,
     ChatMessage,
@@ -17,6 +24,7 @@ from agcore.llm import (
     HookEvent,
     LlmError,
     MockProvider,
+    ToolDefinition,
     ToolExecutionCompleted,
     TurnComplete,
     Usage,
@@ -328,3 +336,20 @@ def test_a_tool_of_a_name_that_is_taken_is_found_out_at_once() -> None:
     )
     with pytest.raises(AgentError.Config, match="session_memory_set"):
         AgentSession(AGENT, "s1", parts, offers_memory_tool=True)
+
+
+async def test_a_turn_that_fails_before_it_is_sent_adds_nothing_of_the_one_before() -> None:
+    class Moody(Agent):
+        def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
+            if self.name == "moody":
+                raise AgentError.Other("not today")
+            return super().tool_definitions(bundle)
+
+    memory = conversation()
+    agent = Moody("calm")
+    session = AgentSession(agent, "s1", bundle(MockProvider(["ok"])), conversation=memory)
+    await session.submit_turn("first")
+    agent.name = "moody"
+    with pytest.raises(AgentError.Other, match="not today"):
+        await session.submit_turn("second")
+    assert len(await memory.get_history()) == 2

@@ -4,6 +4,7 @@ What a path may be is decided before, by kgent's own rules; that the borrowed to
 that path is checked again after it has had its look, before it does anything.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -41,8 +42,7 @@ def borrowed(
 
     Raises:
         ToolError: the tool could not do it.
-        KgentError: the path leads elsewhere now.
-        asyncio.CancelledError: the run is to stop.
+        KgentError: the path leads elsewhere now, or the run is to stop.
     """
     tool = make(_workspace(call.root, env or {}))
 
@@ -54,7 +54,12 @@ def borrowed(
         answer = await action.run()
         return answer.answer if isinstance(answer, ToolOutput) else answer
 
-    return cast("dict[str, Any]", in_own_loop(work, cancellation=call.cancellation))
+    try:
+        return cast("dict[str, Any]", in_own_loop(work, cancellation=call.cancellation))
+    except asyncio.CancelledError:
+        reason = call.cancellation.reason
+        message = f"stopped: {reason.message}" if reason else "stopped"
+        raise KgentError(ErrorCode.CANCELLED, message, category=ErrorCategory.TOOL) from None
 
 
 def _workspace(root: Path, env: Mapping[str, str]) -> Workspace:

@@ -1,0 +1,86 @@
+"""Governance: what a check says, and what a run's status follows from."""
+
+from pathlib import Path
+
+import pytest
+
+from kgent.config.models import DeliverableConfig
+from kgent.errors import ErrorCategory, ErrorInfo
+from kgent.governance.deliverables import check_deliverables
+from kgent.governance.policy import final_status, verdict_on
+from kgent.governance.results import GovernanceStatus
+from kgent.runtime.state import RunStatus
+from kgent_runs import a_context
+
+REPORT = DeliverableConfig(path="deliverables/report.md")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return a_context(tmp_path).sandbox_root
+
+
+def error(category: ErrorCategory) -> ErrorInfo:
+    return ErrorInfo(code="x", message="y", category=category)
+
+
+def test_a_missing_deliverable_is_incomplete(root: Path) -> None:
+    check = check_deliverables(root, [REPORT])
+    assert check.status is GovernanceStatus.INCOMPLETE
+    assert check.missing == {"deliverables/report.md": "it does not exist"}
+    assert final_status(failure=None, interruption=None, check=check)[0] is RunStatus.INCOMPLETE
+
+
+def test_an_invalid_config_is_blocked() -> None:
+    assert verdict_on(error(ErrorCategory.CONFIG)) is GovernanceStatus.BLOCKED
+
+
+def test_an_unsafe_path_is_blocked() -> None:
+    assert verdict_on(error(ErrorCategory.SANDBOX)) is GovernanceStatus.BLOCKED
+
+
+def test_an_engine_error_is_a_failure() -> None:
+    assert verdict_on(error(ErrorCategory.ENGINE)) is GovernanceStatus.FAILED
+
+
+def test_a_deliverable_that_is_there_passes(root: Path) -> None:
+    (root / "deliverables" / "report.md").write_text("x", encoding="utf-8")
+    check = check_deliverables(root, [REPORT])
+    assert (check.status, check.found) == (GovernanceStatus.PASSED, ["deliverables/report.md"])
+    status = final_status(failure=None, interruption=None, check=check)
+    assert status == (RunStatus.COMPLETED, None)
+
+
+def test_an_empty_deliverable_counts_only_where_it_may_be_empty(root: Path) -> None:
+    (root / "deliverables" / "report.md").touch()
+    assert check_deliverables(root, [REPORT]).missing == {REPORT.path: "it is empty"}
+    allowed = REPORT.model_copy(update={"allow_empty": True})
+    assert check_deliverables(root, [allowed]).found == [REPORT.path]
+
+
+def test_a_link_is_no_deliverable(root: Path) -> None:
+    (root / "deliverables" / "report.md").symlink_to("/etc/passwd")
+    assert check_deliverables(root, [REPORT]).missing == {
+        REPORT.path: "it is a link, or behind one"
+    }
+
+
+def test_a_folder_counts_when_there_is_a_file_in_it(root: Path) -> None:
+    folder = DeliverableConfig(path="deliverables/site")
+    (root / "deliverables" / "site" / "css").mkdir(parents=True)
+    assert list(check_deliverables(root, [folder]).missing) == ["deliverables/site"]
+    (root / "deliverables" / "site" / "css" / "a.css").write_text("x", encoding="utf-8")
+    assert check_deliverables(root, [folder]).found == ["deliverables/site"]
+
+
+def test_a_failure_outweighs_an_interruption_and_that_what_is_missing(root: Path) -> None:
+    check = check_deliverables(root, [REPORT])
+    failure, stop = error(ErrorCategory.ENGINE), error(ErrorCategory.UNKNOWN)
+    assert final_status(failure=failure, interruption=stop, check=check) == (
+        RunStatus.FAILED,
+        failure,
+    )
+    assert final_status(failure=None, interruption=stop, check=check) == (
+        RunStatus.INCOMPLETE,
+        stop,
+    )

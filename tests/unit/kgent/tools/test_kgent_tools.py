@@ -1,0 +1,354 @@
+"""Tools: what they do, what they refuse, and what they write down about it."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgent.errors import ErrorInfo
+from kgent.memory.client import NoMemory
+from kgent.memory.contract import MemoryItem, MemoryWriteResult
+from kgent.runtime.cancellation import Cancellation
+from kgent.runtime.context import RunContext
+from kgent.skills.registry import SkillRegistry
+from kgent.tools.guarded import MAX_DATA_BYTES
+from kgent.tools.permissions import build_effective_policy, check_permission
+from kgent.tools.registry import ToolDefinition, build_toolsets, call_tool
+from kgent.tools.results import ToolResult
+from kgent_runs import a_context, events, lines, skill, toolset
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    return a_context(tmp_path)
+
+
+def do(context: RunContext, tool: str, /, **args: Any) -> ToolResult:
+    return toolset(context)[tool].handler(args, context)
+
+
+def code_of(result: ToolResult) -> str:
+    assert not result.ok
+    assert result.error is not None
+    return result.error.code
+
+
+# --- which tools there are ------------------------------------------------------------------------
+
+
+def test_dangerous_tools_are_disabled_by_default(context: RunContext) -> None:
+    assert sorted(toolset(context)) == [
+        "grep_files",
+        "list_files",
+        "list_skills",
+        "load_skill",
+        "read_file",
+        "recall_memory",
+        "write_file",
+        "write_memory",
+    ]
+
+
+def test_dangerous_tools_appear_when_enabled(tmp_path: Path) -> None:
+    context = a_context(
+        tmp_path, tools={"filesystem": {"delete": True}, "shell": {"enabled": True}}
+    )
+    assert {"delete_file", "run_command"} <= set(toolset(context))
+
+
+@pytest.mark.parametrize(
+    ("sections", "absent"),
+    [
+        ({"memory": {"write_mode": "disabled"}}, {"write_memory"}),
+        ({"memory": {"enabled": False}}, {"write_memory", "recall_memory"}),
+        ({"tools": {"filesystem": {"write": False}}}, {"write_file"}),
+        ({"tools": {"filesystem": {"enabled": False}}}, {"read_file", "write_file", "grep_files"}),
+    ],
+)
+def test_what_is_disabled_is_absent(
+    tmp_path: Path, sections: dict[str, Any], absent: set[str]
+) -> None:
+    assert absent.isdisjoint(toolset(a_context(tmp_path, **sections)))
+
+
+def test_deny_rules_win_over_everything(tmp_path: Path) -> None:
+    folder = skill(tmp_path / "skills")
+    context = a_context(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": ["ls"]}})
+    loaded = SkillRegistry([folder]).load_skill("reporting")
+    policy = build_effective_policy(context.config, [loaded], denied=["run_command"])
+    verdict = check_permission(policy, "run_command", "execute")
+    assert (verdict.allowed, verdict.layer) == (False, "runtime")
+    assert "run_command" not in toolset(context, denied=["run_command"])
+
+
+def test_the_sandbox_speaks_before_the_profile(context: RunContext) -> None:
+    policy = build_effective_policy(context.config)
+    outside = check_permission(policy, "delete_file", "delete", "/etc/passwd")
+    record = check_permission(policy, "delete_file", "delete", "run.json")
+    disabled = check_permission(policy, "delete_file", "delete", "workspace/a")
+    allowed = check_permission(policy, "write_file", "write", "workspace/a")
+    assert [v.layer for v in (outside, record, disabled, allowed)] == [
+        "sandbox",
+        "runtime",
+        "config",
+        None,
+    ]
+
+
+def test_skills_grant_nothing(tmp_path: Path, context: RunContext) -> None:
+    skills = SkillRegistry([skill(tmp_path / "skills").parent])
+    tools = toolset(context, skills=skills)
+    result = tools["load_skill"].handler({"skill_id": "reporting"}, context)
+    assert result.data is not None
+    assert result.data["not_granted"] == ["run_command"]
+    assert "run_command" not in tools
+    (loaded,) = (e for e in events(context.sandbox_root) if e["type"] == "skill.loaded")
+    assert loaded["data"]["not_granted"] == ["run_command"]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def test_a_file_is_written_read_listed_and_found(context: RunContext) -> None:
+    written = do(context, "write_file", path="workspace/a.md", content="one\ntwo (2)\n")
+    assert (written.ok, written.artifacts) == (True, ["workspace/a.md"])
+    read = do(context, "read_file", path="workspace/a.md")
+    assert read.data is not None
+    assert read.data["content"] == "one\ntwo (2)\n"
+    listed = do(context, "list_files", path="workspace")
+    assert listed.data is not None
+    assert [entry["path"] for entry in listed.data["entries"]] == ["workspace/a.md"]
+    found = do(context, "grep_files", pattern="two (2)", regex=False, path="workspace")
+    assert found.data is not None
+    assert found.data["matches"] == [{"path": "workspace/a.md", "line": 2, "text": "two (2)"}]
+
+
+def test_writing_again_replaces(context: RunContext) -> None:
+    do(context, "write_file", path="deliverables/a.md", content="old")
+    result = do(context, "write_file", path="deliverables/a.md", content="new")
+    assert result.data == {"path": "deliverables/a.md", "bytes": 3, "created": False}
+    assert (context.sandbox_root / "deliverables" / "a.md").read_text() == "new"
+
+
+def test_a_refused_path_is_in_events_and_errors(context: RunContext, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x", encoding="utf-8")
+    for tool, args in [
+        ("read_file", {"path": str(tmp_path / "secret")}),
+        ("write_file", {"path": "run.json", "content": "{}"}),
+        ("list_files", {"path": "../"}),
+        ("grep_files", {"pattern": "x", "path": "/etc"}),
+    ]:
+        assert code_of(do(context, tool, **args)) in {
+            "permission_denied",
+            "write_outside_allowed_roots",
+        }
+    types = [event["type"] for event in events(context.sandbox_root)]
+    assert types == ["tool.started", "file.rejected", "tool.blocked"] * 4
+    errors = lines(context.sandbox_root / "logs" / "errors.jsonl")
+    assert len(errors) == 4
+    assert all(error["category"] == "sandbox" for error in errors)
+
+
+def test_a_file_beyond_the_limit_is_neither_written_nor_read(tmp_path: Path) -> None:
+    context = a_context(tmp_path, tools={"filesystem": {"max_file_bytes": 10}})
+    refused = do(context, "write_file", path="workspace/a", content="x" * 11)
+    assert code_of(refused) == "validation_error"
+    assert not (context.sandbox_root / "workspace" / "a").exists()
+    (context.sandbox_root / "workspace" / "b").write_text("x" * 11)
+    assert "max_file_bytes allows 10" in do(context, "read_file", path="workspace/b").summary
+
+
+def test_a_file_is_deleted_only_where_that_is_enabled(tmp_path: Path) -> None:
+    context = a_context(tmp_path, tools={"filesystem": {"delete": True}})
+    target = context.sandbox_root / "workspace" / "a"
+    target.write_text("x")
+    assert do(context, "delete_file", path="workspace/a").ok
+    assert not target.exists()
+    assert code_of(do(context, "delete_file", path="workspace/a")) == "file_not_found"
+    assert code_of(do(context, "delete_file", path="run.json")) == "write_outside_allowed_roots"
+    assert (context.sandbox_root / "run.json").exists()
+
+
+def test_the_folders_of_skills_can_be_read(context: RunContext, tmp_path: Path) -> None:
+    folder = skill(tmp_path / "skills")
+    (folder / "references").mkdir()
+    (folder / "references" / "a.md").write_text("guide")
+    tools = toolset(context, skills=SkillRegistry([folder.parent]))
+    path = str(folder.resolve() / "references" / "a.md")
+    result = tools["read_file"].handler({"path": path}, context)
+    assert result.data is not None
+    assert result.data["content"] == "guide"
+
+
+# --- the contract ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "place"),
+    [({}, "$.path"), ({"path": 3}, "$.path"), ({"path": "a", "mode": "x"}, "$.mode")],
+)
+def test_arguments_that_do_not_fit_are_told_with_their_place(
+    context: RunContext, args: dict[str, Any], place: str
+) -> None:
+    result = do(context, "read_file", **args)
+    assert code_of(result) == "validation_error"
+    assert place in result.summary
+
+
+def test_the_summary_is_one_bounded_line() -> None:
+    result = ToolResult(ok=True, summary="a\nb" * 1000)
+    assert "\n" not in result.summary
+    assert len(result.summary) <= 301
+    with pytest.raises(ValueError, match="summary"):
+        ToolResult(ok=True, summary="")
+
+
+def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunContext) -> None:
+    definition = toolset(context)["write_file"]
+    args = {"path": "workspace/a.md", "content": "y" * 5000}
+    call_tool(definition, args, context, call_id="call_7")
+    (record,) = lines(context.sandbox_root / "logs" / "tools.jsonl")
+    assert record["call_id"] == "call_7"
+    assert (record["tool_name"], record["action"]) == ("write_file", "write")
+    assert record["status"] == "completed"
+    assert record["duration_ms"] >= 0
+    assert record["started_at"] < record["completed_at"]
+    assert record["args_summary"]["content"].endswith("… (5000 characters)")
+    assert record["result_summary"] == "created workspace/a.md (5000 bytes)"
+    assert record["artifacts"] == ["workspace/a.md"]
+    assert record["error"] is None
+    assert {e["correlation_id"] for e in events(context.sandbox_root)} == {"call_7"}
+
+
+def test_large_data_becomes_an_artifact(context: RunContext) -> None:
+    for number in range(400):
+        (context.sandbox_root / "workspace" / f"{'long' * 20}-{number}").touch()
+    result = do(context, "list_files", path="workspace", limit=2000)
+    assert result.ok
+    assert result.data is not None
+    assert result.data["truncated"] is True
+    (kept,) = result.artifacts
+    assert kept.startswith("archive/tool-output/")
+    assert (context.sandbox_root / kept).stat().st_size > MAX_DATA_BYTES
+    assert do(context, "read_file", path=kept).ok
+
+
+def test_a_handler_that_breaks_is_an_answer_without_a_traceback(context: RunContext) -> None:
+    def handler(args: dict[str, Any], context: RunContext) -> ToolResult:
+        raise RuntimeError("boom")
+
+    broken = ToolDefinition("broken", "breaks", {"type": "object"}, handler)
+    result = call_tool(broken, {}, context, call_id="call_1")
+    assert result.error == ErrorInfo(
+        code="internal_error", message="RuntimeError: boom", category="tool"
+    )
+    assert "Traceback" not in result.model_dump_json()
+    assert lines(context.sandbox_root / "logs" / "errors.jsonl")[0]["correlation_id"] == "call_1"
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class Recalling:
+    """A memory that remembers what it was asked."""
+
+    def __init__(self, *items: MemoryItem, accepts: bool = True) -> None:
+        self.items = list(items)
+        self.asked: list[tuple[str, str, int]] = []
+        self.written: list[tuple[str, str, list[str]]] = []
+        self._accepts = accepts
+
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
+        self.asked.append((query, scope, limit))
+        return self.items
+
+    def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
+        self.written.append((content, scope, tags))
+        return MemoryWriteResult(accepted=self._accepts, memory_id="m1", summary="as you wish")
+
+
+def test_a_memory_in_candidate_mode_becomes_a_line_of_the_archive(context: RunContext) -> None:
+    memory = Recalling()
+    tools = toolset(context, memory=memory)
+    args = {"content": "It rained.", "scope": "weather", "tags": ["facts"]}
+    result = tools["write_memory"].handler(args, context)
+    assert result.artifacts == ["archive/candidate-memory.jsonl"]
+    (line,) = lines(context.sandbox_root / "archive" / "candidate-memory.jsonl")
+    assert (line["content"], line["scope"], line["tags"]) == ("It rained.", "weather", ["facts"])
+    assert memory.written == []
+
+
+def test_a_memory_in_external_mode_reaches_the_client(tmp_path: Path) -> None:
+    context = a_context(tmp_path, memory={"write_mode": "external"})
+    memory = Recalling()
+    result = toolset(context, memory=memory)["write_memory"].handler(
+        {"content": "x", "scope": "s"}, context
+    )
+    assert result.data == {"memory_id": "m1"}
+    assert memory.written == [("x", "s", [])]
+    refusing = toolset(context, memory=Recalling(accepts=False))
+    refused = refusing["write_memory"].handler({"content": "x"}, context)
+    assert code_of(refused) == "memory_write_failed"
+
+
+def test_scopes_bound_what_is_recalled_and_written(tmp_path: Path) -> None:
+    context = a_context(tmp_path, memory={"scopes": ["mine"]})
+    memory = Recalling(MemoryItem(content="a", scope="mine"), MemoryItem(content="b", scope="x"))
+    tools = toolset(context, memory=memory)
+    found = tools["recall_memory"].handler({"query": "q"}, context)
+    assert found.data is not None
+    assert [item["content"] for item in found.data["items"]] == ["a"]
+    for tool, args in [("recall_memory", {"query": "q"}), ("write_memory", {"content": "c"})]:
+        assert code_of(tools[tool].handler({**args, "scope": "x"}, context)) == "validation_error"
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> RunContext:
+    allowed = [sys.executable, "sh"]
+    return a_context(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": allowed}})
+
+
+def test_an_allowed_command_runs_in_the_workspace_with_a_small_environment(
+    shell: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-very-secret")
+    result = do(shell, "run_command", argv=["sh", "-c", "pwd -P; env; exit 3"])
+    assert result.ok
+    assert result.data is not None
+    assert result.data["exit_code"] == 3
+    assert result.data["stdout"].startswith(str(shell.sandbox_root / "workspace"))
+    assert "SOME_API_KEY" not in result.data["stdout"]
+
+
+@pytest.mark.parametrize("program", ["rm", "/bin/sh", "./sh", "sh "])
+def test_a_command_that_is_not_listed_is_blocked(shell: RunContext, program: str) -> None:
+    assert code_of(do(shell, "run_command", argv=[program])) == "permission_denied"
+    assert events(shell.sandbox_root)[-1]["type"] == "tool.blocked"
+
+
+def test_long_output_is_kept_whole_as_an_artifact(shell: RunContext) -> None:
+    program = "print('x' * 100_000)"
+    result = do(shell, "run_command", argv=[sys.executable, "-c", program])
+    (kept,) = result.artifacts
+    assert (shell.sandbox_root / kept).stat().st_size == 100_001
+    assert result.data is not None
+    assert result.data["whole_output"] == [kept]
+
+
+def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunContext) -> None:
+    stop = Cancellation()
+    tools = build_toolsets(shell, SkillRegistry([]), NoMemory(), cancellation=stop)
+    (tool,) = (tool for tool in tools if tool.name == "run_command")
+    timer = threading.Timer(0.3, stop.cancel)
+    timer.start()
+    began = time.monotonic()
+    result = call_tool(tool, {"argv": ["sh", "-c", "sleep 60"]}, shell, call_id="call_1")
+    assert time.monotonic() - began < 5
+    assert code_of(result) == "cancelled"
+    assert code_of(call_tool(tool, {"argv": ["sh"]}, shell, call_id="call_2")) == "cancelled"

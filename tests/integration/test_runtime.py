@@ -303,6 +303,18 @@ async def test_an_image_can_be_named_by_its_artifact(home: Home, project: Path) 
     assert sent == ImageBlock(mime_type="image/png", data="cGl4ZWxz")
 
 
+async def test_a_result_larger_than_a_small_window_does_not_end_the_run(
+    home: Home, project: Path
+) -> None:
+    (project / "large.txt").write_text("a line of some words\n" * 3000, encoding="utf-8")
+    provider = ScriptedProvider([calls("code.read_file", path="large.txt", max_lines=1000), "ok"])
+    small = CONFIG.replace("32000", "8192")
+    async with runtime(home, project, provider, config=small) as made:
+        handle = await ask(made)
+    assert handle.status is RunStatus.COMPLETED
+    assert "does not fit the context window" in provider.requests[-1].model_dump_json()
+
+
 async def test_a_message_needs_no_session_and_gets_one(home: Home, project: Path) -> None:
     async with runtime(home, project, ["hi"]) as made:
         handle = await made.start("hello")

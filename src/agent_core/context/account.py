@@ -70,7 +70,7 @@ class Account:
             "dynamic_system": system.dynamic_hash,
             "history": history.fold.hash,
         }
-        self._cut += map(_reference, trimmed.cut)
+        self._cut += [_reference(node, history.cut[node.node_id]) for node in trimmed.cut]
         self._dropped += trimmed.dropped
         has_new_tools = tools.definitions is not self._tools
         report = ContextBuildReport(
@@ -136,7 +136,8 @@ def _ids(nodes: Sequence[Node]) -> list[str]:
     return [node.node_id for node in nodes]
 
 
-def _reference(node: Node) -> dict[str, Any]:
-    """A tool node whose results are shown as summaries, and the artifacts that hold them."""
+def _reference(node: Node, shown_tokens: int) -> dict[str, Any]:
+    """A tool node whose results are not shown whole, and the artifacts that hold them."""
     artifacts = [known for result in node.results for known in artifact_ids(result)]
-    return {"node_id": node.node_id, "artifact_ids": artifacts}
+    reference: dict[str, Any] = {"node_id": node.node_id, "artifact_ids": artifacts}
+    return reference | {"shown_tokens": shown_tokens} if shown_tokens else reference

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from agent_core.context.shorten import shortened
+from agent_core.context.shorten import in_part
 from agent_core.context.texts import json_bytes
 from agent_core.context.tokens import estimate_blocks
 from agent_core.context.wrappers import synthetic_message
@@ -70,14 +70,15 @@ class Fold:
     """The messages of a path, or of its tail.
 
     Args:
-        cut: ids of tool nodes whose results stand in the request as summaries only.
+        cut: tool nodes whose results do not stand whole in the request: the tokens that are
+            shown of each exchange, 0 for summaries only.
         dropped: ids of nodes that are left out.
         late: results, by call id, that were written down after the conversation had gone on.
     """
 
     def __init__(
         self,
-        cut: Collection[str] = (),
+        cut: Mapping[str, int] | None = None,
         dropped: Collection[str] = (),
         late: Mapping[str, ToolResultBlock] | None = None,
     ) -> None:
@@ -86,7 +87,7 @@ class Fold:
         self.tokens = 0
         self.excluded: list[str] = []
         self.answered_late: dict[str, ToolResultBlock] = {}
-        self._cut = cut
+        self._cut: Mapping[str, int] = {} if cut is None else cut
         self._dropped = dropped
         self._late = late or {}
         self._unanswered: set[str] = set()
@@ -134,8 +135,9 @@ class Fold:
                 self._unanswered.add(call.tool_call_id)
                 result = _cancelled(call)
             results.append(result)
-        if any(node.node_id in self._cut for node in exchange.nodes):
-            results = [shortened(result) for result in results]
+        shown = [self._cut[n.node_id] for n in exchange.nodes if n.node_id in self._cut]
+        if shown:
+            results = in_part(results, max(shown))
         message = ModelMessage(role=Role.TOOL, content=results)
         self._emit(EntryKind.TOOL, message, exchange.nodes)
         for node in exchange.after:

@@ -1,6 +1,6 @@
 """One path as a model's conversation: where it starts, what is carried along, what was cut."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_core.context.fold import Fold
@@ -18,19 +18,20 @@ class History:
 
     Args:
         reattached: tokens that skills and memories carried over a compaction may take.
-        cut: ids of tool nodes to show as summaries; grows by `cut_down`.
+        cut: tool nodes not to show whole, and the tokens to show of their exchange (0: only
+            summaries); grows by `trim`.
         dropped: ids of nodes to leave out; grows by `drop`.
     """
 
     def __init__(
-        self, reattached: int, *, cut: Iterable[str] = (), dropped: Iterable[str] = ()
+        self, reattached: int, *, cut: Mapping[str, int] | None = None, dropped: Iterable[str] = ()
     ) -> None:
         self.path: Sequence[Node] = ()
         self.instructions: dict[str, Node] = {}
         self.compaction: Node | None = None
         self.summarised = 0
         self.revision = 0
-        self.cut = set(cut)
+        self.cut = dict(cut or {})
         self.dropped = set(dropped)
         self.fold = Fold(self.cut, self.dropped)
         self._reattached = reattached

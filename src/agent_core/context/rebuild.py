@@ -31,14 +31,15 @@ def rebuild_requests(
     known = {node.node_id: node for node in nodes}
     blocks: list[SystemBlock] = []
     names: list[str] = []
-    cut: set[str] = set()
+    cut: dict[str, int] = {}
     dropped: set[str] = set()
     requests: list[ModelRequest] = []
     for report in reports:
         if "system" in report:
             blocks = [_block(reference, known) for reference in report["system"]]
         names = report.get("tools", names)
-        cut |= {result["node_id"] for result in report["downgraded_artifacts"]}
+        for result in report["downgraded_artifacts"]:
+            cut[result["node_id"]] = result.get("shown_tokens", 0)
         dropped |= set(report["dropped_node_ids"])
         history = History(report["budget"]["reattached"], cut=cut, dropped=dropped)
         history.take(_path_to(report["path_end_node_id"], known))

@@ -1,9 +1,9 @@
 """Older tool results as summaries: enough to know what was once seen, and to ask again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_blocks
 from agent_core.context.wrappers import plain_text
 from agent_core.types import (
     ArtifactRefBlock,
@@ -14,6 +14,7 @@ from agent_core.types import (
 )
 
 _HEAD_CHARS = 160
+_NOTE_TOKENS = 64
 _ARTIFACT_KEYS = ("artifact_id", "stdout_artifact_id", "stderr_artifact_id")
 
 
@@ -32,6 +33,36 @@ def shortened(block: ContentBlock) -> ContentBlock:
     note = f"[older result of {len(said)} characters, cut down{kept}] {head}"
     cut = block.model_copy(update={"content": [TextBlock(text=note)]})
     return cut if 2 * estimate_blocks([cut]) < estimate_blocks([block]) else block
+
+
+def in_part(results: Sequence[ContentBlock], tokens: int) -> list[ContentBlock]:
+    """One exchange's results within `tokens` together; 0 leaves only summaries."""
+    if tokens == 0:
+        return [shortened(result) for result in results]
+    fair = tokens // len(results)
+    sizes = [estimate_blocks([result]) for result in results]
+    large = [size for size in sizes if size > fair]
+    room = tokens - sum(sizes) + sum(large)
+    share = max(room, 0) // max(len(large), 1)
+    return [
+        _head_and_tail(result, share) if size > fair else result
+        for result, size in zip(results, sizes, strict=True)
+    ]
+
+
+def _head_and_tail(block: ContentBlock, tokens: int) -> ContentBlock:
+    if not isinstance(block, ToolResultBlock):
+        return block
+    raw = plain_text(block.content).encode("utf-8", "replace")
+    room = max(tokens - _NOTE_TOKENS, 0) * BYTES_PER_TOKEN
+    head = raw[: room * 2 // 3].decode("utf-8", "ignore")
+    tail = raw[len(raw) - room // 3 :].decode("utf-8", "ignore")
+    kept = "".join(f" All of it is artifact {known}." for known in artifact_ids(block))
+    note = (
+        f"[{len(raw) - room} bytes left out: the whole result does not fit the context window."
+        f" Ask for a smaller part.{kept}]"
+    )
+    return block.model_copy(update={"content": [TextBlock(text=f"{head}\n{note}\n{tail}")]})
 
 
 def artifact_ids(block: ToolResultBlock) -> list[str]:

@@ -15,11 +15,12 @@ from agent_core.context.tokens import estimate_blocks
 from agent_core.types import Node, NodeType
 
 _SLACK = 0.85
+_LATEST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What stands in a request as a summary, and what not at all, from now on."""
+    """What stands in a request as a summary or in part, and what not at all, from now on."""
 
     cut: Sequence[Node] = ()
     dropped: Sequence[str] = ()
@@ -30,6 +31,8 @@ def trim(history: History, limit: int, *, may_drop: bool) -> Trimmed:
     if history.fold.tokens <= limit:
         return Trimmed()
     cut = _cut_results(history, limit)
+    if history.fold.tokens > limit:
+        cut += _show_latest_in_part(history, limit)
     if not may_drop or history.fold.tokens <= limit:
         return Trimmed(cut)
     return Trimmed(cut, _drop_groups(history, limit))
@@ -50,9 +53,24 @@ def _cut_results(history: History, limit: int) -> list[Node]:
             excess -= saved
             cut.extend(entry.nodes)
     if cut:
-        history.cut.update(node.node_id for node in cut)
+        history.cut.update((node.node_id, 0) for node in cut)
         history.refold()
     return cut
+
+
+def _show_latest_in_part(history: History, limit: int) -> list[Node]:
+    """A latest exchange that would take most of the window keeps head and tail of its results.
+
+    Nothing else makes room for it, and a model that sees a part can ask for the next one.
+    """
+    tools = [entry for entry in history.fold.entries if entry.kind is EntryKind.TOOL]
+    share = int(limit * _LATEST_SHARE)
+    if not tools or tools[-1].tokens <= share:
+        return []
+    nodes = list(tools[-1].nodes)
+    history.cut.update((node.node_id, share) for node in nodes)
+    history.refold()
+    return nodes
 
 
 def _drop_groups(history: History, limit: int) -> list[str]:

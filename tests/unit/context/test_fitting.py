@@ -4,6 +4,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from agent_core.context import Built, TokenScale
+from agent_core.context.rebuild import rebuild_requests
 from agent_core.types import (
     ArtifactRefBlock,
     JsonBlock,
@@ -144,13 +145,25 @@ def test_a_failed_write_does_not_use_the_plan_instruction_up() -> None:
     assert "write a plan" in said(composer().build(talk.path, TOOLS, may_drop=True).request)
 
 
-def test_the_latest_exchange_is_never_dropped() -> None:
+def test_a_latest_exchange_larger_than_the_window_is_shown_in_part_and_never_dropped() -> None:
     talk = Talk()
     talk.user("goal")
-    talk.exchange("call_1", "h" * 60_000)
-    built = composer().build(talk.path, TOOLS, may_drop=True)
-    assert built.over_budget
-    assert "hhh" in said(built.request)
+    talk.calls("small", "large")
+    talk.result("small", "fits")
+    talk.result("large", "HEAD" + "h" * 200_000 + "TAIL")
+    built = composer().build(talk.path, TOOLS)
+    assert not built.over_budget
+    text = said(built.request)
+    assert "fits" in text
+    assert "HEADhhh" in text
+    assert "hhhTAIL" in text
+    assert "does not fit the context window" in text
+    cut = built.report_payload()["downgraded_artifacts"]
+    assert [reference["node_id"] for reference in cut] == ["node_2", "node_3"]
+    (again,) = rebuild_requests(
+        talk.path, [built.report_payload()], {tool.name: tool for tool in TOOLS}
+    )
+    assert again.messages == built.request.messages
 
 
 text_sizes = st.sampled_from([0, 1, 40, 400, 4000])

@@ -4,7 +4,8 @@ A mock plays the model unless a real one is named in the environment:
 
     AGCORE_PROVIDER=ollama AGCORE_MODEL=gemma4 python examples/agcore/full_integration.py
 
-AGCORE_BASE_URL and AGCORE_API_KEY_ENV (the name of the variable that holds the key) are optional.
+Optional: AGCORE_BASE_URL, AGCORE_API_KEY_ENV (the name of the variable that holds the key), and
+AGCORE_PATH (with AGCORE_PROVIDER=local, the file of a model that runs in this process).
 """
 
 import asyncio
@@ -85,6 +86,7 @@ async def provider_from_environment(stack: AsyncExitStack) -> LlmProvider:
         name=model,
         base_url=os.environ.get("AGCORE_BASE_URL"),
         api_key_env=os.environ.get("AGCORE_API_KEY_ENV"),
+        path=os.environ.get("AGCORE_PATH"),
         max_output_tokens=1024,
     )
     return await stack.enter_async_context(AdapterProvider.open(config))

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import groupby
-from typing import Self, cast
+from typing import Self
 
 from agcore.llm.errors import StreamBrokenError, from_core, from_payload
 from agcore.llm.types import (
@@ -23,7 +23,6 @@ from agent_core.providers.serialised import Kept
 from agent_core.types import (
     ContentBlock,
     ModelCompleted,
-    ModelEvent,
     ModelFailed,
     ModelMessage,
     ModelRequest,
@@ -79,23 +78,24 @@ class AdapterProvider:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         """See `LlmProvider.stream`; the whole reply comes last."""
-        stream = self._adapter.stream(self._request(request))
-        # Adapters are generators; closing one closes its connection now, not when it is collected.
-        async with aclosing(cast("AsyncGenerator[ModelEvent]", stream)) as events:
-            try:
-                async for event in events:
-                    match event:
-                        case ModelTextDelta(text=text):
-                            yield ChatChunk(text=text)
-                        case ModelCompleted():
-                            yield response_of(event)
-                        case ModelFailed(error=error):
-                            raise from_payload(error)
-                        case _:
-                            pass
-            except AgentCoreError as error:
-                known = from_core(error)
-                raise known from (None if known is error else error)
+        events = self._adapter.stream(self._request(request))
+        try:
+            async for event in events:
+                match event:
+                    case ModelTextDelta(text=text):
+                        yield ChatChunk(text=text)
+                    case ModelCompleted():
+                        yield response_of(event)
+                    case ModelFailed(error=error):
+                        raise from_payload(error)
+                    case _:
+                        pass
+        except AgentCoreError as error:
+            known = from_core(error)
+            raise known from (None if known is error else error)
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()  # the connection closes now, not when it is collected
 
     async def close(self) -> None:
         """Give back connections and memory. Harmless when called again."""

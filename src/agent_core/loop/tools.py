@@ -103,7 +103,7 @@ async def _perform(ctx: RunContext, call: ToolCall) -> Kept:
         },
         tool_call_id=call.tool_call_id,
     )
-    if tool.lane is not Lane.READ:
+    if not tool.leaves_no_trace:
         await ctx.journal.commit()  # an effect must be on record before it can happen
     return await ctx.results.keep(await action.run(), ctx.run, call, tool=tool)
 

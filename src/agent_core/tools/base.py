@@ -128,6 +128,8 @@ class Tool:
         prepare: looks before the leap.
         lane: how its calls are ordered within a turn.
         keeps_own_limits: its result has limits of its own; the general one does not apply.
+        leaves_no_trace: it certainly changes nothing, which only our own can promise: that it began
+            need not be on record before it does.
     """
 
     definition: ToolDefinition
@@ -135,6 +137,7 @@ class Tool:
     prepare: Prepare
     lane: Lane
     keeps_own_limits: bool = False
+    leaves_no_trace: bool = False
 
     @property
     def name(self) -> str:

@@ -43,22 +43,24 @@ class SessionHistory:
         if session is None or session.active_node_id is None:
             return
         journal.path.extend(await self._store.path(session.active_node_id))
-        if open_calls := unanswered_calls(journal.path):
-            asked = [call.tool_call_id for call in open_calls]
-            started = await self._store.open_calls(self._session_id, asked)
-            for call in open_calls:
+        asked = unanswered_calls(journal.path)
+        for agent_id, calls in asked.items():
+            # Models repeat ids: another agent's call by the same id says nothing about this one.
+            ids = [call.tool_call_id for call in calls]
+            started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
+            for call in calls:
                 _close(journal, call, began=call.tool_call_id in started)
 
 
-def unanswered_calls(path: Sequence[Node]) -> list[ToolCallBlock]:
-    """The tool calls of the path that have no result on it, in order."""
-    open_calls: dict[str, ToolCallBlock] = {}
+def unanswered_calls(path: Sequence[Node]) -> dict[str, list[ToolCallBlock]]:
+    """The tool calls of the path that have no result on it, in order, by the agent that asked."""
+    answered = {result.tool_call_id for node in path for result in node.results}
+    found: dict[str, list[ToolCallBlock]] = {}
     for node in path:
-        if not node.is_partial:
-            open_calls |= {call.tool_call_id: call for call in node.calls}
-        for result in node.results:
-            open_calls.pop(result.tool_call_id, None)
-    return list(open_calls.values())
+        calls = [] if node.is_partial else node.calls
+        if waiting := [call for call in calls if call.tool_call_id not in answered]:
+            found.setdefault(node.agent_id, []).extend(waiting)
+    return found
 
 
 def _close(journal: Journal, call: ToolCallBlock, *, began: bool) -> None:

@@ -1,0 +1,91 @@
+"""What a dead process has left open is closed for what it was."""
+
+from collections.abc import Sequence
+
+from agent_core.runtime.recovery import SessionHistory
+from agent_core.storage.memory import MemoryStore
+from agent_core.types import (
+    AgentRecord,
+    AgentType,
+    Batch,
+    EventType,
+    Node,
+    RunRecord,
+    RunStatus,
+    ToolCallBlock,
+    utc_now,
+)
+from loop_parts import Session
+from rows import a_node, an_event, an_opening
+
+
+async def test_a_childs_call_of_the_same_id_says_nothing_about_its_parents() -> None:
+    session = Session()
+    store = session.store
+    await store.open_run(an_opening("s1", "run_1"), is_dead=_never)
+    now = utc_now()
+    await store.add_agent(
+        AgentRecord(
+            agent_id="agent_child",
+            session_id="s1",
+            parent_agent_id="agent_s1",
+            agent_type=AgentType.SUB,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+    await store.add_run(
+        RunRecord(
+            run_id="run_child",
+            session_id="s1",
+            agent_id="agent_child",
+            parent_run_id="run_1",
+            status=RunStatus.RUNNING,
+            created_at=now,
+            updated_at=now,
+        )
+    )
+    asking = a_node("n1", content=[ToolCallBlock(tool_call_id="call_1", name="start_child")])
+    began = (EventType.MESSAGE_COMPLETED, EventType.TOOL_STARTED)
+    await _write(store, "agent_s1", "run_1", began, node=asking)
+    ran = (EventType.TOOL_STARTED, EventType.TOOL_COMPLETED)
+    await _write(store, "agent_child", "run_child", ran)
+    await store.close_lost_runs(lambda owner, until: True)
+
+    ctx = await session.start()
+    await SessionHistory(store, "s1", is_new=False).resume(ctx.journal)
+    (result,) = ctx.journal.path[-1].results
+    assert result.metadata["reason"] == "interrupted_effect_unknown"
+    await ctx.journal.commit()
+
+
+def _never(owner: str, until: object) -> bool:
+    return False
+
+
+async def _write(
+    store: MemoryStore,
+    agent_id: str,
+    run_id: str,
+    types: Sequence[EventType],
+    *,
+    node: Node | None = None,
+) -> None:
+    events = [
+        an_event(
+            event_type,
+            node_id=node.node_id if node and event_type is EventType.MESSAGE_COMPLETED else None,
+            tool_call_id=None if event_type is EventType.MESSAGE_COMPLETED else "call_1",
+        )
+        for event_type in types
+    ]
+    await store.append(
+        Batch(
+            session_id="s1",
+            agent_id=agent_id,
+            run_id=run_id,
+            nodes=[node] if node else [],
+            events=events,
+            active_node_id=node.node_id if node else None,
+        )
+    )

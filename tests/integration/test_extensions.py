@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ConfigError, ErrorCode, EventType, RunStatus, tool
+from agent_core import (
+    AgentRuntime,
+    ConfigError,
+    ErrorCode,
+    EventType,
+    RunStatus,
+    ToolDefinition,
+    tool,
+)
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.types import Node, NodeType, Role, RuntimeEvent, ToolResultBlock
 from isolation import Home
@@ -114,6 +122,29 @@ async def test_f10_f11_a_skill_is_listed_and_loaded_when_it_is_needed(
     assert added.metadata["synthetic"] is True
     assert "SKILL-BODY" in added.model_dump_json()
     assert '<skill name=\\"review\\">' in added.model_dump_json()
+
+
+async def test_skills_are_not_listed_where_none_can_be_loaded(home: Home, project: Path) -> None:
+    home.write("skills/review.md", "---\nname: review\ndescription: how to review\n---\nBODY")
+    provider = ScriptedProvider(["hi"])
+    config = CONFIG + '[tools]\ndisabled = ["internal.load_skill"]\n'
+    async with runtime(home, project, provider, config=config) as made:
+        await ask(made)
+    assert "how to review" not in system_text(provider)
+
+
+@pytest.mark.parametrize("name", ["code.read_file", "agent.mine", "internal.mine"])
+async def test_a_tool_cannot_take_a_name_of_the_program(
+    home: Home, project: Path, name: str
+) -> None:
+    async def nothing(arguments: dict[str, Any], context: Any) -> None:
+        pass
+
+    made = runtime(home, project, ["hi"])
+    made.register_tool(ToolDefinition(name=name, description="mine"), nothing)
+    with pytest.raises(ConfigError, match=name):
+        async with made:
+            pass
 
 
 async def test_l1_l2_l3_a_plan_is_instructed_written_as_a_file_and_read_as_one(

@@ -24,6 +24,9 @@ _NAME = re.compile(r"[\w][\w .:-]{0,79}")
 _DESCRIPTION_CHARS = 1024
 _SUMMARY_CHARS = 300
 
+LOAD_SKILL = "internal.load_skill"
+"""The tool that loads a skill."""
+
 
 @dataclass(frozen=True, slots=True)
 class Skill:
@@ -105,7 +108,7 @@ def load_skill_tool(catalog: SkillCatalog, conversation: Conversation) -> Tool:
 @cache
 def _definition() -> ToolDefinition:
     return ToolDefinition(
-        name="internal.load_skill",
+        name=LOAD_SKILL,
         description="Load a skill from the catalog; its text follows this call's result.",
         input_schema=model_schema(LoadSkill),
         permission=ToolPermission.READONLY,

@@ -141,7 +141,8 @@ class PermissionGuard:
                 level=EventLevel.WARNING,
                 tool_call_id=call_id,
             )
-            return PermissionDecision(decision=Decision.DENY, reason=str(error))
+            message = f"{request.tool_name} was not allowed, because nobody answered: {error}"
+            raise _denied(message) from error
         journal.note(
             EventType.PERMISSION_DECIDED,
             {**facts, "decision": answer.decision, "reason": answer.reason},

@@ -12,7 +12,7 @@ from agent_core.context.blocks import definition_block, runtime_block, skills_bl
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Composer
 from agent_core.context.instructions import InstructionCatalog, find_instructions
-from agent_core.context.skills import SkillCatalog, find_skills
+from agent_core.context.skills import LOAD_SKILL, SkillCatalog, find_skills
 from agent_core.context.tokens import TokenScale
 from agent_core.events import Journal
 from agent_core.loop import RunContext, RunLimits
@@ -162,7 +162,8 @@ class RunFactory:
             run.role, toolbox.names, instruction_catalog=found.instructions.text(room)
         )
         dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
-        if skills := found.skills.text(room):
+        skills = found.skills.text(room)
+        if skills and LOAD_SKILL in toolbox.names:
             dynamic.append(skills_block(skills))
         if seat.definition:
             dynamic.append(definition_block(seat.definition))

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RESERVED = ("agent.", "internal.")
+
 
 class Toolboxes:
     """Fills the toolbox of each run.
@@ -62,6 +64,9 @@ class Toolboxes:
         """
         taken = {tool.name for tool in self._code} | BUILT_IN_TOOLS
         for tool in (*self._declared, *self._registered):
+            if tool.name.startswith(_RESERVED):
+                message = f"{tool.name} cannot be offered: names with {_RESERVED} are the program's"
+                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
             if tool.name in taken:
                 message = f"there is already a tool named {tool.name}; give yours another name"
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)

@@ -19,6 +19,7 @@ from agent_core import (
     ToolContext,
     tool,
 )
+from agent_core.context.tokens import estimate_tools
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
 from agent_core.types import ReplayResult, RuntimeEvent
 from casts import Cast, data_of, last_answers, results, says, system_of, text_of, together
@@ -164,7 +165,7 @@ async def test_i7_a_sub_agent_without_a_definition_is_the_default_one(
 ) -> None:
     played = Cast(
         {
-            "go": [sub("find x", context="x is blue", constraints="be quick"), "done"],
+            "go": [sub("find x", context="x is blue", constraints=["be quick", "be kind"]), "done"],
             "find x": ["found"],
         }
     )
@@ -185,7 +186,7 @@ async def test_i7_a_sub_agent_without_a_definition_is_the_default_one(
     assert [node.role for node in child.nodes] == ["user", "assistant"]
     assert child.nodes[0].parent_id is None
     assert "x is blue" in child.nodes[0].text
-    assert "be quick" in child.nodes[0].text
+    assert "- be quick\n- be kind" in child.nodes[0].text
     (request,) = child.requests
     assert request.metadata["exact"]
     (asked,) = played.requests_of("find x")
@@ -740,3 +741,14 @@ async def test_a_suggestion_gives_no_rights(home: Home, project: Path) -> None:
         await go(made)
     (request,) = played.requests_of("look")
     assert not any(each.name.startswith("agent.") for each in request.tools)
+
+
+async def test_the_standing_part_of_an_ordinary_prompt_stays_small(
+    home: Home, project: Path
+) -> None:
+    played = Cast({"go": ["done"]})
+    async with runtime(home, project, played) as made:
+        await go(made)
+    (request,) = played.requests
+    static = sum(block.token_count for block in request.system if not block.dynamic)
+    assert static + estimate_tools(request.tools) < 2500

@@ -34,9 +34,8 @@ def worker_prompt(dispatch: Dispatch, leader: RunIdentity, tool_call_id: str) ->
 
 def _limits(assignment: Assignment) -> list[tuple[str, str]]:
     constraints, schema = assignment.constraints, assignment.expected_output_schema
-    lines = constraints if isinstance(constraints, str) else _bulleted(constraints or ())
     shape = _SHAPE.format(_json(schema)) if schema is not None else ""
-    return [("Constraints", lines), ("Answer", shape)]
+    return [("Constraints", constraints or ""), ("Answer", shape)]
 
 
 def _draft(parts: Sequence[tuple[str, str]], leader: RunIdentity, tool_call_id: str) -> Draft:
@@ -47,10 +46,6 @@ def _draft(parts: Sequence[tuple[str, str]], leader: RunIdentity, tool_call_id: 
         from_run_id=leader.run_id,
         tool_call_id=tool_call_id,
     )
-
-
-def _bulleted(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _json(schema: dict[str, Any]) -> str:

@@ -2,27 +2,46 @@
 
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
 from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.types import Access, SafeId, ToolDefinition, ToolName, ToolPermission
+from agent_core.types import Access, ToolDefinition, ToolPermission
 
 A = TypeVar("A", bound=Arguments)
-Words = Annotated[str, StringConstraints(min_length=1, max_length=100_000)]
-Names = tuple[ToolName, ...]
+_LONGEST = 100_000
 _SHOWN = 200
+
+
+def _words(text: str) -> str:
+    if not 0 < len(text) <= _LONGEST:
+        raise ValueError(f"has to have 1 to {_LONGEST:,} characters")
+    return text
+
+
+def _joined(given: object) -> object:
+    """Lines as one text: models often send a list where several things are meant."""
+    if not isinstance(given, list):
+        return given
+    lines = cast("list[object]", given)
+    is_text = bool(lines) and all(isinstance(line, str) for line in lines)
+    return "\n".join(f"- {line}" for line in lines) if is_text else lines
+
+
+# What is checked here and not in the schema costs no tokens in every request.
+Words = Annotated[str, AfterValidator(_words)]
+Lines = Annotated[Words, BeforeValidator(_joined)]
 
 
 class Assignment(Arguments):
     """What every agent is started with, whatever its kind."""
 
-    constraints: Annotated[Words | tuple[Words, ...] | None, Field(description="Limits.")] = None
-    allowed_tools: Names | None = None
+    constraints: Lines | None = None
+    allowed_tools: tuple[str, ...] | None = None
     expected_output_schema: Annotated[
-        dict[str, Any] | None, Field(description="A JSON Schema that the answer has to fit.")
+        dict[str, Any] | None, Field(description="A JSON Schema the answer has to fit.")
     ] = None
     timeout_ms: Annotated[int | None, Field(gt=0)] = None
 
@@ -30,16 +49,14 @@ class Assignment(Arguments):
 class ChildAssignment(Assignment):
     """A task for a new agent; `allowed_tools` can only narrow what its role gives it."""
 
-    agent_definition_id: SafeId | None = None
+    agent_definition_id: str | None = None
     task: Words
 
 
 class SubAssignment(ChildAssignment):
     """Arguments of `agent.create_sub_agent`."""
 
-    context: Annotated[Words | None, Field(description="What is known; it sees nothing else.")] = (
-        None
-    )
+    context: Words | None = None
 
 
 class ForkAssignment(ChildAssignment):
@@ -49,13 +66,10 @@ class ForkAssignment(ChildAssignment):
 class Dispatch(Assignment):
     """Arguments of `agent.dispatch_worker`."""
 
-    task_id: SafeId
-    worker_pool_id: SafeId | None = None
-    worker_agent_id: SafeId | None = None
-    allowed_step_ids: Annotated[
-        tuple[SafeId, ...] | None,
-        Field(description="The only steps the worker may see and claim; absent: all."),
-    ] = None
+    task_id: str
+    worker_pool_id: str | None = None
+    worker_agent_id: str | None = None
+    allowed_step_ids: tuple[str, ...] | None = None
     instruction: Words
     context: Words | None = None
 
@@ -67,7 +81,7 @@ class ListDefinitions(Arguments):
 class ListWorkers(Arguments):
     """Arguments of `agent.list_workers`."""
 
-    worker_pool_id: SafeId | None = None
+    worker_pool_id: str | None = None
 
 
 class AgentSpawner(Protocol):

@@ -30,9 +30,9 @@ async def library() -> tuple[KnowledgeStore, dict[str, KnowledgePage]]:
     return knowledge, {page.title: page for page in pages}
 
 
-async def found(query: str, **config: float) -> list[str]:
+async def found(query: str, *, min_score: float = 0.1) -> list[str]:
     knowledge, _ = await library()
-    retriever = MemoryRetriever(knowledge, RetrieverConfig(**config))  # type: ignore[arg-type]
+    retriever = MemoryRetriever(knowledge, RetrieverConfig(min_score=min_score))
     return [item.page.title for item in (await retriever.search(query)).items]
 
 

@@ -497,7 +497,7 @@ async def test_a_child_that_does_not_let_go_is_left_behind_in_time(
 
     config = CONFIG + "[agents]\nchild_cancel_timeout_ms = 50\nmax_children_per_run = 1\n"
     played = Cast({
-        "go": [sub("cling", timeout_ms=50), sub("cling"), "done"],
+        "go": [sub("cling", timeout_ms=700), sub("cling"), "done"],
         "cling": [calls("cling"), "done"],
     })  # fmt: skip
     made = runtime(home, project, played, config=config)
@@ -687,7 +687,7 @@ async def test_a_child_that_outlives_its_parent_gives_the_session_back_when_it_e
         return "at last"
 
     config = CONFIG + "[agents]\nchild_cancel_timeout_ms = 50\n"
-    played = Cast({"go": [sub("cling", timeout_ms=50), "done"], "cling": [calls("cling"), "x"]})
+    played = Cast({"go": [sub("cling", timeout_ms=700), "done"], "cling": [calls("cling"), "x"]})
     made = runtime(home, project, played, config=config)
     made.register_tool(cling)
     async with made:

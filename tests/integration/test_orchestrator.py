@@ -146,6 +146,7 @@ MANY = 50
 ROUNDS = 20
 
 
+@pytest.mark.timeout(120)  # a thousand runs
 async def test_fifty_children_at_once_twenty_times_leave_nothing_behind(
     home: Home, project: Path
 ) -> None:

@@ -301,7 +301,8 @@ async def test_a_completed_step_is_told_with_its_result(home: Home, project: Pat
 async def test_k10_a_step_left_open_fails_and_says_why(
     home: Home, project: Path, ending: Line, reason: str, code: str | None
 ) -> None:
-    played = Cast({"go": lead(dispatch(timeout_ms=500)), "work": [CLAIM, ending]})
+    limit = {"timeout_ms": 1500} if isinstance(ending, Hangs) else {}
+    played = Cast({"go": lead(dispatch(**limit)), "work": [CLAIM, ending]})
     async with opened(home, project, played) as made:
         handle = await go(made)
         (answer,) = await dispatches(made)
@@ -513,16 +514,17 @@ async def test_a_worker_whose_claim_is_gone_edits_nothing_any_more(
 async def test_k15_k16_ending_a_task_stops_the_worker_that_is_still_at_it(
     home: Home, project: Path, end: str, status: str
 ) -> None:
-    released = asyncio.Event()
     stopped = asyncio.Event()
 
     @tool(permission="readonly")
     async def cling() -> str:
         """Do not let go at the first request."""
         with suppress(asyncio.CancelledError):
-            await released.wait()
-        stopped.set()
-        await asyncio.sleep(0.3)
+            await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
         return "late"
 
     # The dispatch gives up on its worker, which goes on for a while; then the Task ends.
@@ -531,7 +533,7 @@ async def test_k15_k16_ending_a_task_stops_the_worker_that_is_still_at_it(
     steps = [*STEPS, {"step_id": "s3", "depends_on_step_ids": ["s2"]}]
     create = calls("agent.task_create", task_id="t1", wal_name="w", title="T", steps=steps)
     played = Cast({
-        "go": [create, dispatch(timeout_ms=500, allowed_tools=["cling"]), ending, "done"],
+        "go": [create, dispatch(timeout_ms=1500, allowed_tools=["cling"]), ending, "done"],
         "work": [CLAIM, calls("cling"), "done"],
     })  # fmt: skip
     made = opened(home, project, played, config=config)
@@ -541,7 +543,7 @@ async def test_k15_k16_ending_a_task_stops_the_worker_that_is_still_at_it(
         replay = await made.replay_session("s1")
     assert stopped.is_set()
     kinds = [event.event_type for event in replay.events]
-    assert EventType.CHILD_AGENT_CANCEL_TIMEOUT in kinds
+    assert kinds.count(EventType.CHILD_AGENT_CANCEL_TIMEOUT) == 1, "the second request is heard"
     written = lines(project)
     assert written[-1] == f"task_{status}"
     assert written.count(f"task_step_{status}") == 3

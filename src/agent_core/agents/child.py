@@ -85,6 +85,7 @@ class ChildRun:
         self._record = record
         self._before_end = before_end
         self._working: asyncio.Task[Any] | None = None
+        self._asked: set[StopReason] = set()
         self._exists = False
 
     @property
@@ -92,10 +93,14 @@ class ChildRun:
         return self.ctx.run
 
     def request_stop(self, reason: StopReason) -> None:
-        """Ask the run to stop, once; a run that is ending anyway is left alone."""
-        if self.stop_reason is not None or self.ctx.journal.is_closing:
+        """Ask the run to stop, once for each reason; one that is ending anyway is left alone.
+
+        A tool may have swallowed an earlier request; the first reason is the one that counts.
+        """
+        if reason in self._asked or self.ctx.journal.is_closing:
             return
-        self.stop_reason = reason
+        self._asked.add(reason)
+        self.stop_reason = self.stop_reason or reason
         self.tell_parent(EventType.CHILD_AGENT_CANCEL_REQUESTED, reason=reason)
         if self._working is not None:
             self._working.cancel()

@@ -63,7 +63,7 @@ class Children:
         leader: RunIdentity,
         *,
         timeout_ms: int | None,
-        freed: Callable[[], object] = bool,
+        freed: Callable[[], object] = lambda: None,
     ) -> ChildRun:
         """Take a place, run the child in it, and return it when it has ended or was left behind.
 

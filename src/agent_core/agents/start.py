@@ -29,7 +29,7 @@ class Finished:
 
 
 async def run_child(
-    staff: Staff, leader: Journal, plan: ChildPlan, *, freed: Callable[[], object] = bool
+    staff: Staff, leader: Journal, plan: ChildPlan, *, freed: Callable[[], object] = lambda: None
 ) -> Finished:
     """Run a child to its end.
 

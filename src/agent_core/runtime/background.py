@@ -6,12 +6,14 @@ from agent_core.agents.ports import OpenJournal
 from agent_core.compact import CompactPolicy
 from agent_core.config.paths import Setup
 from agent_core.events import SessionJournal, SessionStore
+from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.compact_agent import CompactRuns
 from agent_core.runtime.compactions import Compactions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.landing import Landing
 from agent_core.runtime.models import Models
+from agent_core.runtime.remembering import Remembering
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.spending import Spending
 from agent_core.tools.limits import Artifacts
@@ -30,6 +32,8 @@ class Background:
         runs: makes the contexts of runs.
         open_journal: makes the journals of the compact agent's runs.
         between: writes into sessions outside of runs.
+        redactor: takes secrets out of what is remembered.
+        is_busy: whether a run of a session is queued or running.
         claim: the runtime's, for sessions whose last run may have ended.
         release: gives a session back to other processes, if no run of it is under way.
     """
@@ -44,12 +48,25 @@ class Background:
         artifacts: Artifacts,
         open_journal: OpenJournal,
         between: SessionJournal,
+        redactor: Redactor,
+        is_busy: Callable[[str], bool],
         claim: Callable[[], Claim],
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._jobs = Jobs(grace_s=_GRACE_S)
         self._landing = Landing(store, between)
         self.spending = Spending(store, between)
+
+        self.remembering = Remembering(
+            setup,
+            store=store,
+            models=models,
+            jobs=self._jobs,
+            spending=self.spending,
+            between=between,
+            redactor=redactor,
+            is_busy=is_busy,
+        )
 
         def piece_room(policy: CompactPolicy) -> int:
             model = runs.reader_model()
@@ -71,11 +88,14 @@ class Background:
 
     def run_begins(self, session_id: str) -> None:
         """A user has started a run of this session."""
+        self.remembering.run_begins(session_id)
 
     def run_ended(self, run: Run) -> None:
         """A run of a user is over, and its end is stored."""
         if run.status is RunStatus.CANCELLED:
             self._jobs.stop(run.session_id, name=Compactions.JOB)
+        else:
+            self.remembering.run_ended(run.identity, run.journal.path)
         self._landing.leave(run.session_id)
 
     async def cancel(self, session_id: str) -> None:

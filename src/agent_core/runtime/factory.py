@@ -8,14 +8,21 @@ from dataclasses import dataclass
 from agent_core.agents.ports import Seat
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.context.blocks import definition_block, runtime_block, skills_block, static_blocks
+from agent_core.context.blocks import (
+    definition_block,
+    memory_block,
+    runtime_block,
+    skills_block,
+    static_blocks,
+)
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Composer
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import LOAD_SKILL, SkillCatalog, find_skills
-from agent_core.context.tokens import TokenScale
+from agent_core.context.tokens import TokenScale, estimate_text
 from agent_core.events import Journal
 from agent_core.loop import RunContext, RunLimits
+from agent_core.memory import MemoryFolder, bounded
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.compact_agent import compact_definition
 from agent_core.runtime.extensions import HooksOfRun
@@ -23,10 +30,11 @@ from agent_core.runtime.models import Models
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
 from agent_core.tools.registry import Toolbox
-from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
+from agent_core.types import AgentRole, RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
 logger = logging.getLogger(__name__)
 
+_LEADING = {AgentRole.MAIN, AgentRole.ORCHESTRATOR}
 _READER_TURNS = 3
 """An answer, and what it takes to tell a model that calls tools that it has none."""
 
@@ -165,6 +173,8 @@ class RunFactory:
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:
             dynamic.append(skills_block(skills))
+        if run.role in _LEADING and (memories := self._memories(found, room)):
+            dynamic.append(memory_block(memories))
         if seat.definition:
             dynamic.append(definition_block(seat.definition))
         before = self._composers.pop(run.agent_id, None)
@@ -182,6 +192,14 @@ class RunFactory:
             self._composers.popitem(last=False)
         return composer
 
+    def _memories(self, found: "_Surroundings", room: int) -> str:
+        most = min(room, self._setup.config.memory.catalog_max_tokens)
+        return bounded(found.memories.splitlines(), most, estimate_text)
+
+
+def _catalog_of(setup: Setup) -> str:
+    return MemoryFolder(setup.memory_dir).catalog() if setup.config.memory.enabled else ""
+
 
 def _ids(run: RunIdentity) -> dict[str, str]:
     return {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
@@ -193,10 +211,12 @@ class _Surroundings:
 
     instructions: InstructionCatalog
     skills: SkillCatalog
+    memories: str
 
 
 def _look_around(setup: Setup) -> _Surroundings:
     skills = find_skills(setup.home)
     for problem in skills.problems:
         logger.warning("a skill was passed over: %s", problem)
-    return _Surroundings(find_instructions(setup.home, setup.project), skills)
+    instructions = find_instructions(setup.home, setup.project)
+    return _Surroundings(instructions, skills, _catalog_of(setup))

@@ -18,11 +18,25 @@ class Jobs:
 
     def __init__(self, *, grace_s: float) -> None:
         self._grace_s = grace_s
+        self._patient: set[asyncio.Task[None]] = set()
         self._tasks: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
 
-    def start(self, session_id: str, work: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Let `work` go on by itself. What it raises is a bug, and is logged."""
+    def start(
+        self,
+        session_id: str,
+        work: Coroutine[Any, Any, None],
+        *,
+        name: str,
+        is_patient: bool = False,
+    ) -> None:
+        """Let `work` go on by itself. What it raises is a bug, and is logged.
+
+        Patient work can be done another day: `close` does not wait for it.
+        """
         task = asyncio.create_task(work, name=_title(session_id, name))
+        if is_patient:
+            self._patient.add(task)
+            task.add_done_callback(self._patient.discard)
         self._tasks[session_id].add(task)
         task.add_done_callback(lambda done: self._forget(session_id, done))
 
@@ -38,6 +52,7 @@ class Jobs:
 
     async def close(self) -> None:
         """Wait a while for every job, then cancel what is left."""
+        await _ended(self._patient)
         tasks = [task for of_session in self._tasks.values() for task in of_session]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._grace_s)

@@ -128,6 +128,8 @@ class Services:
             artifacts=self.artifacts,
             open_journal=self._journal,
             between=SessionJournal(store, self._scrubber, estimate_blocks),
+            redactor=redactor,
+            is_busy=self.scheduler.is_busy,
             claim=self._claim,
             release=self._release,
         )
@@ -286,7 +288,7 @@ class Services:
                             run=run.identity,
                             journal=run.journal,
                             history=run.history,
-                            tools=crew.tools,
+                            tools=[*crew.tools, *self.background.remembering.tools(run.journal)],
                             board=crew.board,
                         )
                     )

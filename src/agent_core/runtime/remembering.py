@@ -1,0 +1,284 @@
+"""Memory in a runtime: looked through after runs, recalled in them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import takewhile
+from typing import Any
+
+from agent_core.config.models import MemoryConfig, ModelConfig
+from agent_core.config.paths import Setup
+from agent_core.config.profiles import Profile
+from agent_core.context.tokens import estimate_text
+from agent_core.errors import AgentCoreError
+from agent_core.events import Journal, SessionJournal, SessionStore
+from agent_core.loop import error_payload
+from agent_core.memory import (
+    Backlog,
+    Extractor,
+    MemoryFolder,
+    Reason,
+    Recall,
+    Selector,
+    Stretch,
+    recall_tool,
+    unscanned,
+)
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.asking import Question
+from agent_core.runtime.jobs import Jobs
+from agent_core.runtime.models import Models
+from agent_core.runtime.spending import Spending
+from agent_core.tools.base import Tool, ToolOutput
+from agent_core.types import EventLevel, EventType, Node, RunIdentity, SessionRecord
+
+EXTRACTION = "memory_extraction"
+RECALL = "memory_recall"
+_IDLE = "memory_idle"
+_CURSOR = "memory_cursor"
+_KNOWN_SESSIONS = 1024
+
+
+class Remembering:
+    """Extracts memories in the background, and makes the tool and the catalog for runs.
+
+    Args:
+        setup: the configuration, and where the memory lies.
+        store, models, jobs, spending: of the runtime.
+        between: writes into sessions outside of runs.
+        redactor: takes secrets out of what is remembered.
+        is_busy: whether a run of a session is queued or running.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+        self,
+        setup: Setup,
+        *,
+        store: SessionStore,
+        models: Models,
+        jobs: Jobs,
+        spending: Spending,
+        between: SessionJournal,
+        redactor: Redactor,
+        is_busy: Callable[[str], bool],
+    ) -> None:
+        self._config: MemoryConfig = setup.config.memory
+        self._folder = MemoryFolder(setup.memory_dir)
+        self._store = store
+        self._models = models
+        self._jobs = jobs
+        self._spending = spending
+        self._between = between
+        self._redactor = redactor
+        self._is_busy = is_busy
+        self._backlogs: dict[str, Backlog] = {}
+        self._busy: set[str] = set()
+        self._again: set[str] = set()
+
+    def run_begins(self, session_id: str) -> None:
+        """A session that waited to be idle is not."""
+        self._jobs.stop(session_id, name=_IDLE)
+
+    def run_ended(self, run: RunIdentity, path: Sequence[Node]) -> None:
+        """Look, in the background, whether there is something to remember."""
+        if not self._config.enabled:
+            return
+        session_id = run.session_id
+        backlog = self._backlogs.pop(session_id, None)
+        mine = list(takewhile(lambda node: node.run_id == run.run_id, reversed(path)))
+        backlog = backlog.plus(mine) if backlog else None
+        if backlog is None or backlog.reason(self._config):
+            self._look(session_id)
+        else:
+            self._keep(session_id, backlog)
+            self._wait_for_idleness(session_id)
+
+    def tools(self, journal: Journal) -> list[Tool]:
+        """`internal.recall_memory` for one run, if there is a memory."""
+        if not self._config.enabled:
+            return []
+        model = self._models.resolve()
+        room = min(self._config.memory_context_token_budget, model.context_window // 8)
+        recall = Recall(self._folder, journal, room=room, estimate=estimate_text)
+        return [recall_tool(_CountedRecall(self, recall, journal.run.session_id))]
+
+    def question(self, profile: Profile, session_id: str, purpose: str) -> Question:
+        """A model call behind the scenes.
+
+        Raises:
+            ConfigError: the profile cannot be used.
+        """
+        model = self._models.resolve(profile)
+        return Question(model, self._models.adapter, session_id=session_id, purpose=purpose)
+
+    async def choose(self, recall: Recall, query: str, call: tuple[str, str]) -> ToolOutput:
+        """Recall, and put what the choice has cost on the session's account.
+
+        Args:
+            recall: of one run.
+            query: what the run wants to know.
+            call: the session, and the tool call.
+
+        Raises:
+            ToolError: `memory_recall_failed`.
+        """
+        session_id, tool_call_id = call
+        ask = self.question(self._config.recall_model_profile, session_id, RECALL)
+        selector = Selector(
+            ask,
+            top_k=self._config.recall_top_k,
+            estimate=estimate_text,
+            room=self._room(ask.model),
+        )
+        try:
+            return await recall.recall(query, tool_call_id, selector=selector)
+        finally:
+            await self._spending.add(session_id, RECALL, ask.usage)
+
+    def _look(self, session_id: str) -> None:
+        self._again.add(session_id)
+        if session_id not in self._busy:
+            self._busy.add(session_id)
+            self._jobs.start(session_id, self._after_run(session_id), name=EXTRACTION)
+
+    def _keep(self, session_id: str, backlog: Backlog) -> None:
+        self._backlogs[session_id] = backlog
+        if len(self._backlogs) > _KNOWN_SESSIONS:
+            del self._backlogs[next(iter(self._backlogs))]
+
+    def _wait_for_idleness(self, session_id: str) -> None:
+        self._jobs.stop(session_id, name=_IDLE)
+        self._jobs.start(session_id, self._when_idle(session_id), name=_IDLE, is_patient=True)
+
+    async def _after_run(self, session_id: str) -> None:
+        """Look once for every run that has ended meanwhile."""
+        try:
+            while session_id in self._again:
+                self._again.discard(session_id)
+                _, waiting = await self._unscanned(session_id)
+                backlog = Backlog.of(waiting)
+                if reason := backlog.reason(self._config):
+                    await self._scan(session_id, reason)
+                else:
+                    self._keep(session_id, backlog)
+                    if not self._is_busy(session_id):
+                        self._wait_for_idleness(session_id)
+        finally:
+            self._busy.discard(session_id)
+            self._again.discard(session_id)
+
+    async def _when_idle(self, session_id: str) -> None:
+        await asyncio.sleep(self._config.idle_seconds)
+        if session_id not in self._busy and not self._is_busy(session_id):
+            self._busy.add(session_id)
+            try:
+                await self._scan(session_id, Reason.IDLE)
+            finally:
+                self._busy.discard(session_id)
+
+    async def _scan(self, session_id: str, reason: Reason) -> None:
+        """Look through what is new, a stretch at a time, until one fails."""
+        self._backlogs.pop(session_id, None)
+        while True:
+            position, stretches = await self._unscanned(session_id)
+            if not any(stretch.user_messages for stretch in stretches):
+                self._keep(session_id, Backlog.of(stretches))
+                return
+            if not await self._extract(stretches[0], session_id, reason, position=position):
+                return
+
+    async def _extract(
+        self, stretch: Stretch, session_id: str, reason: Reason, *, position: int
+    ) -> bool:
+        told: dict[str, Any] = {"reason": reason, "messages": len(stretch.messages)}
+        await self._between.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, told)
+        cursor = _SessionCursor(session_id, self._store, self._between)
+        ask = self.question(self._config.extract_model_profile, session_id, EXTRACTION)
+        try:
+            done = await self._extractor(ask).extract(
+                stretch, session_id, start=position, cursor=cursor
+            )
+        except (AgentCoreError, OSError) as error:
+            told |= {"error": _failure(error), "usage": ask.cost()}
+            await self._between.note(
+                session_id, EventType.MEMORY_EXTRACTION_FAILED, told, level=EventLevel.WARNING
+            )
+            return False
+        else:
+            told |= {**asdict(done), "usage": ask.cost()}
+            await self._between.note(session_id, EventType.MEMORY_EXTRACTION_COMPLETED, told)
+            return True
+        finally:
+            await self._spending.add(session_id, EXTRACTION, ask.usage)
+
+    def _extractor(self, ask: Question) -> Extractor:
+        return Extractor(
+            self._folder,
+            self._config.categories,
+            ask=ask,
+            clean=self._redactor.text,
+            estimate=estimate_text,
+            catalog_room=self._room(ask.model),
+        )
+
+    async def _unscanned(self, session_id: str) -> tuple[int, list[Stretch]]:
+        """Where the cursor stands, and what lies behind it on the active path."""
+        session = await self._store.session(session_id)
+        if session is None or session.active_node_id is None:
+            return 0, []
+        path = await self._store.path(session.active_node_id)
+        agents = await self._store.agents(session_id)
+        model = self._models.resolve(self._config.extract_model_profile)
+        position = _position(session)
+        stretches = unscanned(
+            path,
+            position,
+            roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
+            room=model.context_window // 3,
+            estimate=estimate_text,
+        )
+        return position, stretches
+
+    def _room(self, model: ModelConfig) -> int:
+        return min(self._config.catalog_max_tokens, model.context_window // 8)
+
+
+class _CountedRecall:
+    """One run's recall, whose choices are counted."""
+
+    def __init__(self, remembering: Remembering, recall: Recall, session_id: str) -> None:
+        self._remembering = remembering
+        self._recall = recall
+        self._session_id = session_id
+
+    async def recall(self, query: str, tool_call_id: str) -> ToolOutput:
+        """Choose memories and put their bodies into the conversation."""
+        call = (self._session_id, tool_call_id)
+        return await self._remembering.choose(self._recall, query, call)
+
+
+class _SessionCursor:
+    """How far a session has been scanned, in its metadata."""
+
+    def __init__(self, session_id: str, store: SessionStore, between: SessionJournal) -> None:
+        self._session_id = session_id
+        self._store = store
+        self._between = between
+
+    async def is_at(self, position: int) -> bool:
+        session = await self._store.session(self._session_id)
+        return session is not None and _position(session) == position
+
+    async def move(self, position: int) -> None:
+        await self._between.remember(self._session_id, {_CURSOR: position})
+
+
+def _position(session: SessionRecord) -> int:
+    position = session.metadata.get(_CURSOR)
+    return position if isinstance(position, int) else 0
+
+
+def _failure(error: AgentCoreError | OSError) -> dict[str, Any]:
+    if isinstance(error, OSError):
+        return {"type": type(error).__name__, "message": str(error)}
+    return error_payload(error).model_dump(mode="json")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kgent.errors import ErrorInfo
+from kgent.errors import ErrorCategory, ErrorInfo
 from kgent.memory.client import NoMemory
 from kgent.memory.contract import MemoryItem, MemoryWriteResult
 from kgent.runtime.cancellation import Cancellation
@@ -243,7 +243,7 @@ def test_a_handler_that_breaks_is_an_answer_without_a_traceback(context: RunCont
     broken = ToolDefinition("broken", "breaks", {"type": "object"}, handler)
     result = call_tool(broken, {}, context, call_id="call_1")
     assert result.error == ErrorInfo(
-        code="internal_error", message="RuntimeError: boom", category="tool"
+        code="internal_error", message="RuntimeError: boom", category=ErrorCategory.TOOL
     )
     assert "Traceback" not in result.model_dump_json()
     assert lines(context.sandbox_root / "logs" / "errors.jsonl")[0]["correlation_id"] == "call_1"

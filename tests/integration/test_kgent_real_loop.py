@@ -1,0 +1,150 @@
+"""Both engines against a model server on a socket: a deliverable is written by the real loops."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
+from kgent.engine.base import EngineEvent, EngineEventKind
+from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.runner import run
+from kgent.runtime.state import RunStatus
+from kgent_runs import lines, profile, state, types
+from model_server import ModelServer, Reply, Status
+
+KEY = "sk-test-4242424242424242"
+ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
+WRITES = calls("write_file", path="deliverables/report.md", content="# Report\n\nIt rained.\n")
+
+
+def conduct(
+    tmp_path: Path, engine: str, server: ModelServer, heard: list[EngineEvent], **more: Any
+) -> RunResult:
+    path = profile(
+        tmp_path,
+        model={
+            "provider": "openai",
+            "name": "m",
+            "base_url": server.base_url("openai"),
+            "api_key_env": "KGENT_TEST_KEY",
+        },
+        runtime={"engine": engine, **more},
+        deliverables={"required": ["deliverables/report.md"]},
+    )
+    options = RunOptions(sandbox=tmp_path / "run", stream=True)
+    return run(path, "Write the report.", options, event_callback=heard.append)
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGENT_TEST_KEY", KEY)
+
+
+@ENGINES
+def test_a_deliverable_is_written(tmp_path: Path, engine: str) -> None:
+    heard: list[EngineEvent] = []
+    script: list[Reply] = [WRITES, Says(text=f"Done, and your key is {KEY}.")]
+    with ModelServer.in_thread(script) as server:
+        result = conduct(tmp_path, engine, server, heard)
+        first, second = server.requests
+        server.assert_complete()
+    root = result.sandbox_root
+    assert root is not None
+    assert (result.status, result.found) == (RunStatus.COMPLETED, ["deliverables/report.md"])
+    assert (root / "deliverables" / "report.md").read_text() == "# Report\n\nIt rained.\n"
+    assert first.headers["authorization"] == f"Bearer {KEY}"
+    assert "You write reports." in first.text
+    assert {tool["function"]["name"] for tool in first.body["tools"]} >= {"write_file", "read_file"}
+    assert "created deliverables/report.md" in second.text
+
+    (call,) = lines(root / "logs" / "tools.jsonl")
+    sent = second.body["messages"][-1]["tool_call_id"]
+    assert (call["call_id"], call["status"]) == (sent, "completed")
+    assert "Done" in "".join(e.text for e in heard if e.kind is EngineEventKind.TEXT)
+    assert state(root)["usage"]["model_calls"] == 2
+    assert types(root)[-1] == "run.completed"
+    for path in root.rglob("*"):
+        assert not path.is_file() or KEY not in path.read_text(), path
+
+
+@ENGINES
+def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(
+    tmp_path: Path, engine: str
+) -> None:
+    script: list[Reply] = [
+        Calls(
+            calls=[
+                ScriptedCall(name="write_file", arguments={"path": "run.json", "content": "{}"}),
+                ScriptedCall(name="read_file", arguments={"path": "/etc/passwd"}),
+            ]
+        ),
+        WRITES,
+        "Done.",
+    ]
+    with ModelServer.in_thread(script) as server:
+        result = conduct(tmp_path, engine, server, [])
+        told = server.requests[1].text
+    assert result.status is RunStatus.COMPLETED
+    assert "only files below workspace/ and deliverables/ may be written" in told
+    assert "it leads out of the run folder" in told
+    assert "root:" not in told
+    assert types(result.sandbox_root).count("file.rejected") == 2
+
+
+@ENGINES
+def test_a_call_of_a_tool_that_is_not_there_is_recorded(tmp_path: Path, engine: str) -> None:
+    with ModelServer.in_thread([calls("fly", to="the moon"), WRITES, "Done."]) as server:
+        result = conduct(tmp_path, engine, server, [])
+    assert result.status is RunStatus.COMPLETED
+    assert result.sandbox_root is not None
+    (error,) = lines(result.sandbox_root / "logs" / "errors.jsonl")
+    assert error["code"] == "tool_not_available"
+    assert error["correlation_id"]
+
+
+@ENGINES
+def test_steps_are_limited(tmp_path: Path, engine: str) -> None:
+    with ModelServer.in_thread(lambda _: calls("list_files", path=".")) as server:
+        result = conduct(tmp_path, engine, server, [], max_steps=3)
+        assert len(server.requests) == 3
+    assert result.status is RunStatus.INCOMPLETE
+    assert result.error is not None
+    assert result.error.code == "max_turns"
+
+
+@ENGINES
+def test_time_is_limited(tmp_path: Path, engine: str) -> None:
+    with ModelServer.in_thread([Hangs(text="so ")]) as server:
+        result = conduct(tmp_path, engine, server, [], timeout_seconds=1)
+    assert result.status is RunStatus.INCOMPLETE
+    assert result.error is not None
+    assert result.error.code == "timeout"
+
+
+@ENGINES
+def test_a_service_that_refuses_fails_the_run(tmp_path: Path, engine: str) -> None:
+    with ModelServer.in_thread(lambda _: Status(401)) as server:
+        result = conduct(tmp_path, engine, server, [])
+    assert result.status is RunStatus.FAILED
+    assert result.error is not None
+    assert (result.error.category, result.error.code) == ("engine", "provider_auth_failed")
+    assert state(result.sandbox_root)["status"] == "failed"
+
+
+@ENGINES
+def test_a_missing_key_blocks_the_run_and_asks_nobody(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KGENT_TEST_KEY")
+    with ModelServer.in_thread([]) as server:
+        result = conduct(tmp_path, engine, server, [])
+        assert server.requests == []
+    assert result.is_blocked
+    assert "KGENT_TEST_KEY" in str(result.error)
+
+
+def test_the_mock_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KGENT_TEST_KEY")
+    result = run(profile(tmp_path, model={"api_key_env": "KGENT_TEST_KEY"}), "x")
+    assert result.status is RunStatus.COMPLETED

@@ -114,12 +114,6 @@ class Services:
             hooks=extensions.hooks,
         )
         self.replay = Replay(store, redactor, self.toolboxes.definitions)
-        self.children = Children(
-            store,
-            config.agents,
-            on_failure=self._traces.keep_failure if self._traces else no_trace,
-            left_behind=self._release,
-        )
         self.background = Background(
             setup,
             store=store,
@@ -136,16 +130,27 @@ class Services:
         self._staff = self._hired(definitions)
 
     def _hired(self, definitions: AgentDefinitions) -> Staff:
+        agents = self.setup.config.agents
         return Staff(
             setup=self.setup,
             store=self.store,
             definitions=definitions,
-            children=self.children,
-            workers=Workers(self.setup.config.agents, definitions),
+            children=Children(
+                self.store,
+                agents,
+                on_failure=self._traces.keep_failure if self._traces else no_trace,
+                left_behind=self._release,
+            ),
+            workers=Workers(agents, definitions),
             contexts=self.background.compactions,
             offer=self.toolboxes,
             open_journal=self._journal,
         )
+
+    @property
+    def children(self) -> Children:
+        """The runs that other runs have started."""
+        return self._staff.children
 
     async def start(self, prompt: Draft, *, session_id: str, mode: RunMode) -> Run:
         """Open a run and start it, or put it into the queue of its session.

@@ -66,3 +66,4 @@ StreamEvent = (
     | TurnComplete
     | Error
 )
+"""What a streamed submission yields; `TurnComplete` or `Error` ends it."""

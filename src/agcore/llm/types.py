@@ -132,10 +132,12 @@ class Usage(CoreUsage):
 
     @property
     def prompt_tokens(self) -> int:
+        """What the model was given: `input_tokens`."""
         return self.input_tokens
 
     @property
     def completion_tokens(self) -> int:
+        """What it wrote: `output_tokens`."""
         return self.output_tokens
 
 

@@ -29,6 +29,7 @@ class ToolOutcome:
 
     @property
     def is_error(self) -> bool:
+        """Whether the call failed; `error` then says why."""
         return self.error is not None
 
     def unwrap(self) -> Any:

@@ -28,18 +28,22 @@ class RunHandle:
 
     @property
     def run_id(self) -> str:
+        """Id of the run."""
         return self._run.identity.run_id
 
     @property
     def session_id(self) -> str:
+        """Id of the session the run belongs to."""
         return self._run.identity.session_id
 
     @property
     def agent_id(self) -> str:
+        """Id of the agent that leads the run."""
         return self._run.identity.agent_id
 
     @property
     def mode(self) -> RunMode:
+        """What the run was started as."""
         return self._run.identity.mode
 
     @property

@@ -74,22 +74,27 @@ class ToolContext:
 
     @property
     def session_id(self) -> str:
+        """Id of the session the call belongs to."""
         return self.run.session_id
 
     @property
     def agent_id(self) -> str:
+        """Id of the agent that calls."""
         return self.run.agent_id
 
     @property
     def run_id(self) -> str:
+        """Id of the run the call belongs to."""
         return self.run.run_id
 
     @property
     def project(self) -> Path:
+        """The folder the run works on."""
         return self.project_dir
 
     @property
     def cancelled(self) -> bool:
+        """Whether the run was told to stop; a long handler looks now and then."""
         return self.is_cancelled()
 
 
@@ -141,4 +146,5 @@ class Tool:
 
     @property
     def name(self) -> str:
+        """The name models call it by."""
         return self.definition.name

@@ -87,6 +87,7 @@ ContentBlock = Annotated[
     | ImageBlock,
     Field(discriminator="type"),
 ]
+"""One part of a message or a result; `type` says which."""
 
 
 class UserMessage(Frozen):

@@ -24,6 +24,13 @@ _WORD = re.compile(r"[^\W_]+")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ANSWER_TOKENS = 512
 _SUMMARY_WEIGHT, _TAG_WEIGHT = 3, 3
+_LEAST_SHARE = 0.2
+"""Of the best match's score: what matches less than that matches by chance."""
+_SAY_NOTHING = frozenset(
+    "a about an and are at by can do does for from has have how i in is it me my of on or our "
+    "should that the their them they this to use user want was we what when which who will with "
+    "you your".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +102,13 @@ def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
         for bag in bags
     ]
     order = sorted(range(len(memories)), key=lambda place: (-scores[place], place))
-    return [memories[place] for place in order if scores[place] > 0]
+    least = max(scores, default=0) * _LEAST_SHARE
+    return [memories[place] for place in order if scores[place] > least]
 
 
 def _bag(memory: Memory) -> dict[str, float]:
     """How much each word of a memory says about it."""
     bag: dict[str, float] = dict.fromkeys(_words(memory.content), 1)
-    bag |= dict.fromkeys(_words(memory.category), 1)
     bag |= dict.fromkeys(_words(" ".join(memory.tags)), _TAG_WEIGHT)
     bag |= dict.fromkeys(_words(memory.summary), _SUMMARY_WEIGHT)
     return bag
@@ -113,7 +120,7 @@ def _words(text: str) -> list[str]:
     for word in _WORD.findall(text.casefold()):
         if _IDEOGRAPHS.search(word):
             words += [word[i : i + 2] for i in range(max(len(word) - 1, 1))]
-        elif len(word) > 1:
+        elif len(word) > 1 and word not in _SAY_NOTHING:
             words.append(word[:-1] if len(word) > 3 and word.endswith("s") else word)
     return words
 

@@ -104,4 +104,5 @@ class Background:
 
     async def close(self) -> None:
         """Wait a while for what goes on, then cancel it."""
+        self.remembering.close()
         await self._jobs.close()

@@ -72,12 +72,23 @@ class Remembering:
         self._redactor = redactor
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._is_closed = False
         self._busy: set[str] = set()
         self._again: set[str] = set()
 
     def run_begins(self, session_id: str) -> None:
         """A session that waited to be idle is not."""
+        if timer := self._timers.pop(session_id, None):
+            timer.cancel()
         self._jobs.stop(session_id, name=_IDLE)
+
+    def close(self) -> None:
+        """Wait for no session to become idle any more."""
+        self._is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def run_ended(self, run: RunIdentity, path: Sequence[Node]) -> None:
         """Look, in the background, whether there is something to remember."""
@@ -147,8 +158,17 @@ class Remembering:
             del self._backlogs[next(iter(self._backlogs))]
 
     def _wait_for_idleness(self, session_id: str) -> None:
-        self._jobs.stop(session_id, name=_IDLE)
-        self._jobs.start(session_id, self._when_idle(session_id), name=_IDLE, is_patient=True)
+        self.run_begins(session_id)
+        loop = asyncio.get_running_loop()
+        wait_s = self._config.idle_seconds
+        self._timers[session_id] = loop.call_later(wait_s, self._is_idle, session_id)
+
+    def _is_idle(self, session_id: str) -> None:
+        del self._timers[session_id]
+        if session_id not in self._busy and not self._is_busy(session_id):
+            self._busy.add(session_id)
+            work = self._scan_idle(session_id)
+            self._jobs.start(session_id, work, name=_IDLE, is_patient=True)
 
     async def _after_run(self, session_id: str) -> None:
         """Look once for every run that has ended meanwhile."""
@@ -161,20 +181,17 @@ class Remembering:
                     await self._scan(session_id, reason)
                 else:
                     self._keep(session_id, backlog)
-                    if not self._is_busy(session_id):
+                    if not self._is_busy(session_id) and not self._is_closed:
                         self._wait_for_idleness(session_id)
         finally:
             self._busy.discard(session_id)
             self._again.discard(session_id)
 
-    async def _when_idle(self, session_id: str) -> None:
-        await asyncio.sleep(self._config.idle_seconds)
-        if session_id not in self._busy and not self._is_busy(session_id):
-            self._busy.add(session_id)
-            try:
-                await self._scan(session_id, Reason.IDLE)
-            finally:
-                self._busy.discard(session_id)
+    async def _scan_idle(self, session_id: str) -> None:
+        try:
+            await self._scan(session_id, Reason.IDLE)
+        finally:
+            self._busy.discard(session_id)
 
     async def _scan(self, session_id: str, reason: Reason) -> None:
         """Look through what is new, a stretch at a time, until one fails."""

@@ -1,0 +1,325 @@
+"""Memory in whole runtimes: looked through after runs, written as files, recalled in runs."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentRuntime, ErrorCode, EventType, ModelConfig, ModelRequest, RunStatus
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedProvider, calls
+from agent_core.types import NodeType, RuntimeEvent, TextBlock, Usage
+from isolation import Home
+from runtimes import CONFIG, ask, runtime
+
+Reply = str | Says | Calls | Fails | Hangs
+WISH = "Please remember that I like short answers."
+OUTCOMES = {EventType.MEMORY_EXTRACTION_COMPLETED, EventType.MEMORY_EXTRACTION_FAILED}
+
+
+def purpose(request: ModelRequest) -> str:
+    return str(request.metadata.get("purpose", "run"))
+
+
+def said(request: ModelRequest) -> str:
+    return "\n".join(
+        b.text for m in request.messages for b in m.content if isinstance(b, TextBlock)
+    )
+
+
+def user_ids(request: ModelRequest) -> list[str]:
+    return re.findall(r"\[user (node_\w+)\]", said(request))
+
+
+def entry(sources: list[str], **values: Any) -> dict[str, Any]:
+    return {
+        "decision": "new",
+        "category": "user",
+        "filename": "short-answers",
+        "summary": "Likes short answers",
+        "tags": ["style"],
+        "content": "The user wants short answers.",
+        "source_node_ids": sources,
+    } | values
+
+
+def answer(*entries: dict[str, Any], explicit: bool = True) -> str:
+    return json.dumps({"explicit": explicit, "memories": list(entries)})
+
+
+def remembers(request: ModelRequest) -> Reply:
+    return Says(text=answer(entry(user_ids(request)[:1])), usage=Usage(total_tokens=9))
+
+
+def split(run: Any, **others: Any) -> ScriptedProvider:
+    def reply(request: ModelRequest) -> Reply:
+        chosen = others.get(purpose(request), run)
+        return chosen(request) if callable(chosen) else chosen
+
+    return ScriptedProvider(reply)
+
+
+async def told(made: AgentRuntime, *types: EventType, session_id: str = "s1") -> list[RuntimeEvent]:
+    page = await made.replay_session(session_id)
+    return [event for event in page.events if event.event_type in types]
+
+
+async def until_scanned(made: AgentRuntime, count: int = 1) -> list[RuntimeEvent]:
+    for _ in range(300):
+        if len(found := await told(made, *OUTCOMES)) >= count:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"only {len(found)} extractions ended")
+
+
+def files(home: Home) -> list[Path]:
+    return sorted((home.path / "memory").glob("*/*.md"))
+
+
+async def test_a_wish_is_remembered_as_a_file_and_stands_in_the_next_prompt(
+    home: Home, project: Path
+) -> None:
+    provider = split("Gladly.", memory_extraction=remembers)
+    async with runtime(home, project, provider) as made:
+        await ask(made, WISH)
+        (event,) = await until_scanned(made)
+        await ask(made, "Hello again", "s2")
+        session = (await made.replay_session("s1")).session
+    assert event.event_type is EventType.MEMORY_EXTRACTION_COMPLETED
+    assert (event.agent_id, event.run_id) == (None, None)
+    assert event.payload["reason"] == "explicit"
+    assert event.payload["usage"]["total_tokens"] == 9
+    (path,) = files(home)
+    assert re.fullmatch(r"short-answers-\d{8}-mem_\w+\.md", path.name)
+    assert path.parent.name == "user"
+    text = path.read_text(encoding="utf-8")
+    assert 'summary: "Likes short answers"' in text
+    assert 'source_session_id: "s1"' in text
+    assert text.endswith("---\n\nThe user wants short answers.\n")
+    catalog = (home.path / "memory" / "MEMORY.md").read_text(encoding="utf-8")
+    assert f"(user/{path.name}) user: Likes short answers [style]" in catalog
+    last = [r for r in provider.requests if purpose(r) == "run"][-1]
+    (block,) = [b for b in last.system if b.block_id == "memory_catalog"]
+    assert "Likes short answers" in block.content
+    assert session.metadata["background_usage"]["memory_extraction"]["total_tokens"] == 9
+
+
+async def test_m6_the_extraction_has_its_own_model_and_is_no_agent(
+    home: Home, project: Path
+) -> None:
+    seen: list[str] = []
+    config = CONFIG + '[memory]\nextract_model_profile = { name = "small" }\n'
+    home.write_config(config)
+    made = AgentRuntime(project_dir=project, home_dir=home.path)
+    provider = split("Gladly.", memory_extraction=remembers)
+
+    def factory(model: ModelConfig) -> ProviderAdapter:
+        seen.append(model.name)
+        return provider
+
+    made.register_provider("custom", factory)
+    async with made:
+        await ask(made, WISH)
+        await until_scanned(made)
+        page = await made.replay_session("s1")
+    (request,) = [r for r in provider.requests if purpose(r) == "memory_extraction"]
+    assert request.model == "small"
+    assert seen == ["script", "small"]
+    assert request.tools == []
+    assert len(page.agents) == len(page.runs) == 1
+    assert "run_id" not in request.metadata
+    assert '"$ref"' not in request.system[0].content
+
+
+@pytest.mark.parametrize(
+    ("config", "texts", "reason"),
+    [
+        ("extract_every_messages = 2", ["one", "two"], "message_backlog"),
+        ("extract_every_tokens = 10", ["word " * 20], "token_backlog"),
+        ("idle_seconds = 1", ["one"], "idle"),
+    ],
+)
+async def test_a_session_is_looked_through_for_other_reasons_too(
+    home: Home, project: Path, config: str, texts: list[str], reason: str
+) -> None:
+    provider = split("Yes.", memory_extraction=answer(explicit=False))
+    async with runtime(home, project, provider, config=f"{CONFIG}[memory]\n{config}\n") as made:
+        for text in texts:
+            await ask(made, text)
+        (event,) = await until_scanned(made)
+    assert event.payload["reason"] == reason
+    assert files(home) == []
+
+
+async def test_a_new_run_cancels_the_wait_for_idleness(home: Home, project: Path) -> None:
+    provider = split("Yes.", memory_extraction=answer())
+    config = CONFIG + "[memory]\nidle_seconds = 1\n"
+    async with runtime(home, project, provider, config=config) as made:
+        for number in range(4):
+            await ask(made, f"message {number}")
+            await asyncio.sleep(0.4)
+        assert await told(made, *OUTCOMES) == []
+        (event,) = await until_scanned(made)
+    assert event.payload["messages"] == 8
+
+
+async def test_without_memory_nothing_is_scanned_listed_or_offered(
+    home: Home, project: Path
+) -> None:
+    home.write("memory/MEMORY.md", "# Memory\n\n- [mem_1](user/x.md) user: x\n")
+    provider = split("Yes.")
+    config = CONFIG + "[memory]\nenabled = false\n"
+    async with runtime(home, project, provider, config=config) as made:
+        await ask(made, WISH)
+    (request,) = provider.requests
+    assert not [b for b in request.system if "memory" in b.block_id]
+    assert "internal.recall_memory" not in {tool.name for tool in request.tools}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "no json",
+        answer(entry([])),
+        answer(entry(["node_elsewhere"])),
+        answer(entry(["node_elsewhere"], decision="ignore")),
+        json.dumps({"explicit": True, "memories": [], "more": 1}),
+    ],
+)
+async def test_m10_an_answer_without_provenance_writes_nothing_and_is_asked_for_again(
+    home: Home, project: Path, broken: str
+) -> None:
+    provider = split("Yes.", memory_extraction=broken)
+    async with runtime(home, project, provider) as made:
+        await ask(made, WISH)
+        (event,) = await until_scanned(made)
+        session = (await made.replay_session("s1")).session
+        assert event.event_type is EventType.MEMORY_EXTRACTION_FAILED
+        assert event.payload["error"]["code"] == ErrorCode.SCHEMA_ERROR
+        assert "memory_cursor" not in session.metadata
+        await ask(made, "and now something else")
+        await until_scanned(made, 2)
+    assert files(home) == []
+    asked = [r for r in provider.requests if purpose(r) == "memory_extraction"]
+    assert len(user_ids(asked[1])) == 2
+
+
+async def test_words_of_the_model_are_no_source_for_what_the_user_is(
+    home: Home, project: Path
+) -> None:
+    def from_assistant(request: ModelRequest) -> Reply:
+        ids = re.findall(r"\[assistant (node_\w+)\]", said(request))
+        return answer(entry(ids))
+
+    provider = split("Yes.", memory_extraction=from_assistant)
+    async with runtime(home, project, provider) as made:
+        await ask(made, WISH)
+        (event,) = await until_scanned(made)
+    assert event.event_type is EventType.MEMORY_EXTRACTION_FAILED
+    assert files(home) == []
+
+
+async def test_m7_a_name_that_leads_out_of_the_folder_is_refused(home: Home, project: Path) -> None:
+    def out(request: ModelRequest) -> Reply:
+        return answer(entry(user_ids(request), filename=f"../../..{project}/x.md"))
+
+    async with runtime(home, project, split("Yes.", memory_extraction=out)) as made:
+        await ask(made, WISH)
+        (event,) = await until_scanned(made)
+    assert event.event_type is EventType.MEMORY_EXTRACTION_FAILED
+    assert list(project.iterdir()) == []
+    assert files(home) == []
+
+
+async def test_secrets_are_taken_out_of_what_is_remembered(home: Home, project: Path) -> None:
+    secret = "ghp_" + "a1B2" * 9
+
+    def leaky(request: ModelRequest) -> Reply:
+        return answer(entry(user_ids(request), content=f"The token is {secret}."))
+
+    async with runtime(home, project, split("Yes.", memory_extraction=leaky)) as made:
+        await ask(made, WISH)
+        await until_scanned(made)
+    (path,) = files(home)
+    assert secret not in path.read_text(encoding="utf-8")
+
+
+async def test_an_update_rewrites_the_file_in_place(home: Home, project: Path) -> None:
+    steps = iter([remembers])
+
+    def extraction(request: ModelRequest) -> Reply:
+        for first in steps:
+            return first(request)
+        known = re.findall(r'"id": "(mem_\w+)"', said(request))
+        change = {"decision": "update", "memory_id": known[0], "content": "One line answers."}
+        return answer(entry(user_ids(request), **change))
+
+    async with runtime(home, project, split("Yes.", memory_extraction=extraction)) as made:
+        await ask(made, WISH)
+        await until_scanned(made)
+        (before,) = files(home)
+        await ask(made, "Remember: one line is enough.")
+        (_, event) = await until_scanned(made, 2)
+    assert files(home) == [before]
+    text = before.read_text(encoding="utf-8")
+    assert text.endswith("One line answers.\n")
+    assert len(re.findall(r"node_[0-9a-f]+", text)) == 2
+    assert event.payload["updated"] == [before.stem.rpartition("-")[2]]
+
+
+async def test_m8_a_run_recalls_what_is_remembered(home: Home, project: Path) -> None:
+    def run(request: ModelRequest) -> Reply:
+        recalled = [m for m in request.messages if m.metadata.get("source_type")]
+        if "tabs?" in said(request) and not recalled:
+            return calls("internal.recall_memory", query="tabs or spaces")
+        if "again" in said(request) and request.messages[-1].role == "user":
+            return calls("internal.recall_memory", query="tabs or spaces")
+        return "Tabs."
+
+    text = "---\nid: mem_7\nsummary: Prefers tabs\ntags: [style]\n---\nUse tabs in all code.\n"
+    path = home.write("memory/user/tabs.md", text)
+    provider = split(run, memory_recall='Sure: {"memory_ids": ["mem_7", "mem_unknown"]}')
+    async with runtime(home, project, provider) as made:
+        handle = await ask(made, "tabs?")
+        again = await ask(made, "tabs? again")
+        page = await made.replay_session("s1")
+    assert handle.status is again.status is RunStatus.COMPLETED
+    (node,) = [node for node in page.nodes if node.node_type is NodeType.MEMORY_CONTEXT]
+    assert node.metadata["ids"] == ["mem_7"]
+    assert node.metadata["categories"] == ["user"]
+    assert "Use tabs in all code." in node.text
+    results = [result.content[0] for one in page.nodes for result in one.results]
+    first, second = (block.data for block in results if block.type == "json")
+    assert (first["memory_ids"], first["already_recalled"]) == (["mem_7"], False)
+    assert second["already_recalled"] is True
+    assert path.read_text(encoding="utf-8") == text
+    assert '<memory ids="mem_7" categories="user">' in said(provider.requests[2])
+
+
+@pytest.mark.parametrize("choice", [Fails(message="down"), "I would take the second one"])
+async def test_words_choose_where_the_model_does_not(
+    home: Home, project: Path, choice: Reply
+) -> None:
+    home.write("memory/user/tabs.md", "---\nid: mem_7\nsummary: Prefers tabs\n---\nTabs.\n")
+    home.write("memory/user/tea.md", "---\nid: mem_8\nsummary: Drinks tea\n---\nGreen.\n")
+
+    def run(request: ModelRequest) -> Reply:
+        if len(request.messages) == 1:
+            return calls("internal.recall_memory", query="does the user want tabs?")
+        return "Yes."
+
+    async with runtime(home, project, split(run, memory_recall=choice)) as made:
+        await ask(made)
+        page = await made.replay_session("s1")
+    (node,) = [node for node in page.nodes if node.node_type is NodeType.MEMORY_CONTEXT]
+    assert node.metadata["ids"] == ["mem_7"]
+
+
+async def test_a_runtime_that_is_closed_lets_an_extraction_end(home: Home, project: Path) -> None:
+    provider = split("Yes.", memory_extraction=remembers)
+    async with runtime(home, project, provider) as made:
+        await ask(made, WISH)
+    assert len(files(home)) == 1

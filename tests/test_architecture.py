@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "agent_core"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = Path(__file__).parents[1] / "src"
+ENGINE = SOURCES / "agent_core"
+MODULES = sorted(SOURCES.rglob("*.py"))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 MAX_MODULE = 400
@@ -30,6 +31,9 @@ IMPORTED_WHEN_USED = {
 }
 VAGUE = re.compile(r"(?i)(^|_)(manager|helper|util|utils|misc)(_|$)|(Manager|Helper|Utils?)$")
 
+GIVEN_NAMES = {"ContextManager"}
+"""Public names that the design prescribes, whatever they say."""
+
 
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -40,7 +44,7 @@ def functions(path: Path) -> Iterator[Function]:
 
 
 def shown(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
+    return path.relative_to(SOURCES).as_posix()
 
 
 def is_only_a_name_for_another(statement: ast.stmt) -> bool:
@@ -79,28 +83,29 @@ def test_state_has_an_owner_and_things_have_names(path: Path) -> None:
             case ast.Name(id="ContextVar") | ast.Attribute(attr="ContextVar"):
                 pytest.fail(f"line {node.lineno}: context is passed by hand")
             case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                assert not VAGUE.search(node.name), f"{node.name} says nothing about its work"
+                vague = VAGUE.search(node.name) and node.name not in GIVEN_NAMES
+                assert not vague, f"{node.name} says nothing about its work"
             case _:
                 pass
 
 
 def test_only_the_journal_appends_to_history() -> None:
     writers = {shown(p) for p in MODULES if "_store.append(" in p.read_text(encoding="utf-8")}
-    assert writers == {"events/journal.py"}
+    assert writers == {"agent_core/events/journal.py"}
 
 
 def test_the_loop_is_one_page() -> None:
-    (converse,) = (f for f in functions(PACKAGE / "loop" / "run.py") if f.name == "converse")
+    (converse,) = (f for f in functions(ENGINE / "loop" / "run.py") if f.name == "converse")
     assert (converse.end_lineno or 0) - converse.lineno < MAX_LOOP
 
 
 def test_there_is_one_loop() -> None:
     homes = {shown(p) for p in MODULES for f in functions(p) if f.name == "converse"}
-    assert homes == {"loop/run.py"}
+    assert homes == {"agent_core/loop/run.py"}
 
 
 def test_the_run_context_stays_small_and_complete() -> None:
-    tree = parsed(PACKAGE / "loop" / "context.py")
+    tree = parsed(ENGINE / "loop" / "context.py")
     (context,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "RunContext")
     fields = [n for n in context.body if isinstance(n, ast.AnnAssign)]
     assert 0 < len(fields) <= MAX_CONTEXT_FIELDS

@@ -301,7 +301,7 @@ async def test_a_completed_step_is_told_with_its_result(home: Home, project: Pat
 async def test_k10_a_step_left_open_fails_and_says_why(
     home: Home, project: Path, ending: Line, reason: str, code: str | None
 ) -> None:
-    limit = {"timeout_ms": 1500} if isinstance(ending, Hangs) else {}
+    limit: dict[str, Any] = {"timeout_ms": 1500} if isinstance(ending, Hangs) else {}
     played = Cast({"go": lead(dispatch(**limit)), "work": [CLAIM, ending]})
     async with opened(home, project, played) as made:
         handle = await go(made)

@@ -155,4 +155,6 @@ def test_external_memory_without_one_is_a_fault_of_the_profile(tmp_path: Path) -
     path = profile(tmp_path, memory={"write_mode": "external"})
     assert run(path, "x").is_blocked
     assert run(path, "x", memory=Notebook()).status is RunStatus.COMPLETED
-    assert run(profile(tmp_path, memory={"provider": "redis:x"}), "x").is_blocked
+    named = {"provider": "somebody's"}
+    assert run(profile(tmp_path, memory={**named, "write_mode": "external"}), "x").is_blocked
+    assert run(profile(tmp_path, memory=named), "x").status is RunStatus.COMPLETED

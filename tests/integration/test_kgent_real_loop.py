@@ -61,7 +61,8 @@ def test_a_deliverable_is_written(tmp_path: Path, engine: str) -> None:
     (call,) = lines(root / "logs" / "tools.jsonl")
     sent = second.body["messages"][-1]["tool_call_id"]
     assert (call["call_id"], call["status"]) == (sent, "completed")
-    assert "Done" in "".join(e.text for e in heard if e.kind is EngineEventKind.TEXT)
+    shown = "".join(e.text for e in heard if e.kind is EngineEventKind.TEXT)
+    assert shown == result.final_text == "Done, and your key is [redacted:KGENT_TEST_KEY]."
     assert state(root)["usage"]["model_calls"] == 2
     assert types(root)[-1] == "run.completed"
     for path in root.rglob("*"):

@@ -101,7 +101,8 @@ class ToolsConfig(Section):
 class MemoryConfig(Section):
     """A memory that lives outside. `scopes` restricts what may be named; empty means any.
 
-    `provider: sqlite:<file>` keeps it in a database of the toolkit, relative to the profile.
+    `provider: sqlite:<file>` keeps it in a database of the toolkit, relative to the profile; any
+    other name is for people, and for code that brings a memory along.
     """
 
     enabled: bool = True

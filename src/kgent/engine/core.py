@@ -1,7 +1,6 @@
 """The default engine: the loop of agent_core, without a home, a database or hooks."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext as LoopContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.redaction import Redactor
 from agent_core.runtime.scrub import JournalScrubber
 from agent_core.storage.memory import MemoryStore
 from agent_core.tools.limits import ResultKeeper
@@ -125,7 +123,6 @@ class _Conversation:
     def __init__(self, request: AgentRunRequest) -> None:
         context = request.context
         self._request = request
-        self._redactor: Redactor = context.records.redactor
         self._store = MemoryStore()
         self._stream = EventStream()
         self._heard: set[str] = set()
@@ -136,7 +133,7 @@ class _Conversation:
             self._run,
             store=self._store,
             stream=self._stream,
-            scrubber=JournalScrubber(self._redactor),
+            scrubber=JournalScrubber(context.records.redactor),
             estimate=estimate_blocks,
         )
 
@@ -154,16 +151,9 @@ class _Conversation:
 
     def keep(self) -> None:
         """Keep what was said, message by message, for whoever reads the run folder."""
-        lines = [
-            json.dumps(
-                self._redactor.payload(
-                    node.model_dump(mode="json", include={"role", "content", "created_at"})
-                ),
-                ensure_ascii=False,
-            )
-            for node in self._journal.path
-        ]
-        self._request.context.records.archive.keep(CONVERSATION, "\n".join([*lines, ""]))
+        fields = {"role", "content", "created_at"}
+        said = [node.model_dump(mode="json", include=fields) for node in self._journal.path]
+        self._request.context.records.archive.add_lines(CONVERSATION, *said)
 
     async def _open(self) -> None:
         await self._store.open_run(

@@ -1,6 +1,6 @@
 """An engine without a model: it plays a script, for tests and for trying a profile out."""
 
-import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from kgent.errors import ErrorCategory, ErrorInfo, KgentError
 from kgent.tools.registry import call_tool, record_unheard_call
 
 MAX_SCRIPT_BYTES = 1_000_000
+_GLANCE_S = 0.02
 _DEFAULT = "The mock engine has nothing to add."
 
 
@@ -130,9 +131,9 @@ def _call(step: MockCall, request: AgentRunRequest) -> None:
 
 
 def _wait(seconds: float, request: AgentRunRequest) -> None:
-    stopped = threading.Event()
-    with request.cancellation_token.calling(stopped.set):
-        stopped.wait(seconds)
+    until = time.monotonic() + seconds
+    while not request.cancellation_token.is_cancelled and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _GLANCE_S))
 
 
 def _from_profile(request: AgentRunRequest) -> list[MockStep]:

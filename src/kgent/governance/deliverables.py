@@ -27,7 +27,7 @@ def check_deliverables(root: Path, required: Iterable[DeliverableConfig]) -> Del
         return DeliverableCheck(
             check=CHECK,
             status=GovernanceStatus.PASSED,
-            summary=f"all {len(found)} required deliverables are there",
+            summary=f"every required deliverable is there ({len(found)})",
             found=found,
         )
     listed = ", ".join(f"{path} ({problem})" for path, problem in missing.items())

@@ -9,7 +9,7 @@ from agcore.memory.sqlite import SqliteStore
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem as StoredItem
 from agcore.memory.words import dice, words
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError
 from agent_core.types import new_id
 from kgent.errors import ErrorCategory, KgentError
 from kgent.memory.contract import MemoryClient, MemoryItem, MemoryWriteResult
@@ -69,55 +69,48 @@ class StoreMemory:
 
 @contextmanager
 def open_memory(
-    provider: str | None, given: MemoryClient | MemoryStore | None, *, place: Path | None
+    file: Path | None, given: MemoryClient | MemoryStore | None
 ) -> Generator[MemoryClient | None]:
     """The memory of a run, until the end of the block; None if there is none.
 
     Args:
-        provider: `memory.provider`; `sqlite:<file>` is known.
-        given: what the caller brought along instead.
-        place: the resolved file of a `sqlite:` provider.
+        file: the database of a `sqlite:` provider.
+        given: what the caller brought along; it is used instead.
 
     Raises:
-        KgentError: category `config`; the provider is not known, or cannot be opened.
+        KgentError: category `config`; the database cannot be opened.
     """
     if given is not None and hasattr(given, "recall_memory"):
-        yield given  # pyright: ignore[reportReturnType] - told apart by its method
+        yield cast("MemoryClient", given)
         return
-    if given is None and provider is None:
+    if given is None and file is None:
         yield None
         return
     loop = BackgroundLoop()
     try:
         if given is not None:
-            yield StoreMemory(given, loop)  # pyright: ignore[reportArgumentType] - likewise
-            return
-        store = loop.run(_opened(str(provider), place))
-        try:
-            yield StoreMemory(store, loop)
-        finally:
-            loop.run(store.close())
+            yield StoreMemory(cast("MemoryStore", given), loop)
+        elif file is not None:
+            store = loop.run(_opened(file))
+            try:
+                yield StoreMemory(store, loop)
+            finally:
+                loop.run(store.close())
     finally:
         loop.close()
 
 
-def is_known(provider: str) -> bool:
-    """Whether `memory.provider` names something that can be opened."""
-    return provider.startswith(SQLITE) and len(provider) > len(SQLITE)
+def is_known(provider: str | None) -> bool:
+    """Whether `memory.provider` names something that kgent can open itself."""
+    return provider is not None and provider.startswith(SQLITE) and len(provider) > len(SQLITE)
 
 
-async def _opened(provider: str, place: Path | None) -> SqliteStore:
-    if not is_known(provider) or place is None:
-        message = f"memory.provider {provider!r} is not known; there is sqlite:<file>"
-        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+async def _opened(file: Path) -> SqliteStore:
     try:
-        return await SqliteStore.open(place)
+        return await SqliteStore.open(file)
     except AgentCoreError as error:
-        raise KgentError(
-            error.code,
-            f"memory.provider {provider!r} cannot be opened: {error.message}",
-            category=ErrorCategory.CONFIG,
-        ) from error
+        message = f"memory.provider: {file} cannot be opened: {error.message}"
+        raise KgentError(error.code, message, category=ErrorCategory.CONFIG) from error
 
 
 def _item(item: StoredItem, score: float) -> MemoryItem:

@@ -1,9 +1,10 @@
 """The records of one run, together: whoever takes part writes here and opens no file itself."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from agent_core.redaction import Redactor
 from kgent.records.errors import ErrorLogger
@@ -26,13 +27,14 @@ class Archive:
         self._root = root
         self._redactor = redactor
 
-    def keep(self, name: str, text: str) -> str:
-        """Keep a text under `archive/<name>`, redacted; returns that path.
+    def keep_json(self, name: str, value: Any) -> str:
+        """Keep a JSON value under `archive/<name>`, redacted; returns that path.
 
         Raises:
             OSError: it could not be written.
         """
-        return self._write(name, self._redactor.text(text).encode("utf-8", "replace"), os.O_TRUNC)
+        text = json.dumps(self._redactor.payload(value), ensure_ascii=False, indent=1)
+        return self._write(name, text.encode("utf-8", "replace"), os.O_TRUNC)
 
     def keep_raw(self, name: str, content: bytes) -> str:
         """Keep bytes under `archive/<name>`, redacted; returns that path.
@@ -42,14 +44,15 @@ class Archive:
         """
         return self._write(name, self._redactor.raw(content), os.O_TRUNC)
 
-    def add_line(self, name: str, line: str) -> str:
-        """Append a line to `archive/<name>`, redacted; returns that path.
+    def add_lines(self, name: str, *values: Any) -> str:
+        """Append JSON values to `archive/<name>`, redacted, one a line; returns that path.
 
         Raises:
             OSError: it could not be written.
         """
-        raw = self._redactor.text(line).encode("utf-8", "replace") + b"\n"
-        return self._write(name, raw, os.O_APPEND)
+        clean = (self._redactor.payload(value) for value in values)
+        text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in clean)
+        return self._write(name, text.encode("utf-8", "replace"), os.O_APPEND)
 
     def _write(self, name: str, raw: bytes, how: int) -> str:
         path = self._root / ARCHIVE / name
@@ -77,7 +80,7 @@ class RunRecords:
         cleaner = redactor or Redactor()
         archive = Archive(root, cleaner)
         return cls(
-            events=EventRecorder(root / EVENTS_FILE, ids, redactor=cleaner, keep=archive.keep),
+            events=EventRecorder(root / EVENTS_FILE, ids, redactor=cleaner, keep=archive.keep_json),
             transcript=TranscriptWriter(root / TRANSCRIPT_FILE, cleaner),
             tools=ToolLogger(root / TOOLS_FILE, cleaner),
             errors=ErrorLogger(root / ERRORS_FILE, cleaner),

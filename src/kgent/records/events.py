@@ -71,8 +71,8 @@ class Event(BaseModel):
     parent_event_id: str | None = None
 
 
-KeepLarge = Callable[[str, str], str]
-"""Keeps a text as a file; takes a name and the text, returns the path inside the run folder."""
+KeepLarge = Callable[[str, Any], str]
+"""Keeps a JSON value as a file; takes a name and the value, returns its path in the run folder."""
 
 
 class EventRecorder:
@@ -141,11 +141,10 @@ class EventRecorder:
             fcntl.flock(self._lines.open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _bounded(self, data: dict[str, Any], sequence: int) -> dict[str, Any]:
-        text = json.dumps(data, ensure_ascii=False, sort_keys=True)
-        size = len(text.encode())
+        size = len(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
         if size <= MAX_DATA_BYTES:
             return data
-        artifact = self._keep(f"events/{sequence:06}.json", text)
+        artifact = self._keep(f"events/{sequence:06}.json", data)
         keys = [key[:60] for key in list(data)[:20]]
         return {"summarised": True, "bytes": size, "keys": keys, "artifact": artifact}
 

@@ -96,14 +96,16 @@ def _checked(
     Raises:
         KgentError: category `config`.
     """
-    provider = config.memory.provider
+    wants = config.memory
+    is_external = wants.enabled and wants.write_mode == "external"
     problem = None
     if not prompt.strip():
         problem = "the prompt is empty"
-    elif provider is not None and not is_known(provider):
-        problem = f"memory.provider {provider!r} is not known; there is {SQLITE}<file>"
-    elif config.memory.write_mode == "external" and provider is None and memory is None:
-        problem = "memory.write_mode external needs memory.provider, or a memory given in code"
+    elif is_external and memory is None and not is_known(wants.provider):
+        problem = (
+            "memory.write_mode external needs a memory: one given in code, or"
+            f" memory.provider {SQLITE}<file>"
+        )
     if problem is not None:
         raise KgentError(ErrorCode.CONFIG_ERROR, problem, category=ErrorCategory.CONFIG)
     return config
@@ -112,9 +114,12 @@ def _checked(
 def _memory(
     config: KgentConfig, given: MemoryClient | MemoryStore | None
 ) -> AbstractContextManager[MemoryClient | None]:
-    provider = config.memory.provider if config.memory.enabled else None
-    place = config.place(provider.removeprefix(SQLITE)) if provider else None
-    return open_memory(provider, given if config.memory.enabled else None, place=place)
+    wants = config.memory
+    if not wants.enabled:
+        return open_memory(None, None)
+    known = wants.provider is not None and is_known(wants.provider)
+    file = config.place(str(wants.provider).removeprefix(SQLITE)) if known else None
+    return open_memory(file, given)
 
 
 def _blocked(ids: RunIds, error: KgentError) -> RunResult:

@@ -96,7 +96,7 @@ def list_files(arguments: ListFiles, call: Call) -> ToolResult:
     path = call.resolve(arguments.path)
     wanted = {**arguments.model_dump(), "path": str(path)}
     answer = borrowed(list_dir, wanted, call, expected=path)
-    summary = f"{len(answer['entries'])} entries in {shown(call.root, path)}"
+    summary = f"entries: {len(answer['entries'])}, in {shown(call.root, path)}"
     return ToolResult(ok=True, summary=summary, data=answer)
 
 
@@ -111,7 +111,7 @@ def grep_files(arguments: GrepFiles, call: Call) -> ToolResult:
         "limit": arguments.limit,
     }
     answer = borrowed(search, wanted, call, expected=path)
-    summary = f"{len(answer['matches'])} matches in {shown(call.root, path)}"
+    summary = f"matches: {len(answer['matches'])}, in {shown(call.root, path)}"
     return ToolResult(ok=True, summary=summary, data=answer)
 
 

@@ -243,6 +243,6 @@ def _within_limit(result: ToolResult, call: Call) -> ToolResult:
     size = len(text.encode("utf-8", "replace"))
     if size <= MAX_DATA_BYTES:
         return result.model_copy(update={"data": data})
-    path = call.context.records.archive.keep(f"tool-output/{call.call_id}.json", text)
+    path = call.context.records.archive.keep_json(f"tool-output/{call.call_id}.json", data)
     preview = {"truncated": True, "bytes": size, "beginning": text[:_PREVIEW], "all_of_it": path}
     return result.model_copy(update={"data": preview, "artifacts": [*result.artifacts, path]})

@@ -1,6 +1,5 @@
 """Remembering, for the model. In candidate mode people decide later what is kept."""
 
-import json
 from collections.abc import Callable
 from typing import Annotated
 
@@ -49,9 +48,11 @@ def recall_memory(memory: MemoryClient) -> Callable[[RecallMemory, Call], ToolRe
             if not allowed or item.scope in allowed
         ]
         call.note(
-            EventType.MEMORY_RECALL_COMPLETED, f"{len(items)} memories", {"count": len(items)}
+            EventType.MEMORY_RECALL_COMPLETED,
+            f"memories found: {len(items)}",
+            {"count": len(items)},
         )
-        return ToolResult(ok=True, summary=f"{len(items)} memories", data={"items": items})
+        return ToolResult(ok=True, summary=f"memories found: {len(items)}", data={"items": items})
 
     return perform
 
@@ -83,7 +84,7 @@ def _candidate(arguments: WriteMemory, call: Call) -> ToolResult:
         "call_id": call.call_id,
         "timestamp": now(),
     }
-    path = call.context.records.archive.add_line(CANDIDATES, json.dumps(line, ensure_ascii=False))
+    path = call.context.records.archive.add_lines(CANDIDATES, line)
     summary = "kept as a candidate; a person decides whether it is remembered"
     return ToolResult(ok=True, summary=summary, data={"candidate": True}, artifacts=[path])
 

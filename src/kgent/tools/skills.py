@@ -28,7 +28,7 @@ def list_skills(skills: SkillRegistry) -> Callable[[ListSkills, Call], ToolResul
 
     def perform(arguments: ListSkills, call: Call) -> ToolResult:  # noqa: ARG001 - every tool's form
         index = [skill.model_dump(mode="json", exclude={"path"}) for skill in skills.discover()]
-        return ToolResult(ok=True, summary=f"{len(index)} skills", data={"skills": index})
+        return ToolResult(ok=True, summary=f"skills: {len(index)}", data={"skills": index})
 
     return perform
 

@@ -93,7 +93,7 @@ def test_secrets_reach_no_record(root: Path) -> None:
     records.events.emit("error", "big", {"x": secret * 500}, actor="runtime")
     records.errors.record(ErrorInfo(code="x", message=f"no {secret}"))
     records.transcript.append_section("Result", quoted(secret))
-    records.archive.add_line("candidate-memory.jsonl", secret)
+    records.archive.add_lines("candidate-memory.jsonl", {"content": secret})
     records.close()
     for path in root.rglob("*"):
         assert not path.is_file() or secret not in path.read_text()

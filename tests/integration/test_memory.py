@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from isolation import Home
 from runtimes import CONFIG, ask, runtime
 
 Reply = str | Says | Calls | Fails | Hangs
+Script = Reply | Callable[[ModelRequest], Reply]
 WISH = "Please remember that I like short answers."
 OUTCOMES = {EventType.MEMORY_EXTRACTION_COMPLETED, EventType.MEMORY_EXTRACTION_FAILED}
 
@@ -54,7 +56,7 @@ def remembers(request: ModelRequest) -> Reply:
     return Says(text=answer(entry(user_ids(request)[:1])), usage=Usage(total_tokens=9))
 
 
-def split(run: Any, **others: Any) -> ScriptedProvider:
+def split(run: Script, **others: Script) -> ScriptedProvider:
     def reply(request: ModelRequest) -> Reply:
         chosen = others.get(purpose(request), run)
         return chosen(request) if callable(chosen) else chosen
@@ -72,7 +74,7 @@ async def until_scanned(made: AgentRuntime, count: int = 1) -> list[RuntimeEvent
         if len(found := await told(made, *OUTCOMES)) >= count:
             return found
         await asyncio.sleep(0.02)
-    raise AssertionError(f"only {len(found)} extractions ended")
+    raise AssertionError(f"fewer than {count} extractions ended")
 
 
 def files(home: Home) -> list[Path]:

@@ -41,5 +41,5 @@ def _from_broken(text: str) -> str | None:
     match = _BROKEN.match(text)
     if match is None:
         return text
-    rest = re.sub(r'"\s*[,}][^"]*\Z', "", match[1])
+    rest = re.sub(r'(?<!\\)"\s*(?:[,}][^"]*)?\Z', "", match[1])
     return rest.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")

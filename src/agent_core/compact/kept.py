@@ -100,15 +100,21 @@ def fitted(kept: Kept, room: int, estimate: Estimate) -> tuple[Kept, str]:
         goal=_shortened(kept.goal, share, estimate, left),
         latest=_shortened(kept.latest, share, estimate, left),
     )
-    excess = estimate(rendered(short, "art_" + "0" * 28)) - room
-    rules, gone_rules = _newest(short.rules, excess, lambda rule: estimate(f"- {rule.text}\n"))
-    excess -= sum(estimate(f"- {rule.text}\n") for rule in gone_rules)
-    files, gone_files = _newest(short.files, excess, lambda file: estimate(f"- {file}\n"))
+    rules = _fewest(
+        len(short.rules),
+        lambda gone: _costs(replace(short, rules=short.rules[gone:]), estimate) <= room,
+    )
+    short, gone_rules = replace(short, rules=short.rules[rules:]), short.rules[:rules]
+    files = _fewest(
+        len(short.files),
+        lambda gone: _costs(replace(short, files=short.files[gone:]), estimate) <= room,
+    )
+    short, gone_files = replace(short, files=short.files[files:]), short.files[:files]
     if gone_rules:
         left.append(_list("Older rules the user has set", (rule.text for rule in gone_rules)))
     if gone_files:
         left.append(_list("Files changed earlier", gone_files))
-    return replace(short, rules=rules, files=files), "\n\n".join(left)
+    return short, "\n\n".join(left)
 
 
 def rendered(kept: Kept, artifact_id: str | None) -> str:
@@ -158,13 +164,17 @@ def _shortened(
     return Statement(said.node_id, said.text[:size].rstrip() + " […]")
 
 
-def _newest(items: Sequence[Any], excess: int, cost: Callable[[Any], int]) -> tuple[Any, Any]:
-    """What stays and what goes when the oldest go until `excess` is saved."""
-    gone = 0
-    while excess > 0 and gone < len(items):
-        excess -= cost(items[gone])
-        gone += 1
-    return items[gone:], items[:gone]
+def _costs(kept: Kept, estimate: Estimate) -> int:
+    return estimate(rendered(kept, "art_" + "0" * 28))
+
+
+def _fewest(most: int, fits: Callable[[int], bool]) -> int:
+    """How many of `most` have to go until it fits; all of them if it never does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return low
 
 
 def _list(title: str, texts: Iterable[str]) -> str:

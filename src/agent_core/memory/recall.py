@@ -26,10 +26,9 @@ _ANSWER_TOKENS = 512
 _SUMMARY_WEIGHT, _TAG_WEIGHT = 3, 3
 _LEAST_SHARE = 0.2
 """Of the best match's score: what matches less than that matches by chance."""
-_SAY_NOTHING = frozenset(
-    "a about an and are at by can do does for from has have how i in is it me my of on or our "
-    "should that the their them they this to use user want was we what when which who will with "
-    "you your".split()
+_SAY_NOTHING = re.compile(
+    "an?|about|are|at|by|can|do|does|for|from|has|have|how|in|is|it|me|my|of|on|or|our|should|"
+    "that|the|their|them|they|this|to|use|user|want|was|we|what|when|which|who|will|with|your?|and"
 )
 
 
@@ -120,7 +119,7 @@ def _words(text: str) -> list[str]:
     for word in _WORD.findall(text.casefold()):
         if _IDEOGRAPHS.search(word):
             words += [word[i : i + 2] for i in range(max(len(word) - 1, 1))]
-        elif len(word) > 1 and word not in _SAY_NOTHING:
+        elif len(word) > 1 and not _SAY_NOTHING.fullmatch(word):
             words.append(word[:-1] if len(word) > 3 and word.endswith("s") else word)
     return words
 

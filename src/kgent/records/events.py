@@ -137,8 +137,9 @@ class EventRecorder:
         self._lines.close()
 
     def _hold(self) -> None:
+        # Waits for readers, who hold it only to look.
         with suppress(OSError):  # a file system without locks: nobody can tell that we live
-            fcntl.flock(self._lines.open(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lines.open(), fcntl.LOCK_EX)
 
     def _bounded(self, data: dict[str, Any], sequence: int) -> dict[str, Any]:
         size = len(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -76,15 +76,28 @@ def read_story(root: Path) -> Story:
 
 def _state(root: Path) -> RunState:
     try:
-        return RunState.model_validate_json(_raw(root / RUN_FILE))
+        raw = _raw(root / RUN_FILE)
+        return RunState.model_validate_json(raw) if raw else _newborn(root)
     except (OSError, ValueError) as error:
         missing = isinstance(error, OSError)
-        reason = "run.json cannot be read" if missing else "run.json is empty or damaged"
+        reason = "run.json cannot be read" if missing else "run.json is damaged"
         raise KgentError(
             ErrorCode.FILE_NOT_FOUND,
             f"{root} is no run folder that can be shown: {reason}",
             category=ErrorCategory.SANDBOX,
         ) from None
+
+
+def _newborn(root: Path) -> RunState:
+    """A run that died before it had written `run.json`; its first event may know who it was."""
+    first = next(iter(_lines(root / EVENTS_FILE, Event, [])), None)
+    known: dict[str, Any] = dict(first.data) if first else {}
+    when = first.timestamp if first else ""
+    facts: dict[str, Any] = dict.fromkeys(
+        ("session_id", "task_id", "run_id", "profile_id", "config_fingerprint"), "unknown"
+    )
+    facts |= {"config_path": "unknown", "engine": "unknown", "sandbox_root": str(root)}
+    return RunState.model_validate({**facts, **known, "created_at": when, "updated_at": when})
 
 
 def _manifest(path: Path, problems: list[str]) -> ArtifactManifest | None:

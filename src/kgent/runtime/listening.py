@@ -1,14 +1,21 @@
 """What a caller hears of an engine: the text as it arrives, without secrets, however it is cut."""
 
+import logging
+
 from agent_core.redaction import Redactor
 from kgent.engine.base import EngineEvent, EngineEventKind, EventCallback
 
+logger = logging.getLogger(__name__)
+
 
 class CleanListener:
-    """Passes events on to a caller. A tail that may be the beginning of a secret waits."""
+    """Passes events on to a caller. A tail that may be the beginning of a secret waits.
+
+    A caller that breaks hears no more; that is no reason for a run to fail.
+    """
 
     def __init__(self, callback: EventCallback, redactor: Redactor) -> None:
-        self._callback = callback
+        self._callback: EventCallback | None = callback
         self._streams = {
             kind: redactor.stream() for kind in (EngineEventKind.TEXT, EngineEventKind.REASONING)
         }
@@ -18,12 +25,21 @@ class CleanListener:
         stream = self._streams.get(event.kind)
         if stream is None:
             self.finish()
-            self._callback(event)
+            self._pass_on(event)
         elif shown := stream.feed(event.text):
-            self._callback(EngineEvent(kind=event.kind, text=shown))
+            self._pass_on(EngineEvent(kind=event.kind, text=shown))
 
     def finish(self) -> None:
         """Pass on what waits: the text is complete."""
         for kind, stream in self._streams.items():
             if rest := stream.finish():
-                self._callback(EngineEvent(kind=kind, text=rest))
+                self._pass_on(EngineEvent(kind=kind, text=rest))
+
+    def _pass_on(self, event: EngineEvent) -> None:
+        if self._callback is None:
+            return
+        try:
+            self._callback(event)
+        except Exception as error:  # noqa: BLE001 - somebody else's code, or a closed pipe
+            logger.warning("the event callback broke and hears no more: %s", type(error).__name__)
+            self._callback = None

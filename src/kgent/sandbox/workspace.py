@@ -1,6 +1,9 @@
 """Lays a run folder out, complete from the first moment: a run that dies leaves no gaps."""
 
+import errno
 import os
+import secrets
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +35,8 @@ RECORDS = (
     ERRORS_FILE,
 )
 """What the run writes down about itself; the sandbox manifest vouches for these."""
+
+_IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
 
@@ -81,32 +86,36 @@ def sandbox_root(config: KgentConfig, ids: RunIds) -> Path:
 
 
 def create_workspace(context: RunContext) -> SandboxWorkspace:
-    """Make the run folder with every file and folder it will have.
+    """Make the run folder with every file and folder it will have, in one step.
+
+    It is laid out beside its place and then renamed: nobody ever sees half of it, and a folder
+    with something in it cannot be renamed over.
 
     Raises:
         KgentError: category `sandbox`; there is something in it already, or it cannot be made.
     """
     root = context.sandbox_root
+    draft = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
     try:
         make_private(root.parent)
-        if root.is_dir():
-            root.chmod(PRIVATE_FOLDER)
-        else:
-            root.mkdir(mode=PRIVATE_FOLDER)
-        if any(root.iterdir()):
-            cure = "a run never mixes with what is there; name a new folder"
-            raise _unusable(root, f"it is not empty, and {cure}", code=ErrorCode.PATH_CONFLICT)
-        for name in FOLDERS:
-            (root / name).mkdir(mode=PRIVATE_FOLDER)
-        for name in FILES:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            os.close(os.open(root / name, flags, PRIVATE_FILE))
-    except FileExistsError as error:
-        reason = "another run has just begun here, or it is no folder"
-        raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
+        _lay_out(draft)
+        draft.rename(root)
     except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if error.errno in _IN_USE:
+            reason = "it is not empty, and a run never mixes with what is there; name a new folder"
+            raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
         raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
     return SandboxWorkspace(root)
+
+
+def _lay_out(folder: Path) -> None:
+    folder.mkdir(mode=PRIVATE_FOLDER)
+    for name in FOLDERS:
+        (folder / name).mkdir(mode=PRIVATE_FOLDER)
+    for name in FILES:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        os.close(os.open(folder / name, flags, PRIVATE_FILE))
 
 
 def sandbox_rules(config: KgentConfig) -> str:

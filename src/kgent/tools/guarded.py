@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import cleandoc
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +13,7 @@ from agent_core.tools.results import storable
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import new_id
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
-from kgent.records.events import EventType
+from kgent.records.events import Event, EventType
 from kgent.records.logs import ToolCallRecord
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
@@ -43,6 +43,7 @@ class Call:
         policy: the rules of the run.
         cancellation: whether the run is to stop.
         read_roots: folders outside the run folder that may be read.
+        parent_event_id: the event that began the call; the others hang below it.
     """
 
     context: RunContext
@@ -52,6 +53,7 @@ class Call:
     policy: EffectivePermissionPolicy
     cancellation: Cancellation
     read_roots: tuple[Path, ...] = ()
+    parent_event_id: str | None = None
 
     @property
     def root(self) -> Path:
@@ -98,15 +100,16 @@ class Call:
 
     def note(
         self, event: EventType, summary: str, data: dict[str, Any], *, severity: str = "info"
-    ) -> None:
+    ) -> Event:
         """Write an event that belongs to this call."""
-        self.context.records.events.emit(
+        return self.context.records.events.emit(
             event,
             summary,
             data,
             actor=f"tool:{self.tool_name}",
             severity=severity,
             correlation_id=self.call_id,
+            parent_event_id=self.parent_event_id,
         )
 
 
@@ -162,7 +165,8 @@ class GuardedTool(Generic[A]):
         )
         began, started_at = perf_counter(), now()
         summary = summarised(args)
-        call.note(EventType.TOOL_STARTED, f"{self.name} begins", {"args": summary})
+        begins = call.note(EventType.TOOL_STARTED, f"{self.name} begins", {"args": summary})
+        call = replace(call, parent_event_id=begins.event_id)
         result = _within_limit(self._answer(args, call), call)
         duration_ms = round((perf_counter() - began) * 1000)
         status = _status(result)

@@ -69,6 +69,14 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         a_context(tmp_path)
 
 
+def test_nothing_is_left_beside_a_folder_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").touch()
+    with pytest.raises(KgentError):
+        a_context(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "kgent.yaml"}
+
+
 def test_making_it_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KgentError, match="it is not empty"):
         create_workspace(a_context(tmp_path))

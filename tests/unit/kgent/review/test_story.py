@@ -1,0 +1,42 @@
+"""Reading run folders back, also those of runs that hardly began."""
+
+from pathlib import Path
+
+import pytest
+
+from kgent.errors import KgentError
+from kgent.review.page import page
+from kgent.review.story import read_story
+from kgent_runs import a_context
+
+
+def test_a_run_that_died_before_its_first_word_is_lost(tmp_path: Path) -> None:
+    root = a_context(tmp_path).sandbox_root
+    story = read_story(root)
+    assert (story.outcome, story.state.run_id) == ("lost", "unknown")
+    assert "lost" in page(story)
+
+
+def test_a_run_that_died_after_its_first_event_is_known_by_name(tmp_path: Path) -> None:
+    context = a_context(tmp_path)
+    context.records.events.emit("run.created", "run", context.core_fields(), actor="runtime")
+    assert read_story(context.sandbox_root).outcome == "pending"
+    context.records.close()
+    story = read_story(context.sandbox_root)
+    assert (story.outcome, story.state.run_id) == ("lost", "run_1")
+
+
+def test_a_damaged_state_is_said_to_be_damaged(tmp_path: Path) -> None:
+    root = a_context(tmp_path).sandbox_root
+    (root / "run.json").write_text("{", encoding="utf-8")
+    with pytest.raises(KgentError, match=r"run\.json is damaged"):
+        read_story(root)
+
+
+def test_what_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+    root = a_context(tmp_path).sandbox_root
+    for name in ("prompt.md", "artifact-manifest.json", "logs/tools.jsonl"):
+        (root / name).unlink()
+    problems = read_story(root).problems
+    assert {"prompt.md cannot be read", "artifact-manifest.json cannot be read"} <= set(problems)
+    assert "tools.jsonl cannot be read" in problems

@@ -3,8 +3,6 @@
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from pydantic import BaseModel
 
@@ -52,17 +50,6 @@ class JsonLines:
                 os.fsync(self._descriptor)
                 os.close(self._descriptor)
                 self._descriptor = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _opened(self) -> int:
         if self._is_closed:

@@ -24,11 +24,14 @@ from kgent.engine.mock import MockAgentEngine, MockCall, MockFailure, MockPause
 from kgent.engine.pydantic_ai import PydanticAIAgentEngine
 from kgent.engine.select import select_engine
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
+from kgent.memory.client import NoMemory
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
 from kgent.runtime.options import RunOptions
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
+from kgent.skills.registry import SkillRegistry
+from kgent.tools.registry import build_toolsets
 from kgent_runs import a_context, a_run, events, lines, profile, toolset
 
 SCRIPTED = {"provider": "custom", "name": "script"}
@@ -242,6 +245,32 @@ def test_the_loop_stops_on_request(context: RunContext) -> None:
     result = engine.run(request(context, cancellation_token=stop))
     assert result.error is not None
     assert (result.status, result.error.code) == (EngineStatus.INTERRUPTED, "cancelled")
+
+
+@pytest.mark.parametrize("seconds", [0.8, None])
+def test_a_tool_that_runs_is_ended_and_recorded_when_the_run_stops(
+    tmp_path: Path, seconds: float | None
+) -> None:
+    context = a_context(
+        tmp_path, model=SCRIPTED, tools={"shell": {"enabled": True, "allowed_commands": ["sleep"]}}
+    )
+    stop = Cancellation()
+    tools = build_toolsets(context, SkillRegistry([]), NoMemory(), cancellation=stop)
+    engine, _ = core(calls("run_command", argv=["sleep", "60"]), "Never said.")
+    if seconds is None:
+        threading.Timer(0.8, stop.cancel).start()
+    began = time.monotonic()
+    result = engine.run(
+        request(context, tools=tools, cancellation_token=stop, timeout_seconds=seconds)
+    )
+    assert time.monotonic() - began < 5
+    assert result.status is EngineStatus.INTERRUPTED
+    (call,) = lines(context.sandbox_root / "logs" / "tools.jsonl")
+    assert (call["tool_name"], call["status"], call["error"]["code"]) == (
+        "run_command",
+        "failed",
+        "cancelled",
+    )
 
 
 def test_a_failing_model_call_is_a_failure(context: RunContext) -> None:

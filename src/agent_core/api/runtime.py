@@ -141,6 +141,19 @@ class AgentRuntime:
         run = await services.start(draft, session_id=chosen, mode=_checked_mode(mode))
         return RunHandle(run, services)
 
+    async def compact_session(self, session_id: str) -> RunHandle:
+        """Start a run that summarises the session's history and does nothing else.
+
+        It waits for its turn like every run. Nothing is deleted: `switch_node` to a message before
+        the summary restores the full history.
+
+        Raises:
+            AgentCoreError: `validation_error`: the session id is malformed.
+            StorageError: `session_not_found`; `session_active`: another process has the session.
+        """
+        services = await self._services()
+        return RunHandle(await services.compact(_checked_session_id(session_id)), services)
+
     def register_provider(self, key: str, factory: ProviderFactory) -> None:
         """Add a provider for `[model] provider = "<key>"`.
 

@@ -15,10 +15,14 @@ from agent_core.cli.options import (
     INTERRUPTED,
     MISUSED,
     OUTPUT_CLOSED,
+    MemoryOptions,
     RunOptions,
+    SessionOptions,
     TaskOptions,
 )
 from agent_core.redaction.visible import visible
+
+Options = RunOptions | TaskOptions | MemoryOptions | SessionOptions
 
 _SYNOPSIS = 'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] "message"'
 _DESCRIPTION = "Give an agent a task in a project, and watch it work."
@@ -49,16 +53,31 @@ def _execute(argv: Sequence[str] | None) -> int:
         options = _parsed(argv)
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
-    if isinstance(options, TaskOptions):
-        from agent_core.cli.tasks import show  # noqa: PLC0415 - help must not wait for it
-
-        return show(options)
-    from agent_core.cli.conversation import hold  # noqa: PLC0415 - help must not wait for it
-
-    return hold(options)
+    return _do(options)
 
 
-def _parsed(argv: Sequence[str] | None) -> RunOptions | TaskOptions:
+def _do(options: Options) -> int:
+    # What the others need is not imported: help must not wait for it.
+    match options:
+        case TaskOptions():
+            from agent_core.cli.tasks import show  # noqa: PLC0415
+
+            return show(options)
+        case MemoryOptions():
+            from agent_core.cli.memories import manage  # noqa: PLC0415
+
+            return manage(options)
+        case SessionOptions():
+            from agent_core.cli.sessions import attend  # noqa: PLC0415
+
+            return attend(options)
+        case RunOptions():
+            from agent_core.cli.conversation import hold  # noqa: PLC0415
+
+            return hold(options)
+
+
+def _parsed(argv: Sequence[str] | None) -> Options:
     parser = _parser()
     found = parser.parse_args(argv)
     if found.command is None:
@@ -67,6 +86,19 @@ def _parsed(argv: Sequence[str] | None) -> RunOptions | TaskOptions:
     if found.command == "tasks":
         return TaskOptions(
             task_id=found.task, path=found.path, session_id=found.session_id, svg=found.svg
+        )
+    if found.command == "memory":
+        return MemoryOptions(
+            action=found.action,
+            memory_id=getattr(found, "id", ""),
+            is_sure=getattr(found, "yes", False),
+        )
+    if found.command == "sessions":
+        return SessionOptions(
+            action=found.action,
+            session_id=getattr(found, "id", ""),
+            path=found.path,
+            limit=getattr(found, "limit", 0),
         )
     message = _decoded(found.message)
     if not message.strip():
@@ -111,6 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("message", help="what to do; after -- it may begin with a dash")
     _add_tasks(commands)
+    _add_sessions(commands)
+    _add_memory(commands)
     # The one command there is should not need a second look: its help is part of this one.
     parser.usage = f"soong-agent [-h] [--version] {_SYNOPSIS}"
     parser.epilog = run.format_help()
@@ -127,6 +161,36 @@ def _add_tasks(commands: Any) -> None:
     show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
     show.add_argument("--svg", metavar="<file>", help="write a picture instead")
     show.add_argument("task", help="the Task's id")
+
+
+def _add_sessions(commands: Any) -> None:
+    sessions = commands.add_parser("sessions", help="look at sessions, and shorten their histories")
+    actions = sessions.add_subparsers(
+        dest="action", metavar="action", required=True, parser_class=_Parser
+    )
+    listing = actions.add_parser("list", help="list sessions, the last used first")
+    listing.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20")
+    show = actions.add_parser("show", help="show a session: its messages and what it has cost")
+    compact = actions.add_parser("compact", help="summarise a session's history now")
+    for action in (show, compact):
+        action.add_argument("id", help="the session's id")
+    for action in (listing, show, compact):
+        action.add_argument(
+            "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
+        )
+
+
+def _add_memory(commands: Any) -> None:
+    memory = commands.add_parser("memory", help="look at what is remembered, and forget it")
+    actions = memory.add_subparsers(
+        dest="action", metavar="action", required=True, parser_class=_Parser
+    )
+    actions.add_parser("list", help="list what is remembered, the newest first")
+    show = actions.add_parser("show", help="show one memory")
+    forget = actions.add_parser("forget", help="delete one memory, after a question")
+    forget.add_argument("--yes", action="store_true", help="do not ask")
+    for action in (show, forget):
+        action.add_argument("id", help="the memory's id, or the beginning of it")
 
 
 class _Version(argparse.Action):

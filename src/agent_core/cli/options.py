@@ -20,6 +20,25 @@ class TaskOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """The arguments of `memory`; `action` is `list`, `show` or `forget`."""
+
+    action: str
+    memory_id: str = ""
+    is_sure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """The arguments of `sessions`; `action` is `list`, `show` or `compact`."""
+
+    action: str
+    session_id: str = ""
+    path: str | None = None
+    limit: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """The arguments of `run`."""
 

@@ -35,6 +35,7 @@ _CHILD_ENDS = {
     EventType.CHILD_AGENT_FAILED,
     EventType.CHILD_AGENT_CANCELLED,
 }
+_SUMMARY_ENDS = {EventType.COMPACT_COMPLETED, EventType.COMPACT_FAILED}
 _LONGEST_MESSAGE = 2000
 
 
@@ -45,6 +46,7 @@ class PlainView:
         self._terminal = terminal
         self._has_text = False
         self._child_tokens = 0
+        self._summary_tokens = 0
         self._show: dict[EventType, Callable[[Mapping[str, Any]], None]] = {
             EventType.MODEL_STARTED: self._model_started,
             EventType.MODEL_TEXT_DELTA: self._text,
@@ -68,6 +70,8 @@ class PlainView:
         kind, payload = event.event_type, event.payload
         if kind in _CHILD_ENDS:
             self._child_tokens += _tokens(payload)
+        if kind in _SUMMARY_ENDS:
+            self._summary_tokens += _tokens(payload)
         if kind is EventType.CHILD_AGENT_CREATED and payload.get("role") == "worker":
             return  # a line about the worker follows
         if show := self._show.get(kind):
@@ -99,6 +103,8 @@ class PlainView:
             )
         if self._child_tokens:
             self._terminal.line(f"tokens of child agents: {self._child_tokens}", Style.DIM)
+        if self._summary_tokens:
+            self._terminal.line(f"tokens of summaries: {self._summary_tokens}", Style.DIM)
 
     def failure(self, message: str) -> None:
         """Say what went wrong."""

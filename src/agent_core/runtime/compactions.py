@@ -5,7 +5,7 @@ and here both are the same object, which watches how full the requests are.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agent_core.agents.ports import ContextMaker, Seat
 from agent_core.compact import (
@@ -21,9 +21,9 @@ from agent_core.config.models import CompactConfig
 from agent_core.context.composer import Built
 from agent_core.context.history import open_instructions
 from agent_core.context.tokens import estimate_text
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop import BuiltRequest, ContextSource, RunContext, error_payload
+from agent_core.loop import BuiltRequest, ContextSource, RunContext, Tally, error_payload
 from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactRuns
 from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.landing import Landing, Work
@@ -44,6 +44,14 @@ _ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT}
 
 PieceRoom = Callable[[CompactPolicy], int]
 """Tokens of conversation that the compact model gets at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What a compaction in line has cost, and why it failed if it did."""
+
+    usage: Usage
+    error: AgentCoreError | None = None
 
 
 class Compactions:
@@ -127,19 +135,29 @@ class Compactions:
         """Make a path that does not fit shorter, now; whether it fits afterwards."""
         if not self._config.recovery_sync:
             return False
-        work = self._landing.work(journal.run.session_id)
-        if work is not None and self._landing.is_live(journal):
-            await work.ready.wait()
-            if self._landing.take(journal) and visible_tokens(journal.path) <= policy.room:
-                return True
+        await self.background_done(journal)
+        if self._landing.take(journal) and visible_tokens(journal.path) <= policy.room:
+            return True
         await self.compact_now(journal, policy, reason="recovery")
         return visible_tokens(journal.path) <= policy.room
 
-    async def compact_now(self, journal: Journal, policy: CompactPolicy, *, reason: str) -> Usage:
-        """Summarise in line; a failure is recorded and leaves the path as it is."""
+    async def background_done(self, journal: Journal) -> None:
+        """Return when no summary of this run's history is being made beside it."""
+        work = self._landing.work(journal.run.session_id)
+        if work is not None and self._landing.is_live(journal):
+            await work.ready.wait()
+
+    async def compact_now(
+        self, journal: Journal, policy: CompactPolicy, *, reason: str
+    ) -> Attempt | None:
+        """Summarise in line; a failure is recorded and leaves the path as it is.
+
+        Returns:
+            What came of it, or None if there is nothing to summarise.
+        """
         cut = choose_cut(journal.path, keep=policy.keep)
         if cut is None:
-            return Usage()
+            return None
         agent = CompactAgent(self._runs, journal.run, fork_from=journal.path[-1].node_id)
         payload = _told(agent, cut, reason)
         journal.note(EventType.COMPACT_STARTED, payload)
@@ -149,12 +167,13 @@ class Compactions:
         except AgentCoreError as error:
             payload |= _cost(agent, error)
             journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
+            return Attempt(agent.usage, error)
         else:
             payload |= _cost(agent) | {"stale": False, "tokens_after": _after(cut, compaction)}
             journal.add(compaction.draft, EventType.COMPACT_COMPLETED, payload=payload)
         finally:
             await self._spending.add(journal.run.session_id, PURPOSE, agent.usage)
-        return agent.usage
+        return Attempt(agent.usage)
 
     async def _in_background(
         self, work: Work, agent: CompactAgent, cut: Cut, policy: CompactPolicy
@@ -211,10 +230,8 @@ class Watched:
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
     ) -> BuiltRequest:
         """Build the request, and have the history summarised if it has become long."""
-        self._compactions.take_ready(self._journal)
-        built = self._composer.build(path, tools, may_drop=may_drop)
-        if isinstance(built, Built):
-            self._policy = policy = self._compactions.policy(built, path)
+        built, policy = self._built(path, tools, may_drop=may_drop)
+        if policy is not None and isinstance(built, Built):
             used = built.report.use.total
             if not built.over_budget and used > max(policy.threshold, self._next_look):
                 self._compactions.start_in_background(self._journal, policy)
@@ -235,15 +252,43 @@ class Watched:
         policy = self._policy
         return policy is not None and await self._compactions.recover(journal, policy)
 
-    async def compact(self, reason: str) -> Usage:
-        """Compact because somebody asked for it.
+    async def compact(self, tools: Sequence[ToolDefinition]) -> Attempt | None:
+        """Compact because somebody asked for it; None if there is nothing to summarise."""
+        await self._compactions.background_done(self._journal)
+        _, policy = self._built(self._journal.path, tools, may_drop=True)
+        if policy is None:
+            return None
+        return await self._compactions.compact_now(self._journal, policy, reason="request")
 
-        Raises:
-            StorageError: it could not be stored.
-        """
-        if self._policy is None:
-            return Usage()
-        return await self._compactions.compact_now(self._journal, self._policy, reason=reason)
+    def _built(
+        self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool
+    ) -> tuple[BuiltRequest, CompactPolicy | None]:
+        self._compactions.take_ready(self._journal)
+        built = self._composer.build(path, tools, may_drop=may_drop)
+        if isinstance(built, Built):
+            self._policy = self._compactions.policy(built, path)
+        return built, self._policy
+
+
+async def summarise(ctx: RunContext, tally: Tally) -> None:
+    """All the work of a run that has no message: make its session's history shorter.
+
+    Raises:
+        ConfigError: `[compact] enabled` is false.
+        AgentCoreError: the summary could not be made; the history is as it was.
+    """
+    if not isinstance(ctx.composer, Watched):
+        message = "histories are not summarised: [compact] enabled is false"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+    await ctx.history.resume(ctx.journal)
+    attempt = await ctx.composer.compact(ctx.toolbox.definitions)
+    if attempt is None:
+        tally.answer.append("There is nothing to summarise yet.")
+        return
+    tally.usage = tally.usage.plus(attempt.usage)
+    if attempt.error is not None:
+        raise attempt.error
+    tally.answer.append("The history has been summarised.")
 
 
 def _told(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:

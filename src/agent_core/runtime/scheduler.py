@@ -29,11 +29,14 @@ _CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One run of a user, from the queue to its outcome. `number` is its place in all queues."""
+    """One run of a user, from the queue to its outcome.
+
+    `number` is its place in all queues. Without a `prompt` it only summarises the history.
+    """
 
     number: int
     identity: RunIdentity
-    prompt: Draft
+    prompt: Draft | None
     journal: Journal
     stream: EventStream
     history: History

@@ -27,6 +27,7 @@ from agent_core.loop import Tally, conclude, converse
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Background
+from agent_core.runtime.compactions import summarise
 from agent_core.runtime.extensions import Extensions, load_extensions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.images import with_image_data
@@ -152,8 +153,10 @@ class Services:
         """The runs that other runs have started."""
         return self._staff.children
 
-    async def start(self, prompt: Draft, *, session_id: str, mode: RunMode) -> Run:
+    async def start(self, prompt: Draft | None, *, session_id: str, mode: RunMode) -> Run:
         """Open a run and start it, or put it into the queue of its session.
+
+        A run without a prompt summarises the history and ends.
 
         Raises:
             ConfigError: the model's provider is not registered, or an orchestrator has no valid
@@ -162,7 +165,8 @@ class Services:
                 `artifact_not_found`: an image of the message is not there.
         """
         self.models.adapter(self.models.resolve())
-        prompt = await with_image_data(prompt, self.artifacts.read)
+        if prompt is not None:
+            prompt = await with_image_data(prompt, self.artifacts.read)
         if mode is RunMode.ORCHESTRATOR:
             self._staff.workers.require_any(self.toolboxes.known_names())
         waits = self.scheduler.announce(session_id)
@@ -180,6 +184,19 @@ class Services:
             await run.journal.commit()
         self.scheduler.enqueue(run)
         return run
+
+    async def compact(self, session_id: str) -> Run:
+        """Start a run that summarises a session's history and does nothing else.
+
+        Raises:
+            ConfigError: the model's provider is not registered.
+            StorageError: `session_not_found`, `session_active`.
+        """
+        session = await self.store.session(session_id)
+        if session is None:
+            message = f"there is no session {session_id}"
+            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+        return await self.start(None, session_id=session_id, mode=RunMode.NORMAL)
 
     def register_definition(self, definition: AgentDefinition) -> None:
         """Add an agent definition of the program's, and forget no secret that it names.
@@ -244,7 +261,9 @@ class Services:
             status=RunStatus.QUEUED if waits else RunStatus.PENDING,
         )
 
-    def _new_run(self, opened: OpenedRun, prompt: Draft, *, mode: RunMode, waits: bool) -> Run:
+    def _new_run(
+        self, opened: OpenedRun, prompt: Draft | None, *, mode: RunMode, waits: bool
+    ) -> Run:
         identity = RunIdentity(
             session_id=opened.session.session_id,
             agent_id=opened.agent.agent_id,
@@ -297,7 +316,10 @@ class Services:
                             board=crew.board,
                         )
                     )
-                    await converse(ctx, run.prompt, tally)
+                    if run.prompt is None:
+                        await summarise(ctx, tally)
+                    else:
+                        await converse(ctx, run.prompt, tally)
             except Exception as error:
                 if self._traces:
                     await self._traces.keep_failure(run.identity, error)

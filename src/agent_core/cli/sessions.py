@@ -1,0 +1,96 @@
+"""`soong-agent sessions`: what there is, what was said, what it has cost; a shorter history."""
+
+import asyncio
+import os
+import sys
+from collections import defaultdict
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED, SessionOptions
+from agent_core.cli.plain import PlainView
+from agent_core.cli.terminal import OutputClosedError, Style, Terminal
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.redaction import Redactor
+from agent_core.redaction.visible import shortened, visible
+from agent_core.runtime.spending import background_usage
+from agent_core.types import Node, NodeType, Role, RunStatus, Usage
+
+_LONGEST_MESSAGE = 400
+
+
+def attend(options: SessionOptions) -> int:
+    """List, show or compact sessions, and return the exit code."""
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    try:
+        return asyncio.run(_attend(options, terminal))
+    except OutputClosedError:
+        return COMPLETED
+    except AgentCoreError as error:
+        terminal.line(f"error: {error.message}", Style.BAD)
+        misused = isinstance(error, ConfigError) or error.code is ErrorCode.VALIDATION_ERROR
+        return MISUSED if misused else FAILED
+
+
+async def _attend(options: SessionOptions, terminal: Terminal) -> int:
+    async with AgentRuntime(project_dir=options.path) as runtime:
+        match options.action:
+            case "list":
+                return await _list(runtime, terminal, options.limit)
+            case "show":
+                return await _show(runtime, terminal, options.session_id)
+            case _:
+                return await _compact(runtime, terminal, options.session_id)
+
+
+async def _list(runtime: AgentRuntime, terminal: Terminal, limit: int) -> int:
+    for session in await runtime.list_sessions(limit=limit):
+        used = session.updated_at.astimezone()
+        where = visible(session.cwd, one_line=True)
+        terminal.text(f"{session.session_id}  {used:%Y-%m-%d %H:%M}  {where}\n")
+    return COMPLETED
+
+
+async def _show(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> int:
+    usage: defaultdict[str, Usage] = defaultdict(Usage)
+    seen: set[str] = set()
+    start: int | None = 1
+    page = await runtime.replay_session(session_id)
+    while start is not None:
+        page = await runtime.replay_session(session_id, from_seq=start)
+        for run in page.runs:
+            if run.run_id not in seen:
+                seen.add(run.run_id)
+                usage["runs"] = usage["runs"].plus(run.usage)
+        start = page.next_seq
+    redactor = Redactor()
+    active = page.session.active_node_id
+    for node in await runtime.get_node_path(active) if active else []:
+        if shown := _shown(node, redactor):
+            terminal.text(f"{shown}\n")
+    for purpose, cost in {**usage, **background_usage(page.session.metadata)}.items():
+        terminal.line(
+            f"tokens of {visible(purpose, one_line=True)}: {cost.input_tokens} in,"
+            f" {cost.output_tokens} out, {cost.total_tokens} in all",
+            Style.DIM,
+        )
+    return COMPLETED
+
+
+async def _compact(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> int:
+    view = PlainView(terminal)
+    handle = await runtime.compact_session(session_id)
+    async for event in handle.events():
+        view.event(event)
+    status = await handle.wait()
+    view.end(handle.result_text, handle.error, handle.usage)
+    return COMPLETED if status is RunStatus.COMPLETED else FAILED
+
+
+def _shown(node: Node, redactor: Redactor) -> str:
+    """A message as one line or a few; what only models read is named, not shown."""
+    if node.node_type is NodeType.COMPACTION:
+        return f"[{node.node_id}] (summary of what came before)"
+    if node.node_type is not NodeType.MESSAGE or node.role is Role.TOOL or not node.text.strip():
+        return ""
+    text = shortened(visible(redactor.text(node.text.strip())), _LONGEST_MESSAGE)
+    return f"[{node.node_id}] {node.role}: {text}"

@@ -1,0 +1,116 @@
+"""`soong-agent memory` and `soong-agent sessions`, as processes on a real home."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from isolation import Home
+
+CONFIG = """
+[model]
+provider = "scripted"
+name = "script"
+path = "{script}"
+context_window = 8192
+
+[memory]
+enabled = false
+
+[compact]
+auto_background = false
+"""
+
+
+def command(
+    home: Home, project: Path, *arguments: str, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the command is ours
+        [sys.executable, "-m", "agent_core.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=project,
+        env=home.env(),
+        check=False,
+        timeout=15,
+    )
+
+
+def scripted(home: Home, *replies: str) -> None:
+    script = home.write("replies.json", json.dumps(replies))
+    home.write_config(CONFIG.format(script=script))
+
+
+def two_memories(home: Home) -> None:
+    scripted(home)
+    for day, name, said in (("01", "tabs", "Prefers tabs"), ("02", "tea", "Drinks \x1b[31mtea")):
+        head = f'id: mem_{name}\nsummary: {json.dumps(said)}\ncreated_at: "2026-01-{day}"'
+        home.write(f"memory/user/{name}.md", f"---\n{head}\n---\nAll about {name}.\n")
+    home.write("memory/MEMORY.md", "# Memory\n\nmy own line\n\n- [mem_tea](user/tea.md) user: x\n")
+
+
+def test_memories_are_listed_newest_first_and_harmless(home: Home, project: Path) -> None:
+    two_memories(home)
+    shown = command(home, project, "memory", "list")
+    assert shown.returncode == 0
+    assert [line.split()[0] for line in shown.stdout.splitlines()] == ["mem_tea", "mem_tabs"]
+    assert "\x1b" not in shown.stdout
+
+
+def test_one_memory_is_shown_by_the_beginning_of_its_id(home: Home, project: Path) -> None:
+    two_memories(home)
+    assert "All about tabs." in command(home, project, "memory", "show", "mem_ta").stdout
+    unknown = command(home, project, "memory", "show", "mem_t")
+    assert unknown.returncode == 1
+    assert "2 memories begin with mem_t" in unknown.stderr
+
+
+def test_forgetting_asks_and_takes_the_line_out_of_the_catalog(home: Home, project: Path) -> None:
+    two_memories(home)
+    tea = home.path / "memory" / "user" / "tea.md"
+    kept = command(home, project, "memory", "forget", "mem_tea", stdin="\n")
+    assert (kept.returncode, tea.exists()) == (0, True)
+    assert "[y/N]" in kept.stderr
+    done = command(home, project, "memory", "forget", "mem_tea", stdin="y\n")
+    assert (done.returncode, tea.exists()) == (0, False)
+    catalog = (home.path / "memory" / "MEMORY.md").read_text(encoding="utf-8")
+    assert "my own line" in catalog
+    assert "tea" not in catalog
+    assert "(user/tabs.md) user: Prefers tabs" in catalog
+    assert command(home, project, "memory", "forget", "mem_tabs", "--yes").returncode == 0
+
+
+def test_a_missing_config_is_told(home: Home, project: Path) -> None:
+    shown = command(home, project, "memory", "list")
+    assert shown.returncode == 2
+    assert "config.toml" in shown.stderr
+
+
+def test_sessions_are_listed_shown_and_compacted(home: Home, project: Path) -> None:
+    scripted(home, "word " * 1500)
+    for text in ("Build it. Never use nails.", "Go on."):
+        ran = command(home, project, "run", "--session-id", "s1", text)
+        assert ran.returncode == 0, ran.stderr
+        scripted(home, "fine " * 100)
+    listed = command(home, project, "sessions", "list")
+    assert listed.stdout.startswith("s1  ")
+    scripted(home, '{"summary": "## Goal\\nshort"}')
+    compacted = command(home, project, "sessions", "compact", "s1")
+    assert compacted.returncode == 0, compacted.stderr
+    assert "has been summarised" in compacted.stdout
+    shown = command(home, project, "sessions", "show", "s1")
+    assert "user: Build it. Never use nails." in shown.stdout
+    assert "(summary of what came before)" in shown.stdout
+    assert "tokens of runs: " in shown.stderr
+    unknown = command(home, project, "sessions", "compact", "s9")
+    assert unknown.returncode == 1
+    assert "there is no session s9" in unknown.stderr
+
+
+def test_a_session_that_is_short_is_left_as_it_is(home: Home, project: Path) -> None:
+    scripted(home, "fine")
+    command(home, project, "run", "--session-id", "s1", "hello")
+    done = command(home, project, "sessions", "compact", "s1")
+    assert done.returncode == 0
+    assert "nothing to summarise" in done.stdout

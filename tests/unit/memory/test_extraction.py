@@ -1,0 +1,342 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.config.models import MemoryConfig
+from agent_core.context import estimate_text
+from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
+from agent_core.memory import (
+    Backlog,
+    Extractor,
+    MemoryFolder,
+    Reason,
+    Stretch,
+    is_wish,
+    unscanned,
+)
+from agent_core.memory.recall import ranked
+from agent_core.memory.wire import answer_schema, parse_answer
+from agent_core.types import NodeType
+from unit.compact.paths import Path as Talk
+
+ROOTS = {"agent_1"}
+
+
+class Cursor:
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+        self.moves: list[int] = []
+
+    async def is_at(self, position: int) -> bool:
+        return self.position == position
+
+    async def move(self, position: int) -> None:
+        self.moves.append(position)
+        self.position = position
+
+
+class Model:
+    """Answers as it is told; `meanwhile` happens while it thinks."""
+
+    def __init__(self, answer: str, meanwhile: Callable[[], object] = bool) -> None:
+        self.answer = answer
+        self.prompts: list[str] = []
+        self._meanwhile = meanwhile
+
+    async def __call__(self, system: str, prompt: str, *, max_tokens: int) -> str:
+        self.prompts.append(prompt)
+        self._meanwhile()
+        return self.answer
+
+
+def entry(**values: Any) -> dict[str, Any]:
+    return {
+        "decision": "new",
+        "category": "user",
+        "filename": "tea",
+        "summary": "Likes tea",
+        "tags": [],
+        "content": "Green tea.",
+        "source_node_ids": ["node_0"],
+    } | values
+
+
+def answer(*entries: dict[str, Any]) -> str:
+    return json.dumps({"explicit": False, "memories": entries})
+
+
+def a_talk() -> Talk:
+    talk = Talk()
+    talk.user("I like tea.")
+    talk.says("Noted.")
+    talk.user("And cake.")
+    return talk
+
+
+def a_stretch(talk: Talk | None = None) -> Stretch:
+    return Stretch((talk or a_talk()).nodes, (), ROOTS)
+
+
+def extractor(folder: MemoryFolder, model: Model) -> Extractor:
+    return Extractor(
+        folder,
+        ["user", "feedback", "reference"],
+        ask=model,
+        clean=lambda text: text.replace("hunter2", "[redacted]"),
+        estimate=estimate_text,
+        catalog_room=1000,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> MemoryFolder:
+    return MemoryFolder(tmp_path / "memory")
+
+
+async def extract(
+    folder: MemoryFolder, model: Model, cursor: Cursor, stretch: Stretch | None = None
+) -> Any:
+    return await extractor(folder, model).extract(
+        stretch or a_stretch(), "s1", start=cursor.position, cursor=cursor
+    )
+
+
+async def test_files_are_written_before_the_cursor_moves(folder: MemoryFolder) -> None:
+    class Careful(Cursor):
+        async def move(self, position: int) -> None:
+            assert len(folder.read().memories) == 1
+            assert "Likes tea" in folder.catalog()
+            await super().move(position)
+
+    cursor = Careful()
+    done = await extract(folder, Model(answer(entry())), cursor)
+    assert len(done.new) == 1
+    assert cursor.moves == [3]
+
+
+async def test_nothing_to_remember_moves_the_cursor_and_makes_no_file(folder: MemoryFolder) -> None:
+    cursor = Cursor()
+    await extract(folder, Model(answer(entry(decision="ignore"))), cursor)
+    assert cursor.moves == [3]
+    assert not (folder.root / "MEMORY.md").exists()
+
+
+async def test_a_scan_that_was_killed_before_the_cursor_moved_is_repeated_without_harm(
+    folder: MemoryFolder,
+) -> None:
+    class Killed(Cursor):
+        async def move(self, position: int) -> None:
+            raise AgentCoreError(ErrorCode.STORAGE_ERROR, "killed here")
+
+    model = Model(answer(entry()))
+    with pytest.raises(AgentCoreError):
+        await extract(folder, model, Killed())
+    cursor = Cursor()
+    done = await extract(folder, model, cursor)
+    assert (done.new, done.duplicates) == ([], 1)
+    assert len(folder.read().memories) == 1
+    assert cursor.moves == [3]
+
+
+async def test_a_session_that_another_process_has_scanned_is_left_alone(
+    folder: MemoryFolder,
+) -> None:
+    cursor = Cursor()
+
+    def other() -> None:
+        cursor.position = 3
+
+    await extract(folder, Model(answer(entry()), other), cursor)
+    assert folder.read().memories == []
+    assert cursor.moves == []
+
+
+async def test_a_file_that_the_user_edits_meanwhile_is_not_overwritten(
+    folder: MemoryFolder,
+) -> None:
+    await extract(folder, Model(answer(entry())), Cursor())
+    (memory,) = folder.read().memories
+    path = folder.root / memory.path
+    edited = path.read_text(encoding="utf-8") + "\nWith milk, I say.\n"
+    change = entry(decision="update", memory_id=memory.memory_id, content="Black tea.")
+
+    def edit() -> None:
+        path.write_text(edited, encoding="utf-8")
+
+    cursor = Cursor()
+    with pytest.raises(AgentCoreError) as refused:
+        await extract(folder, Model(answer(change), edit), cursor)
+    assert refused.value.code is ErrorCode.MEMORY_WRITE_FAILED
+    assert path.read_text(encoding="utf-8") == edited
+    assert cursor.moves == []
+    await extract(folder, Model(answer(change)), cursor)
+    assert "Black tea." in path.read_text(encoding="utf-8")
+
+
+async def test_a_memory_that_the_user_deleted_stays_deleted(folder: MemoryFolder) -> None:
+    await extract(folder, Model(answer(entry())), Cursor())
+    (memory,) = folder.read().memories
+    (folder.root / memory.path).unlink()
+    change = entry(decision="conflict", memory_id=memory.memory_id)
+    with pytest.raises(SchemaError, match="memory_id"):
+        await extract(folder, Model(answer(change)), Cursor())
+    assert folder.read().memories == []
+
+
+async def test_a_cancelled_extraction_writes_all_or_nothing(folder: MemoryFolder) -> None:
+    class Slow(Cursor):
+        async def is_at(self, position: int) -> bool:
+            await asyncio.sleep(0.05)
+            return True
+
+    cursor = Slow()
+    task = asyncio.create_task(extract(folder, Model(answer(entry())), cursor))
+    await asyncio.sleep(0.03)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(folder.read().memories) == len(cursor.moves)
+    with folder.locked():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"source_node_ids": []}, r"\$\.memories\[1\]\.source_node_ids"),
+        ({"source_node_ids": ["node_1"]}, "user takes the user's words only"),
+        ({"source_node_ids": ["node_7"]}, "no message of the range"),
+        ({"category": "project"}, r"\$\.memories\[1\]\.category"),
+        ({"decision": "update"}, "memory_id"),
+        ({"summary": " "}, "nothing to remember"),
+        ({"content": ""}, "nothing to remember"),
+        ({"filename": "/etc/passwd"}, "leads out"),
+        ({"filename": "a/../../b"}, "leads out"),
+        ({"more": 1}, "Extra inputs"),
+    ],
+)
+async def test_m10_one_bad_entry_spoils_the_whole_answer(
+    folder: MemoryFolder, change: dict[str, Any], place: str
+) -> None:
+    cursor = Cursor()
+    with pytest.raises(SchemaError, match=place):
+        await extract(folder, Model(answer(entry(), entry(**change))), cursor)
+    assert not folder.root.exists() or folder.read().memories == []
+    assert cursor.moves == []
+
+
+async def test_words_of_the_model_are_a_source_for_references(folder: MemoryFolder) -> None:
+    given = entry(category="reference", source_node_ids=["node_1"])
+    await extract(folder, Model(answer(given)), Cursor())
+    assert [memory.category for memory in folder.read().memories] == ["reference"]
+
+
+async def test_what_is_secret_is_not_written(folder: MemoryFolder) -> None:
+    given = entry(summary="It is hunter2", content="hunter2!", tags=["hunter2"])
+    await extract(folder, Model(answer(given)), Cursor())
+    (memory,) = folder.read().memories
+    assert "hunter2" not in (folder.root / memory.path).read_text(encoding="utf-8")
+    assert "hunter2" not in folder.catalog()
+
+
+async def test_the_model_sees_ids_of_new_messages_only(folder: MemoryFolder) -> None:
+    talk = a_talk()
+    talk.calls("c1")
+    talk.result("c1", "file content")
+    talk.inner(NodeType.SKILL_CONTEXT, "how to")
+    talk.user("synthetic", synthetic=True)
+    stretches = unscanned(talk.nodes, 2, roots=ROOTS, room=1000, estimate=estimate_text)
+    (stretch,) = stretches
+    assert [node.node_id for node in stretch.user_messages] == ["node_2"]
+    model = Model(answer())
+    await extract(folder, model, Cursor(2), stretch)
+    (prompt,) = model.prompts
+    assert "[user]\nI like tea." in prompt
+    assert "[user node_2]\nAnd cake." in prompt
+    assert "node_0" not in prompt
+    assert "file content" not in prompt
+    assert "how to" not in prompt
+
+
+def test_a_long_backlog_comes_in_stretches() -> None:
+    talk = Talk()
+    for number in range(40):
+        talk.user(f"message {number} " + "word " * 100)
+    stretches = unscanned(talk.nodes, 0, roots=ROOTS, room=1000, estimate=estimate_text)
+    assert len(stretches) > 3
+    assert [node for one in stretches for node in one.nodes] == talk.nodes
+    assert [one.nodes[-1] for one in stretches[:-1]] == [one.before[-1] for one in stretches[1:]]
+    assert stretches[-1].end == 40
+
+
+def test_a_child_agent_does_not_speak_for_the_user() -> None:
+    node = a_talk().nodes[0].model_copy(update={"agent_id": "agent_child"})
+    assert Stretch([node], (), ROOTS).user_messages == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Remember that I ski.",
+        "记住我喜欢茶",
+        "always use tabs",
+        "Never do that",
+        "I prefer vim",
+        "From now on in French",
+        "以后都用中文",
+    ],
+)
+def test_a_wish_is_recognised(text: str) -> None:
+    assert is_wish(text)
+
+
+@pytest.mark.parametrize("text", ["Fix the bug.", "What is 2 + 2?", "修复这个错误"])
+def test_not_everything_is_a_wish(text: str) -> None:
+    assert not is_wish(text)
+
+
+@pytest.mark.parametrize(
+    ("messages", "tokens", "wish", "reason"),
+    [
+        (0, 10**6, False, None),
+        (1, 10, False, None),
+        (1, 10, True, Reason.EXPLICIT),
+        (32, 10, False, Reason.MESSAGE_BACKLOG),
+        (1, 12_000, False, Reason.TOKEN_BACKLOG),
+    ],
+)
+def test_reasons_have_an_order(
+    messages: int, tokens: int, wish: bool, reason: Reason | None
+) -> None:
+    assert Backlog(messages, tokens, wish).reason(MemoryConfig()) is reason
+
+
+def test_the_schema_stands_alone() -> None:
+    schema = answer_schema()
+    assert "$ref" not in schema
+    assert "$defs" not in schema
+    assert "source_node_ids" in schema
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"memories": []}', "null", "\x00"])
+def test_an_answer_that_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(SchemaError):
+        parse_answer(text)
+
+
+def test_words_rank_memories_in_any_script() -> None:
+    from unit.memory.test_files import a_memory  # noqa: PLC0415
+
+    tea = a_memory("mem_1", summary="Drinks green tea", content="Every morning.")
+    city = a_memory("mem_2", summary="住在上海", content="喜欢骑自行车")
+    work = a_memory("mem_3", summary="Works on compilers", content="tea breaks are short")
+    memories = [city, work, tea]
+    assert ranked("what tea?", memories)[0] is tea
+    assert ranked("自行车", memories) == [city]
+    assert ranked("compiler", memories) == [work]
+    assert ranked("zebra", memories) == []
+    assert ranked("tea", []) == []

@@ -1,0 +1,203 @@
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.memory import Memory, MemoryFolder, MemoryWriter
+from agent_core.memory.entry import file_name, parse_memory
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def a_memory(memory_id: str = "mem_1", **values: object) -> Memory:
+    fields: dict[str, object] = {
+        "memory_id": memory_id,
+        "category": "user",
+        "path": f"user/x-20260102-{memory_id}.md",
+        "summary": "Likes tea",
+        "content": "Green tea.",
+        "created_at": NOW,
+        "updated_at": NOW,
+    }
+    return Memory(**{**fields, **values})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> MemoryFolder:
+    folder = MemoryFolder(tmp_path / "memory")
+    folder.root.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plain", 'with "quotes" and: colons', "- list", "日本語 ünï", "{a: b}", "#no", "null"],
+)
+def test_a_memory_reads_back_as_it_was_written(text: str) -> None:
+    memory = a_memory(summary=text, tags=[text, "b"], content=f"{text}\n\n---\n{text}")
+    again = parse_memory(memory.as_file(), memory.path)
+    assert (again.summary, list(again.tags), again.content) == (text, [text, "b"], memory.content)
+    assert (again.created_at, again.memory_id) == (NOW, "mem_1")
+
+
+def test_what_a_user_adds_to_the_head_is_kept() -> None:
+    text = a_memory().as_file().replace("tags:", "mood: [good, 3]\ntags:")
+    again = parse_memory(text, "user/x.md")
+    assert 'mood: ["good", 3]' in again.as_file()
+
+
+def test_a_file_of_the_user_needs_an_id_and_a_summary() -> None:
+    memory = parse_memory("---\nid: mine\nsummary: short\n---\nbody", "feedback/a.md")
+    assert (memory.category, memory.content) == ("feedback", "body")
+    for text in ("no head", "---\nid: mine\n---\n", "---\nsummary: x\n---\n", "---\nid: [\n---\n"):
+        with pytest.raises(ValueError, match="front matter"):
+            parse_memory(text, "user/a.md")
+
+
+@pytest.mark.parametrize("name", ["", "../..", "Ünï çode", "a" * 300, "x.md", "日本"])
+def test_every_name_becomes_a_name_of_a_file(name: str) -> None:
+    made = file_name(name, "mem_1", NOW)
+    assert made.endswith("-20260102-mem_1.md")
+    assert "/" not in made
+    assert len(made) < 100
+
+
+def test_the_folder_is_read_newest_first_and_broken_files_are_named(folder: MemoryFolder) -> None:
+    writer = MemoryWriter(folder)
+    writer.save(a_memory("mem_1"))
+    later = NOW.replace(year=2027)
+    writer.save(a_memory("mem_2", path="reference/y.md", created_at=later))
+    writer.write("user/broken.md", "nothing")
+    writer.write("user/twin.md", a_memory("mem_1").as_file())
+    (folder.root / "user" / "big.md").write_text("x" * 70_000, encoding="utf-8")
+    found = folder.read()
+    assert [one.memory_id for one in found.memories] == ["mem_2", "mem_1"]
+    assert [problem.partition(":")[0] for problem in found.problems] == [
+        "user/big.md",
+        "user/broken.md",
+        "user/x-20260102-mem_1.md",
+    ] or len(found.problems) == 3
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    folder = MemoryFolder(tmp_path / "none")
+    assert (folder.read().memories, folder.catalog()) == ([], "")
+    assert not folder.root.exists()
+
+
+def test_the_catalog_keeps_lines_of_the_user(folder: MemoryFolder) -> None:
+    writer = MemoryWriter(folder)
+    writer.write("MEMORY.md", "# My memory\n\nBe kind.\n\n- [mem_0](user/old.md) user: gone\n")
+    writer.catalogue([a_memory(tags=["a", "b"])])
+    assert folder.catalog() == (
+        "# My memory\n\nBe kind.\n\n- [mem_1](user/x-20260102-mem_1.md) user: Likes tea [a, b]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x.md",
+        "/etc/x.md",
+        "user/../../x.md",
+        "user/a/b.md",
+        "project/x.md",
+        "user/x.txt",
+        "user/.hidden.md",
+        "user/-x.md",
+        "user/x\n.md",
+        "x.md",
+        "user/",
+        "",
+        "memory.md",
+    ],
+)
+def test_m7_nothing_else_can_be_written(folder: MemoryFolder, path: str) -> None:
+    before = sorted(folder.root.parent.rglob("*"))
+    with pytest.raises(AgentCoreError) as refused:
+        MemoryWriter(folder).write(path, "x")
+    assert refused.value.code is ErrorCode.MEMORY_WRITE_FAILED
+    assert sorted(folder.root.parent.rglob("*")) == before
+
+
+def test_m7_links_lead_nowhere(folder: MemoryFolder, tmp_path: Path) -> None:
+    outside = tmp_path / "project"
+    outside.mkdir()
+    (outside / "secret.md").write_text(a_memory("mem_9").as_file(), encoding="utf-8")
+    (folder.root / "user").symlink_to(outside)
+    (folder.root / "feedback").mkdir()
+    (folder.root / "feedback" / "x.md").symlink_to(outside / "secret.md")
+    (folder.root / "MEMORY.md").symlink_to(outside / "secret.md")
+    writer = MemoryWriter(folder)
+    for path in ("user/x.md", "feedback/x.md", "MEMORY.md"):
+        with pytest.raises(AgentCoreError):
+            writer.write(path, "x")
+    assert (outside / "secret.md").read_text(encoding="utf-8") == a_memory("mem_9").as_file()
+    assert folder.read().memories == []
+    assert folder.catalog() == ""
+
+
+def test_pipes_and_folders_are_no_memories(folder: MemoryFolder) -> None:
+    (folder.root / "user").mkdir()
+    os.mkfifo(folder.root / "user" / "pipe.md")
+    (folder.root / "user" / "dir.md").mkdir()
+    assert len(folder.read().problems) == 2
+    with pytest.raises(AgentCoreError):
+        MemoryWriter(folder).write("user/pipe.md", "x")
+
+
+def test_files_are_for_this_user_only(folder: MemoryFolder) -> None:
+    MemoryWriter(folder).save(a_memory())
+    made = folder.root / "user"
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert next(made.iterdir()).stat().st_mode & 0o777 == 0o600
+
+
+_WRITE = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from agent_core.memory import Memory, MemoryFolder, MemoryWriter
+folder = MemoryFolder(Path(sys.argv[1]))
+writer = MemoryWriter(folder)
+now = datetime.now(UTC)
+for number in range(20):
+    memory_id = f"mem_{sys.argv[2]}_{number}"
+    with folder.locked():
+        writer.save(Memory(memory_id=memory_id, category="user", path=f"user/{memory_id}.md",
+            summary="s", content="c", created_at=now, updated_at=now))
+        writer.catalogue(folder.read().memories)
+"""
+
+
+def test_processes_take_turns_and_the_catalog_misses_nobody(folder: MemoryFolder) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", _WRITE, str(folder.root), str(n)])  # noqa: S603
+        for n in range(3)
+    ]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len(folder.read().memories) == 60
+    assert len([line for line in folder.catalog().splitlines() if line.startswith("- [")]) == 60
+
+
+def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
+    folder: MemoryFolder,
+) -> None:
+    MemoryWriter(folder).save(a_memory())
+    program = _WRITE.replace("range(20)", "range(100000)")
+    for _ in range(5):
+        victim = subprocess.Popen([sys.executable, "-c", program, str(folder.root), "v"])  # noqa: S603
+        while len(list((folder.root / "user").glob("*.md"))) < 3:
+            assert victim.poll() is None
+        victim.kill()
+        victim.wait()
+        assert folder.read().problems == []
+        for path in (folder.root / "user").glob("mem_v*.md"):
+            path.unlink()
+    with folder.locked():
+        MemoryWriter(folder).catalogue(folder.read().memories)
+    assert "mem_1" in folder.catalog()

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -344,3 +345,25 @@ async def test_a_damaged_row_names_itself_and_spoils_nothing_else(database: Path
             with pytest.raises(StorageError, match=node_id):
                 await store.node(node_id)
         assert await store.node("s1_0") is not None
+
+
+async def test_a_change_that_a_dead_process_left_half_done_is_taken_back(tmp_path: Path) -> None:
+    database, found = tmp_path / "s.sqlite", tmp_path / "found.sqlite"
+    async with SqliteStore.open(database):
+        pass
+    with closing(sqlite3.connect(database, isolation_level=None)) as victim:
+        victim.execute("PRAGMA journal_mode = DELETE")
+        victim.execute("PRAGMA cache_size = 1")  # so that the change reaches the file early
+        victim.execute("BEGIN")
+        victim.execute("CREATE TABLE half (made BLOB)")
+        for _ in range(50):
+            victim.execute("INSERT INTO half VALUES (randomblob(4000))")
+        shutil.copy(database, found)
+        shutil.copy(f"{database}-journal", f"{found}-journal")
+        victim.execute("ROLLBACK")
+    async with SqliteStore.open(found) as store:
+        assert await store.sessions() == []
+    with closing(sqlite3.connect(found)) as connection:
+        assert (
+            connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'half'").fetchall() == []
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.faults import is_busy
+from agent_core.storage.faults import is_busy, is_read_only
 from agent_core.storage.folders import make_private
 from agent_core.storage.migrations import is_current, migrate, version_of
 
@@ -81,8 +81,18 @@ def _create(path: Path) -> None:
 def _refuse_newer(path: Path, patience: float) -> None:
     if path.stat().st_size == 0:
         return
+    try:
+        _look_at_version(path, patience, mode="ro")
+    except sqlite3.OperationalError as error:
+        if not is_read_only(error):
+            raise
+        # A process died in the middle of a change; only a writer may take that change back.
+        _look_at_version(path, patience, mode="rw")
+
+
+def _look_at_version(path: Path, patience: float, *, mode: str) -> None:
     connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=ro",
+        f"{path.as_uri()}?mode={mode}",
         uri=True,
         timeout=min(patience, BUSY_TIMEOUT),
         isolation_level=None,

@@ -30,6 +30,11 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
+def is_read_only(error: sqlite3.Error) -> bool:
+    """Whether a change that would have been needed was not possible on this connection."""
+    return _primary_code(error) == sqlite3.SQLITE_READONLY
+
+
 def is_environmental(error: Exception) -> bool:
     """The file or the machine failed, not the one write that met the failure."""
     return isinstance(error, sqlite3.Error) and _primary_code(error) in _ENVIRONMENT

@@ -6,6 +6,7 @@ and here both are the same object, which watches how full the requests are.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from agent_core.agents.ports import ContextMaker, Seat
 from agent_core.compact import (
@@ -109,9 +110,9 @@ class Compactions:
         room = int(budget.prompt / use.scale) - taken - min(attached, budget.reattached)
         return CompactPolicy(config=self._config, window=budget.window, room=max(room, 1))
 
-    def take_ready(self, journal: Journal) -> None:
-        """Put a summary that has become ready in the background on the run's path."""
-        self._landing.take(journal)
+    def take_ready(self, journal: Journal) -> bool:
+        """Put a summary that is ready on the run's path; whether there was one that fits."""
+        return self._landing.take(journal)
 
     def start_in_background(self, journal: Journal, policy: CompactPolicy) -> bool:
         """Summarise beside the run, if that is worth it; whether there is such work now."""
@@ -128,7 +129,12 @@ class Compactions:
         work = Work(covered, journal.run.agent_id, _told(agent, cut, "background"))
         journal.note(EventType.COMPACT_STARTED, work.payload)
         self._landing.begin(session_id, work)
-        self._jobs.start(session_id, self._in_background(work, agent, cut, policy), name=self.JOB)
+        self._jobs.start(
+            session_id,
+            self._in_background(work, agent, cut, policy),
+            name=self.JOB,
+            then=partial(self._landing.end, session_id),
+        )
         return True
 
     async def recover(self, journal: Journal, policy: CompactPolicy) -> bool:
@@ -189,7 +195,7 @@ class Compactions:
                 session_id, EventType.COMPACT_FAILED, work.payload, EventLevel.WARNING
             )
         finally:
-            self._landing.end(session_id)
+            work.settle()
             await self._spending.add(session_id, PURPOSE, agent.usage)
             await self._released(session_id)
 
@@ -263,7 +269,8 @@ class Watched:
     def _built(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool
     ) -> tuple[BuiltRequest, CompactPolicy | None]:
-        self._compactions.take_ready(self._journal)
+        if self._compactions.take_ready(self._journal):
+            self._next_look = 0
         built = self._composer.build(path, tools, may_drop=may_drop)
         if isinstance(built, Built):
             self._policy = self._compactions.policy(built, path)

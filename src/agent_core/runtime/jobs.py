@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -27,9 +27,12 @@ class Jobs:
         work: Coroutine[Any, Any, None],
         *,
         name: str,
+        then: Callable[[], None],
         is_patient: bool = False,
     ) -> None:
         """Let `work` go on by itself. What it raises is a bug, and is logged.
+
+        `then` is called when it has ended, even if it was cancelled before it began.
 
         Patient work can be done another day: `close` does not wait for it.
         """
@@ -38,7 +41,7 @@ class Jobs:
             self._patient.add(task)
             task.add_done_callback(self._patient.discard)
         self._tasks[session_id].add(task)
-        task.add_done_callback(lambda done: self._forget(session_id, done))
+        task.add_done_callback(lambda done: self._forget(session_id, done, then))
 
     def stop(self, session_id: str, *, name: str) -> None:
         """Ask the jobs of that name to end; they are waited for all the same."""
@@ -58,13 +61,14 @@ class Jobs:
             _, late = await asyncio.wait(tasks, timeout=self._grace_s)
             await _ended(late)
 
-    def _forget(self, session_id: str, task: asyncio.Task[None]) -> None:
+    def _forget(self, session_id: str, task: asyncio.Task[None], then: Callable[[], None]) -> None:
         tasks = self._tasks[session_id]
         tasks.discard(task)
         if not tasks:
             del self._tasks[session_id]
         if not task.cancelled() and (error := task.exception()):
             logger.error("the background job %s broke", task.get_name(), exc_info=error)
+        then()
 
 
 def _title(session_id: str, name: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -150,7 +151,8 @@ class Remembering:
         self._again.add(session_id)
         if session_id not in self._busy:
             self._busy.add(session_id)
-            self._jobs.start(session_id, self._after_run(session_id), name=EXTRACTION)
+            done = partial(self._done, session_id)
+            self._jobs.start(session_id, self._after_run(session_id), name=EXTRACTION, then=done)
 
     def _keep(self, session_id: str, backlog: Backlog) -> None:
         self._backlogs[session_id] = backlog
@@ -167,31 +169,27 @@ class Remembering:
         del self._timers[session_id]
         if session_id not in self._busy and not self._is_busy(session_id):
             self._busy.add(session_id)
-            work = self._scan_idle(session_id)
-            self._jobs.start(session_id, work, name=_IDLE, is_patient=True)
+            work, done = self._scan(session_id, Reason.IDLE), partial(self._done, session_id)
+            self._jobs.start(session_id, work, name=_IDLE, then=done, is_patient=True)
+
+    def _done(self, session_id: str) -> None:
+        """The session's job has ended; a run that ended in its last moments is looked at anew."""
+        self._busy.discard(session_id)
+        if session_id in self._again and not self._is_closed:
+            self._look(session_id)
 
     async def _after_run(self, session_id: str) -> None:
         """Look once for every run that has ended meanwhile."""
-        try:
-            while session_id in self._again:
-                self._again.discard(session_id)
-                _, waiting = await self._unscanned(session_id)
-                backlog = Backlog.of(waiting)
-                if reason := backlog.reason(self._config):
-                    await self._scan(session_id, reason)
-                else:
-                    self._keep(session_id, backlog)
-                    if not self._is_busy(session_id) and not self._is_closed:
-                        self._wait_for_idleness(session_id)
-        finally:
-            self._busy.discard(session_id)
+        while session_id in self._again:
             self._again.discard(session_id)
-
-    async def _scan_idle(self, session_id: str) -> None:
-        try:
-            await self._scan(session_id, Reason.IDLE)
-        finally:
-            self._busy.discard(session_id)
+            _, waiting = await self._unscanned(session_id)
+            backlog = Backlog.of(waiting)
+            if reason := backlog.reason(self._config):
+                await self._scan(session_id, reason)
+            else:
+                self._keep(session_id, backlog)
+                if not self._is_busy(session_id) and not self._is_closed:
+                    self._wait_for_idleness(session_id)
 
     async def _scan(self, session_id: str, reason: Reason) -> None:
         """Look through what is new, a stretch at a time, until one fails."""

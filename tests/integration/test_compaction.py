@@ -204,6 +204,57 @@ async def test_a_compaction_that_fails_harms_nothing(
     assert not re.search("Traceback", str(failed))
 
 
+async def test_m3_the_compact_agent_is_hidden_and_can_be_inspected(
+    home: Home, project: Path
+) -> None:
+    def main(request: ModelRequest) -> Reply:
+        if "which agents" in said(request) and request.messages[-1].role == "user":
+            return calls("agent.list_agent_definitions")
+        return long_answer(request)
+
+    async with runtime(home, project, split(main, summarised), config=SMALL) as made:
+        handles = [await ask(made, f"which agents? {number}") for number in range(12)]
+        (told, *_) = await until_told(made, EventType.COMPACT_COMPLETED)
+        (started, *_) = of_type(await events_of(made), EventType.COMPACT_STARTED)
+        parent = next(handle for handle in handles if handle.run_id == started.run_id)
+        inside = await parent.inspect_child(str(told.payload["child_run_id"]))
+        listed = [
+            result
+            for node in (await made.replay_session("s1")).nodes
+            for result in node.results
+            if "default_fork_agent" in str(result)
+        ]
+    assert inside.agent.metadata["purpose"] == inside.run.metadata["purpose"] == "compact"
+    assert inside.requests[0].tools == []
+    assert listed
+    assert "compact" not in str(listed).lower()
+
+
+async def test_a_cancelled_run_takes_its_summary_with_it(home: Home, project: Path) -> None:
+    def main(request: ModelRequest) -> Reply:
+        return Hangs() if "stop here" in said(request) else long_answer(request)
+
+    provider = split(main, lambda _: Hangs())
+    config = SMALL.replace("reserve_tokens = 12000", "reserve_tokens = 9500")
+    async with runtime(home, project, provider, config=config) as made:
+        await grown(made, 9)
+        assert not any(map(is_compact, provider.requests))
+        handle = await made.start("stop here " + "word " * 800, session_id="s1")
+        await until_told(made, EventType.COMPACT_STARTED)
+        await handle.cancel()
+        sessions = await made.list_sessions()
+        for _ in range(200):
+            sessions = await made.list_sessions()
+            if sessions[0].owner is None:
+                break
+            await asyncio.sleep(0.02)
+        (told,) = of_type(await events_of(made), EventType.COMPACT_STARTED)
+        inside = await handle.inspect_child(str(told.payload["child_run_id"]))
+    assert sessions[0].owner is None
+    assert inside.run.status is RunStatus.CANCELLED
+    assert not of_type(inside.events, EventType.COMPACT_COMPLETED)
+
+
 @pytest.mark.timeout(120)
 async def test_three_hundred_turns_on_a_small_window_lose_neither_goal_nor_rule(
     home: Home, project: Path

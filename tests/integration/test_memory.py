@@ -325,3 +325,25 @@ async def test_a_runtime_that_is_closed_lets_an_extraction_end(home: Home, proje
     async with runtime(home, project, provider) as made:
         await ask(made, WISH)
     assert len(files(home)) == 1
+
+
+async def test_m9_a_child_cannot_recall(home: Home, project: Path) -> None:
+    home.write("memory/user/tabs.md", "---\nid: mem_7\nsummary: Prefers tabs\n---\nTabs.\n")
+    home.write("memory/MEMORY.md", "- [mem_7](user/tabs.md) user: Prefers tabs\n")
+
+    def run(request: ModelRequest) -> Reply:
+        is_child = "find it out" in said(request)
+        if is_child and len(request.messages) == 1:
+            return calls("internal.recall_memory", query="tabs")
+        if len(request.messages) == 1:
+            return calls("agent.create_sub_agent", task="find it out")
+        return "done"
+
+    provider = split(run)
+    async with runtime(home, project, provider) as made:
+        await ask(made)
+    main, child, after, _ = provider.requests
+    assert "internal.recall_memory" in {tool.name for tool in main.tools}
+    assert "internal.recall_memory" not in {tool.name for tool in child.tools}
+    assert not [block for block in child.system if block.block_id == "memory_catalog"]
+    assert "tool_not_available" in str(after.messages[-1])

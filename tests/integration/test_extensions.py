@@ -133,6 +133,18 @@ async def test_skills_are_not_listed_where_none_can_be_loaded(home: Home, projec
     assert "how to review" not in system_text(provider)
 
 
+async def test_a_disabled_tool_that_does_not_exist_is_reported_with_the_nearest_name(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = CONFIG + '[tools]\ndisabled = ["code.run_comand", "mcp.some.tool"]\n'
+    async with runtime(home, project, ["hi", "again"], config=config) as made:
+        await ask(made)
+        await ask(made)
+    told = [record.getMessage() for record in caplog.records if "no such tool" in record.getMessage()]
+    assert len(told) == 1
+    assert "code.run_command" in told[0]
+
+
 @pytest.mark.parametrize("name", ["code.read_file", "agent.mine", "internal.mine"])
 async def test_a_tool_cannot_take_a_name_of_the_program(
     home: Home, project: Path, name: str

@@ -37,9 +37,21 @@ async def _shorter(ctx: RunContext) -> BuiltRequest:
     compacted = await ctx.compactor.recover(ctx.journal)
     built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions, may_drop=not compacted)
     if built.over_budget:
-        message = "the conversation does not fit the model's context window, whatever is left out"
-        raise ProviderError(ErrorCode.PROMPT_TOO_LONG, message)
+        raise _too_long(built)
     return built
+
+
+def _too_long(built: BuiltRequest) -> ProviderError:
+    report = built.report_payload()
+    use, room = report["use"], report["budget"]["prompt"]
+    fixed = round((use["static_system"] + use["tools"]) * use["scale"])
+    return ProviderError(
+        ErrorCode.PROMPT_TOO_LONG,
+        f"the request needs about {use['total']} tokens, {fixed} of them for the system prompt and"
+        f" the tools, and the context window has room for {room}; raise [model] context_window to"
+        " what the model really has, name tools in [tools] disabled, or send less at once",
+        details={"tokens": use["total"], "fixed_tokens": fixed, "room": room},
+    )
 
 
 def _announced(ctx: RunContext, built: BuiltRequest) -> ModelRequest:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
 from time import perf_counter
@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 _REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
 
 
+_RAN = "the run was cancelled while this call ran; it may have had part of its effect"
+_NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
+
+
 async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     """Answer every call. After a failed write the rest are answered without being run.
 
@@ -50,7 +54,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
                 break  # the later calls were planned for a world that isn't there
     except asyncio.CancelledError:
         for call in _unanswered(ctx, waiting):
-            _answer(ctx, call, _aborted(call, "the run was cancelled before this call began"))
+            _answer(ctx, call, _aborted(call, _NEVER_BEGAN))
         raise
     for call in waiting:
         _answer(ctx, call, _not_run(call))
@@ -71,13 +75,14 @@ async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[Kept
 async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
     """Run one call and write its answer down. A failure is something the model reads."""
     started = perf_counter()
+    attempt = _Attempt()
     try:
-        kept = await _perform(ctx, call)
+        kept = await _perform(ctx, call, attempt)
     except AgentCoreError as error:
         kept = Kept(_failed(call, error_payload(error)))
     except (Exception, asyncio.CancelledError, SystemExit) as error:
         if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
-            result = _aborted(call, "the run was cancelled while this call ran")
+            result = _aborted(call, _RAN if attempt.has_begun else _NEVER_BEGAN)
             _answer(ctx, call, result, duration_ms=_since(started))
             raise
         log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
@@ -88,7 +93,14 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
     return kept
 
 
-async def _perform(ctx: RunContext, call: ToolCall) -> Kept:
+@dataclass(slots=True)
+class _Attempt:
+    """How far a call has come: one that has not begun has had no effect."""
+
+    has_begun: bool = False
+
+
+async def _perform(ctx: RunContext, call: ToolCall, attempt: _Attempt) -> Kept:
     tool, arguments = ctx.toolbox.resolve(call)
     heard = await ctx.hooks.before_tool(call, tool.definition)
     action = await tool.prepare(arguments, _facts(ctx, call))
@@ -105,6 +117,7 @@ async def _perform(ctx: RunContext, call: ToolCall) -> Kept:
     )
     if not tool.leaves_no_trace:
         await ctx.journal.commit()  # an effect must be on record before it can happen
+    attempt.has_begun = True
     return await ctx.results.keep(await action.run(), ctx.run, call, tool=tool)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent_core.agents.ports import Seat
 from agent_core.agents.roles import BUILT_IN_TOOLS, tools_of
 from agent_core.config.paths import Setup
+from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog
 from agent_core.context.loaded import InstructionRegister
 from agent_core.context.plans import plan_template_tool
@@ -55,6 +56,7 @@ class Toolboxes:
         self._code = code_tools(self._workspace)
         self._declared = _declared_tools(setup)
         self._built_in: dict[str, ToolDefinition] = {}
+        self._has_checked_settings = False
 
     def check_names(self) -> None:
         """Make sure that no tool of the caller hides a built-in one.
@@ -89,8 +91,24 @@ class Toolboxes:
         self._built_in |= {tool.name: tool.definition for tool in built_in}
         code = (reading if tool.name == reading.name else tool for tool in self._code)
         served = await self._served(seat.journal)
-        wanted = self._wanted([*code, *built_in, *self._declared, *self._registered, *served])
+        every = [*code, *built_in, *self._declared, *self._registered, *served]
+        self._check_settings({tool.name for tool in every} | BUILT_IN_TOOLS)
+        wanted = self._wanted(every)
         return tools_of(seat.run.role, wanted, granted=seat.granted)
+
+    def _check_settings(self, known: set[str]) -> None:
+        """Say once which names in the settings mean no tool: a typo would leave the tool on."""
+        if self._has_checked_settings:
+            return
+        self._has_checked_settings = True
+        config = self._setup.config.tools
+        for key, names in (("disabled", config.disabled), ("overrides", config.overrides)):
+            for name in names:
+                if name not in known and not name.startswith("mcp."):
+                    hint = nearest(name, known)
+                    logger.warning(
+                        "[tools] %s names %s, and there is no such tool%s", key, name, hint
+                    )
 
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests."""

@@ -6,14 +6,19 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ErrorCode
+from agent_core.events import Journal
 from agent_core.loop import RunLimits, run_agent
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.types import (
+    Access,
     EndReason,
     EventType,
+    RunIdentity,
     RunStatus,
     StopReason,
     TextBlock,
+    ToolCall,
+    ToolDefinition,
     ToolResult,
     Usage,
     user_text,
@@ -199,6 +204,31 @@ async def test_cancelling_while_a_tool_runs_answers_every_call() -> None:
     aborted = [result for result in results if result.metadata.get("aborted")]
     assert [result.error and result.error.code for result in aborted] == [ErrorCode.CANCELLED] * 2
     assert spoken(await session.active_path()) == ["user: hello"]
+
+
+async def test_a_call_that_is_cancelled_at_the_question_is_said_not_to_have_begun() -> None:
+    asked = asyncio.Event()
+
+    class Waiting(AllowAll):
+        async def require(
+            self,
+            call: ToolCall,
+            definition: ToolDefinition,
+            access: Access,
+            run: RunIdentity,
+            journal: Journal,
+        ) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+    session = Session([calls("look")], TOOLS, guard=Waiting())
+    task = asyncio.create_task(run_agent(await session.start(), user_text("hello")))
+    await asked.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    (result,) = await session.results()
+    assert result.error is not None
+    assert "before this call began" in result.error.message
 
 
 async def test_a_run_that_never_answers_ends_at_its_turn_limit() -> None:

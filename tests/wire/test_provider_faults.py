@@ -112,6 +112,20 @@ async def test_what_will_not_pass_is_not_tried_again(protocol: str, status: int)
     assert not failure(found).error.retryable
 
 
+@pytest.mark.parametrize(
+    ("status", "is_doubted"), [(404, True), (405, True), (410, True), (400, False), (401, False)]
+)
+async def test_a_refusal_names_the_address_and_doubts_it_where_that_may_help(
+    protocol: str, status: int, *, is_doubted: bool
+) -> None:
+    async with opened(protocol, [Status(status)]) as (adapter, server):
+        found = [event async for event in adapter.stream(asked())]
+
+    message = failure(found).error.message
+    assert f"(status {status} from {server.base_url(protocol)}/" in message
+    assert ("check [model] base_url" in message) == is_doubted
+
+
 async def test_attempts_are_counted_and_the_last_failure_is_told(protocol: str) -> None:
     found = await played(protocol, *[Status(503)] * 3)
 
@@ -166,7 +180,10 @@ async def test_a_service_that_is_not_there_is_a_retryable_failure(protocol: str)
 
     assert sum(isinstance(event, ModelRetry) for event in found) == 2
     assert url in failure(found).error.message
-    assert "refused" in failure(found).error.message
+    message = failure(found).error.message
+    assert "refused" in message
+    assert "[model] base_url" in message
+    assert ("start Ollama" in message) == (protocol == "ollama")
 
 
 async def test_an_address_that_does_not_speak_tls_is_not_tried_again(protocol: str) -> None:

@@ -82,18 +82,33 @@ class Called:
     offers_tools: bool = False
 
     def refused(
-        self, status: int, explanation: str, *, retry_after_s: float | None = None
+        self,
+        status: int,
+        explanation: str,
+        *,
+        url: str | None = None,
+        retry_after_s: float | None = None,
     ) -> CallError:
-        """The failure that a refusal with this HTTP status and explanation is."""
+        """The failure that a refusal with this HTTP status and explanation is.
+
+        `url` is the address that was asked, where there is one.
+        """
         details: dict[str, Any] = {**self.details, "status": status}
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
         capability = self._missing_capability(status, explanation)
         if capability:
             details["capability"] = capability
+        code = ErrorCode.UNSUPPORTED_CAPABILITY if capability else _code(status, explanation)
+        origin, cure = "", ""
+        if url is not None:
+            origin = f" from {url}"
+            if code is ErrorCode.PROVIDER_ERROR and _may_be_the_wrong_place(status):
+                cure = "; check [model] base_url and [model] name"
         return CallError(
-            ErrorCode.UNSUPPORTED_CAPABILITY if capability else _code(status, explanation),
-            f"{self.provider} failed the call of {self.model} (status {status}): {explanation}",
+            code,
+            f"{self.provider} failed the call of {self.model} (status {status}{origin}): "
+            f"{explanation}{cure}",
             not capability and status in _RETRYABLE and not _overflows(status, explanation),
             details,
             retry_after_s=retry_after_s,
@@ -103,6 +118,11 @@ class Called:
         """The connection failed or was lost: another attempt may succeed."""
         message = f"{self.provider} {what} (model {self.model})"
         return CallError(code, message, retryable=True, details=self.details)
+
+    def unreachable(self, url: str, why: str) -> CallError:
+        """Nothing answers at this address: what is there may be starting."""
+        cure = "start Ollama, or check" if self.provider == "ollama" else "check"
+        return self.broke(f"cannot be reached at {url}: {why}; {cure} [model] base_url")
 
     def garbled(self, what: str) -> CallError:
         """The service sent something that cannot be understood: it would do so again."""
@@ -208,6 +228,11 @@ def _overflows(status: int, explanation: str) -> bool:
     return status == 413 or (
         status not in {401, 403, 429} and _OVERFLOW.search(explanation) is not None
     )
+
+
+def _may_be_the_wrong_place(status: int) -> bool:
+    """A client error that says nothing about the request: not a bad one, not one to repeat."""
+    return 400 < status < 500 and status != 422 and status not in _RETRYABLE
 
 
 def _code(status: int, explanation: str) -> ErrorCode:

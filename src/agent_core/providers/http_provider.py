@@ -231,7 +231,9 @@ class HttpProvider:
             raise called.garbled(f"answered {self._url} with no stream of events: {explanation}")
         if status in {401, 403} and not attempt.key:
             explanation += "; no key was sent, [model] api_key_env can name one"
-        raise called.refused(status, explanation, retry_after_s=retry_after_s(response.headers))
+        raise called.refused(
+            status, explanation, url=self._url, retry_after_s=retry_after_s(response.headers)
+        )
 
     @asynccontextmanager
     async def _posted(self, attempt: _Attempt) -> AsyncGenerator[aiohttp.ClientResponse]:
@@ -337,7 +339,7 @@ def _as_call_errors(called: Called, url: str) -> Generator[None]:
     except aiohttp.ClientSSLError as error:
         raise called.garbled(f"cannot be trusted at {url}: {_reason(error)}") from error
     except aiohttp.ClientConnectorError as error:
-        raise called.broke(f"cannot be reached at {url}: {_reason(error)}") from error
+        raise called.unreachable(url, _reason(error)) from error
     except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
         raise called.garbled(f"answered {url} with something that is not HTTP") from error
     except (aiohttp.ClientError, OSError) as error:

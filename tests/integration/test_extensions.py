@@ -1,6 +1,7 @@
 """Instructions, skills, plans, hooks, permissions and servers, as a whole run meets them."""
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ async def test_a_disabled_tool_that_does_not_exist_is_reported_with_the_nearest_
     async with runtime(home, project, ["hi", "again"], config=config) as made:
         await ask(made)
         await ask(made)
-    told = [record.getMessage() for record in caplog.records if "no such tool" in record.getMessage()]
+    told = [m for m in map(logging.LogRecord.getMessage, caplog.records) if "no such tool" in m]
     assert len(told) == 1
     assert "code.run_command" in told[0]
 

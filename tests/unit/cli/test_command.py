@@ -48,7 +48,13 @@ def start(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
+        preexec_fn=heed_hangups,
     )
+
+
+def heed_hangups() -> None:
+    """A suite that was started to survive its terminal must not hand that on."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_a2_the_help_shows_the_whole_synopsis_and_nothing_that_is_not_there() -> None:
@@ -287,7 +293,7 @@ def test_a_signal_cancels_the_run_and_waits_for_its_end(number: int, code: int) 
     process = start("hangs", "run", "hi")
     read_until(out(process), b"thinking")
     process.send_signal(number)
-    shown, told = process.communicate(timeout=5)
+    shown, told = process.communicate(timeout=15)
     assert process.returncode == code
     assert b"cancel was called" in told
     assert told.rstrip().endswith(b"closed")
@@ -302,7 +308,7 @@ def test_a_second_interrupt_leaves_at_once() -> None:
     read_until(err(process), b"cancel was called")
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=5)[1]
+    told = process.communicate(timeout=15)[1]
     assert process.returncode == 130
     assert time.monotonic() - began < 2
     assert b"Traceback" not in told
@@ -312,7 +318,7 @@ def test_an_interrupt_before_the_run_has_started_leaves_quietly() -> None:
     process = start("opens_slowly", "run", "hi")
     read_until(err(process), b"opening")
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=5)[1]
+    told = process.communicate(timeout=15)[1]
     assert process.returncode == 130
     assert b"Traceback" not in told
 
@@ -321,7 +327,7 @@ def test_an_interrupt_during_a_question_leaves_no_reader_behind() -> None:
     process = start("asks", "run", "1")
     read_until(err(process), b"> ")
     process.send_signal(signal.SIGINT)
-    told = process.communicate(timeout=5)[1]
+    told = process.communicate(timeout=15)[1]
     assert process.returncode == 130
     assert b"Traceback" not in told
 
@@ -343,7 +349,7 @@ def test_a_reader_that_goes_away_ends_the_run_without_noise() -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    told = process.communicate(timeout=5)[1]
+    told = process.communicate(timeout=15)[1]
     assert process.returncode == 141
     assert b"cancel was called" in told
     assert b"Traceback" not in told

@@ -21,8 +21,8 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STAMP = Stamp(session_id="sess_1", task_id="t1", agent_id="agent_o", run_id="run_o")
 SMALL, LARGE = 1000, 10_000
 LINEAR = LARGE / SMALL
-TOLERANCE = 2.5
-"""Caches and collectors make large things a little dearer; a square would be ten times dearer."""
+TOLERANCE = 5
+"""Caches, collectors and busy machines make large things dearer; a square, ten times dearer."""
 
 TASK = Task(
     task_id="t1",
@@ -105,5 +105,5 @@ def test_ten_times_the_steps_cost_about_ten_times_as_much(
 ) -> None:
     work(10, SHAPES[shape])
     small = min(cost(work, SMALL, SHAPES[shape]) for _ in range(3))
-    ratio = cost(work, LARGE, SHAPES[shape]) / small
+    ratio = min(cost(work, LARGE, SHAPES[shape]) for _ in range(2)) / small
     assert ratio < LINEAR * TOLERANCE, f"{work.__name__} of a {shape}: {ratio:.1f} times"

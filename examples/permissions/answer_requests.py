@@ -51,6 +51,8 @@ async def use(home: Path, project: Path) -> None:
         async for event in handle.events():
             show(event)
         print(f"{handle.status}: {handle.result_text}")
+        if handle.error is not None:
+            print(handle.error.message)
 
 
 def main() -> None:

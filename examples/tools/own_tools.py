@@ -98,6 +98,8 @@ async def use(home: Path, project: Path) -> None:
             for result in node.results:
                 show(result)
         print(f"{handle.status}: {handle.result_text}")
+        if handle.error is not None:
+            print(handle.error.message)
 
 
 def main() -> None:

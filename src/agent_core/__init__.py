@@ -6,7 +6,7 @@
         handle = await runtime.start("What does this project do?")
         async for event in handle.events():
             print(event.event_type)
-        print(handle.result_text)
+        print(handle.status, handle.error or handle.result_text)
 
 Names are imported when they are first used, so that `import agent_core` itself costs nothing.
 """

@@ -35,6 +35,14 @@ Settings are read from ~/.soong-agent/config.toml, or from $SOONG_AGENT_HOME/con
 Exit codes: 0 completed, 1 the run failed, 2 wrong usage or configuration, 130 interrupted.
 """
 
+_AFTER_DASHES = '; a message that begins with a dash goes after --: soong-agent run -- "-…"'
+_CURES = {
+    "argument command: invalid choice": '; write "run" first: soong-agent run … "message"',
+    "unrecognized arguments: -": _AFTER_DASHES,
+    "arguments are required: message": _AFTER_DASHES,
+}
+"""What helps, by what argparse says."""
+
 
 def execute(argv: Sequence[str] | None = None) -> int:
     """Do what the arguments say and return the exit code; nothing is raised."""
@@ -120,7 +128,8 @@ class _Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        super().error(visible(message))
+        cure = next((cure for fault, cure in _CURES.items() if fault in message), "")
+        super().error(visible(message) + cure)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -144,7 +144,10 @@ async def _talk(
         if board is not None:
             await board.summary()
         view.end(handle.result_text, handle.error, handle.usage)
-        return _exit_code(handle.status)
+        code = _exit_code(handle.status)
+        if code == INTERRUPTED:
+            view.resumable(handle.session_id)
+        return code
 
 
 async def _watch(handle: Handle, view: PlainView, board: Board | None) -> None:

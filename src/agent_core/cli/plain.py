@@ -112,7 +112,12 @@ class PlainView:
 
     def interrupted(self) -> None:
         """Say that the interrupt was heard, and how to leave without waiting."""
+        self._terminal.leave_line()
         self._terminal.line("cancelling; once more to leave at once", Style.WARN)
+
+    def resumable(self, session_id: str) -> None:
+        """Say how to go on after a run that was cancelled."""
+        self._terminal.line(f"cancelled; to go on, run again with --session-id {session_id}")
 
     def _model_started(self, _: Mapping[str, Any]) -> None:
         self._has_text = False
@@ -132,8 +137,9 @@ class PlainView:
         self._terminal.line(text, Style.WARN)
 
     def _tool_started(self, payload: Mapping[str, Any]) -> None:
-        line = f"> {payload.get('tool_name', '')} {payload.get('summary') or ''}".rstrip()
-        self._one_line(line, Style.BOLD)
+        name, summary = str(payload.get("tool_name", "")), str(payload.get("summary") or "")
+        shown = name if summary == name else f"{name} {summary}".rstrip()
+        self._one_line(f"> {shown}", Style.BOLD)
 
     def _tool_progress(self, payload: Mapping[str, Any]) -> None:
         self._one_line(f"  {payload.get('text', '')}", Style.DIM)

@@ -49,7 +49,8 @@ class Terminal:
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         self._colours = _is_tty(err) and not plain
         self._shares_screen = _is_tty(out) and _is_tty(err)
-        self.can_draw = _is_tty(err) and environ.get("TERM") != "dumb"
+        self.is_watched = _is_tty(err)
+        self.can_draw = self.is_watched and environ.get("TERM") != "dumb"
         self._width = shutil.get_terminal_size().columns if _is_tty(err) else 200
 
     @property
@@ -105,6 +106,16 @@ class Terminal:
         """Write lines to standard error; if nobody takes them, they are dropped."""
         self._is_asking = False
         self._note(self._styled(visible(text), style) + "\n")
+
+    def leave_line(self) -> None:
+        """Make what comes next begin on a new line: the cursor may stand behind a question, a
+        piece of the answer, or the `^C` that a terminal shows.
+        """
+        if self._shares_screen and self._is_mid_line:
+            return  # the next line does that by itself
+        if self._is_asking or self._is_mid_line or self.is_watched:
+            self._is_asking = False
+            self._note("\n")
 
     def ask(self, text: str) -> None:
         """Write the end of a question: the cursor stays behind it."""

@@ -106,6 +106,21 @@ def test_wrong_usage_is_exit_code_2_and_says_why(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (["run", "--path", "p", "--list"], "goes after --"),
+        (["run", "--list", "hi"], "goes after --"),
+        (["--path", "p", "hi"], 'write "run" first'),
+        (["hi"], 'write "run" first'),
+    ],
+)
+def test_wrong_usage_that_is_easy_to_mend_says_how(arguments: list[str], cure: str) -> None:
+    done = run("says", *arguments)
+    assert done.returncode == 2
+    assert cure in done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["hello"], "hello"),
@@ -296,6 +311,8 @@ def test_a_signal_cancels_the_run_and_waits_for_its_end(number: int, code: int) 
     shown, told = process.communicate(timeout=15)
     assert process.returncode == code
     assert b"cancel was called" in told
+    assert b"\n\ncancelling; once more" in told  # the answer may stand on the same screen
+    assert b"to go on, run again with --session-id sess_1\n" in told
     assert told.rstrip().endswith(b"closed")
     assert b"Traceback" not in told
     assert shown.decode() == " …\n"

@@ -13,7 +13,7 @@ body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 th,td{border:1px solid var(--line);padding:.3rem .5rem;text-align:left;vertical-align:top;
-overflow-wrap:anywhere}
+overflow-wrap:anywhere;min-width:4.5em}
 pre{background:var(--soft);padding:.7rem;overflow-x:auto;white-space:pre-wrap;
 overflow-wrap:anywhere}
 summary{cursor:pointer}.status{font-weight:700;padding:.1rem .6rem;border-radius:.6rem;color:#fff}

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
@@ -253,6 +254,46 @@ async def test_a_cancelled_run_takes_its_summary_with_it(home: Home, project: Pa
     assert sessions[0].owner is None
     assert inside.run.status is RunStatus.CANCELLED
     assert not of_type(inside.events, EventType.COMPACT_COMPLETED)
+
+
+_VICTIM = """
+import asyncio, os, signal, sys
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import Hangs, ScriptedProvider
+
+def reply(request):
+    if request.metadata.get("purpose") == "compact":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "blah " * 400
+
+async def main():
+    runtime = AgentRuntime(project_dir=sys.argv[1])
+    runtime.register_provider("custom", lambda model: ScriptedProvider(reply))
+    async with runtime:
+        for number in range(20):
+            await (await runtime.start(f"question {number}", session_id="s1")).wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_summary_whose_process_is_killed_leaves_only_its_run(
+    home: Home, project: Path
+) -> None:
+    home.write_config(SMALL)
+    victim = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _VICTIM, str(project), env=home.env()
+    )
+    assert await victim.wait() == -9
+    async with runtime(home, project, split(long_answer, summarised), config=SMALL) as made:
+        (told,) = of_type(await events_of(made), EventType.COMPACT_STARTED)
+        page = await made.replay_session("s1")
+        killed = await made.replay_run(str(told.payload["child_run_id"]))
+        assert killed.runs[0].status is RunStatus.FAILED
+        assert killed.runs[0].metadata["reason"] == "owner_lost"
+        assert not [node for node in page.nodes if node.node_type is NodeType.COMPACTION]
+        assert (await ask(made, "and now?")).status is RunStatus.COMPLETED
+        assert await until_told(made, EventType.COMPACT_COMPLETED)
 
 
 @pytest.mark.timeout(120)

@@ -98,6 +98,8 @@ class Remembering:
         session_id = run.session_id
         backlog = self._backlogs.pop(session_id, None)
         mine = list(takewhile(lambda node: node.run_id == run.run_id, reversed(path)))
+        if backlog is None and len(mine) == len(path):
+            backlog = Backlog()  # the session's first run: there is nothing else to look at
         backlog = backlog.plus(mine) if backlog else None
         if backlog is None or backlog.reason(self._config):
             self._look(session_id)

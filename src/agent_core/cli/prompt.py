@@ -66,8 +66,8 @@ class TerminalPrompt:
             self._terminal.line(f"  {name}: {shown}")
         if diff := request.metadata.get("diff"):
             self._show_diff(str(diff))
-        scope = f" ({request.target_scope})" if request.target_scope else ""
-        shown = visible(f"  1 allow once   2 allow for session{scope}   3 deny", one_line=True)
+        scope = request.target_scope or request.tool_name
+        shown = visible(f"  1 allow once   2 allow for session ({scope})   3 deny", one_line=True)
         self._terminal.line(shown)
         self._terminal.ask("> ")
 

@@ -117,7 +117,7 @@ class McpTools:
         async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
             access = replace(
                 plain_access(definition, arguments),
-                scope=f"{server.server_id}:{spec.name}:{spec.fingerprint}",
+                scope=f"{spec.name} of {server.server_id}, version {spec.fingerprint}",
                 target=f"MCP server {server.server_id} ({server.place})",
             )
             return Action(access, partial(self._run, server, spec, arguments, context))

@@ -1,8 +1,13 @@
 """What an answer means, and what a question tells."""
 
+import os
+from io import StringIO
+
 import pytest
 
-from agent_core.cli.prompt import decision_of, facts_of
+from agent_core.cli.lines import Lines
+from agent_core.cli.prompt import TerminalPrompt, decision_of, facts_of
+from agent_core.cli.terminal import Terminal
 from agent_core.types import Decision, PermissionRequest, ToolPermission
 
 
@@ -28,8 +33,8 @@ def test_h7_only_the_listed_answers_allow(line: str | None, decision: Decision) 
     assert decision_of(line) is decision
 
 
-def test_a_question_without_details_shows_no_empty_lines() -> None:
-    request = PermissionRequest(
+def request() -> PermissionRequest:
+    return PermissionRequest(
         request_id="req_1",
         session_id="sess_1",
         agent_id="agent_1",
@@ -40,4 +45,26 @@ def test_a_question_without_details_shows_no_empty_lines() -> None:
         args_summary="{}",
         cwd="/p",
     )
-    assert facts_of(request) == [("arguments", "{}"), ("in", "/p"), ("agent", "main")]
+
+
+def test_a_question_without_details_shows_no_empty_lines() -> None:
+    assert facts_of(request()) == [("arguments", "{}"), ("in", "/p"), ("agent", "main")]
+
+
+@pytest.mark.parametrize(
+    ("scope", "shown"), [("/usr/bin/echo in /p", "/usr/bin/echo in /p"), (None, "x")]
+)
+async def test_a_question_says_what_an_answer_for_the_session_covers(
+    scope: str | None, shown: str
+) -> None:
+    told = StringIO()
+    terminal = Terminal(StringIO(), told, environ={})
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"3\n")
+        prompt = TerminalPrompt(terminal, Lines(reading), echoes=False)
+        await prompt(request().model_copy(update={"target_scope": scope}))
+    finally:
+        os.close(writing)
+        os.close(reading)
+    assert f"2 allow for session ({shown})" in told.getvalue()

@@ -45,6 +45,21 @@ async def scope(code: Code, *argv: str, cwd: str = ".") -> str:
     return (await code.prepare("run_command", argv=list(argv), cwd=cwd)).access.scope
 
 
+async def test_what_a_permission_for_the_session_covers_can_be_read(
+    code: Code, project: Path
+) -> None:
+    plain = await scope(code, "true", "x")
+    assert plain.endswith(f"/true in {project}") or plain.endswith(f") in {project}")
+    assert plain.startswith("/")
+
+    tool = program(project, "my tool")
+    link = project / "linked"
+    link.symlink_to(tool)
+    assert (
+        await scope(code, "./linked", "a b") == f"{link} ('{tool}') as ./linked 'a b' in {project}"
+    )
+
+
 async def test_g14_a_program_runs_with_its_arguments_as_they_are(code: Code) -> None:
     answer = await code("run_command", argv=[sys.executable, "-c", "print(1)"])
     assert answer == {

@@ -5,9 +5,9 @@ mean nothing for a program that runs what its arguments say: those are remembere
 arguments.
 """
 
-import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -46,12 +46,16 @@ _VERSION = re.compile(r"[-.\d]+\Z")
 def scope_of(boundaries: Boundaries, program: Path, argv: Sequence[str], *, cwd: Path) -> str:
     """What an `allow_for_session` of this command would cover.
 
-    The name it is called by counts as well as its file: one file may be many programs.
+    The name it is called by counts as well as its file: one file may be many programs. People
+    read it in the question; every word is quoted, so that no two commands read the same.
     """
     real = Path(os.path.realpath(program))
-    identity = [str(program), str(real), str(cwd)]
-    exact = list(argv) if _runs_others(boundaries, program, real) else []
-    return json.dumps([*identity, *exact])
+    scope = shlex.quote(str(program))
+    if real != program:
+        scope += f" ({shlex.quote(str(real))})"
+    if _runs_others(boundaries, program, real):
+        scope += f" as {shlex.join(argv)}"
+    return f"{scope} in {shlex.quote(str(cwd))}"
 
 
 def names_protected(boundaries: Boundaries, argv: Sequence[str], *, cwd: Path) -> bool:

@@ -113,9 +113,11 @@ def main() -> int:
         text=True,
         check=False,
     )
-    print()
-    show_changes(project)
-    print(f"The session is in {home}")
+    refused = done.returncode == 2  # a wrong configuration: nothing has run
+    if not refused and (home / "sessions.sqlite").exists():
+        print()
+        show_changes(project)
+        print(f"The session is in {home}")
     return done.returncode
 
 

@@ -73,3 +73,26 @@ def test_the_skill_on_the_page_is_the_one_of_the_example() -> None:
     (page,) = blocks("skills", "markdown")
     home = ROOT / "examples" / "skills" / "home"
     assert page in {skill.path.read_text(encoding="utf-8") for skill in find_skills(home).skills}
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own script, in our own interpreter
+        [sys.executable, str(ROOT / "examples" / "demo.py"), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_demo_tells_where_its_session_is_only_if_there_is_one(tmp_path: Path) -> None:
+    played = demo()
+    assert played.returncode == 0, played.stderr
+    assert "Changed on disk: " in played.stdout
+    assert "The session is in " in played.stdout
+
+    refused = demo("--home", str(tmp_path))
+    assert refused.returncode == 2
+    assert "config.toml" in refused.stderr
+    assert "changed" not in refused.stdout
+    assert "The session is in " not in refused.stdout

@@ -104,6 +104,7 @@ class HttpServer(Section):
 
 
 ServerConfig = StdioServer | HttpServer
+_KNOWN_KEYS = {*StdioServer.model_fields, *HttpServer.model_fields, "type"}
 
 
 def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
@@ -215,7 +216,10 @@ def _server(path: Path, server_id: str, entry: Any, *, home: Path, project: Path
         raise _unusable(path, f'{place} must be an object with "command" or "url"')
     fields = cast("dict[str, Any]", entry)
     if ("command" in fields) == ("url" in fields):
-        raise _unusable(path, f'{place} must have exactly one of "command" and "url"')
+        fault = f'{place} must have exactly one of "command" and "url"'
+        if unknown := sorted(set(fields) - _KNOWN_KEYS):
+            fault += f"; {_quoted(unknown[0])} is not a known key"
+        raise _unusable(path, fault)
     model = StdioServer if "command" in fields else HttpServer
     try:
         server = model.model_validate(fields)

@@ -104,6 +104,8 @@ def test_a_broken_file_is_refused(folders: tuple[Path, Path], content: bytes, wo
         (7, "must be an object"),
         ({}, "exactly one of"),
         ({"command": "a", "url": "http://x"}, "exactly one of"),
+        ({"cmd": "a", "args": []}, '"url"; "cmd" is not a known key'),
+        ({"type": "stdio"}, 'exactly one of "command" and "url"'),
         ({"command": ""}, "command"),
         ({"command": "a", "args": "b"}, "args"),
         ({"command": "a", "args": ["b", 1]}, "args[1]"),

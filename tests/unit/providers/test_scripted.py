@@ -178,3 +178,19 @@ def test_a_missing_script_is_a_configuration_error(tmp_path: Path) -> None:
         ScriptedProvider.from_file(tmp_path / "none.json")
     with pytest.raises(ConfigError, match=r"path = "):
         ProviderRegistry().create(ModelConfig(provider="scripted", name="m"))
+
+
+def test_the_script_on_the_page_about_providers_can_be_played(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "providers.md").read_text(encoding="utf-8")
+    shown = page.split("```json\n")[1].split("```")[0]
+    script = tmp_path / "replies.json"
+    script.write_text(shown, encoding="utf-8")
+    with pytest.raises(AssertionError, match="6 of 6 scripted replies"):
+        ScriptedProvider.from_file(script).assert_complete()
+    assert {entry["type"] for entry in json.loads(shown) if isinstance(entry, dict)} == {
+        "says",
+        "calls",
+        "fails",
+        "hangs",
+        "pauses",
+    }

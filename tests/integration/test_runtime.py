@@ -28,7 +28,7 @@ from agent_core import (
 )
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
-from agent_core.types import Node, ToolPermission
+from agent_core.types import Batch, Node, Position, ToolPermission
 from isolation import Home
 from loop_parts import spoken
 from runtimes import CONFIG, ask, collect, runtime
@@ -154,6 +154,35 @@ async def test_d4_a_cancelled_queued_run_asks_no_model(home: Home, project: Path
         await first.cancel()
     assert types == [EventType.RUN_QUEUED, EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
     assert len(provider.requests) <= 1
+
+
+async def test_a_start_that_is_cancelled_in_the_queue_gives_its_place_back(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with runtime(home, project, [Hangs(), "here"]) as made:
+        first = await made.start("hang", session_id="s1")
+        store = (await made._services()).store
+        stored = store.append
+
+        def append(batch: Batch) -> asyncio.Future[Position]:
+            if any(event.draft.event_type is EventType.RUN_QUEUED for event in batch.events):
+                starting.cancel()
+            return stored(batch)
+
+        monkeypatch.setattr(store, "append", append)
+        starting = asyncio.create_task(made.start("given up", session_id="s1"))
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        monkeypatch.undo()
+        await first.cancel()
+        async with asyncio.timeout(5):
+            assert (await ask(made, "after")).result_text == "here"
+        replay = await made.replay_session("s1")
+    assert [run.status for run in replay.runs] == [
+        RunStatus.CANCELLED,
+        RunStatus.CANCELLED,
+        RunStatus.COMPLETED,
+    ]
 
 
 async def test_e1_the_database_has_its_tables_and_its_version(home: Home, project: Path) -> None:

@@ -181,8 +181,13 @@ class Services:
         run = self._new_run(opened, prompt, mode=mode, waits=waits)
         if waits:
             run.journal.note(EventType.RUN_QUEUED)
-            await run.journal.commit()
         self.scheduler.enqueue(run)
+        try:
+            if waits:
+                await run.journal.commit()
+        except BaseException:  # nobody gets a handle: a run without one must not hold its place
+            await self.scheduler.cancel(run)
+            raise
         return run
 
     async def compact(self, session_id: str) -> Run:

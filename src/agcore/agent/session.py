@@ -69,7 +69,7 @@ class AgentSession:
         AgentError: `Config`; the session id is not usable, or a tool's name is taken.
     """
 
-    def __init__(  # noqa: PLR0913 - what differs between sessions of one bundle
+    def __init__(
         self,
         agent: Agent,
         session_id: str,

@@ -64,7 +64,7 @@ class ChildRun:
         before_end: called once, whatever happens, before the end is written down.
     """
 
-    def __init__(  # noqa: PLR0913 - a run, its rows and its ends
+    def __init__(
         self,
         ctx: RunContext,
         prompt: Draft,

@@ -60,7 +60,7 @@ class AgentRuntime:
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
     """
 
-    def __init__(  # noqa: PLR0913 - the public constructor
+    def __init__(
         self,
         project_dir: str | Path | None = None,
         config_path: str | Path | None = None,

@@ -70,7 +70,7 @@ class ArtifactStore:
         self._rows = rows
         self._redactor = redactor
 
-    async def put(  # noqa: PLR0913 - the columns of an artifact
+    async def put(
         self,
         data: bytes | Path,
         *,

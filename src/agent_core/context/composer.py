@@ -61,7 +61,7 @@ class Composer:
         metadata: goes into every request, for those who watch; no provider sees it.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+    def __init__(
         self,
         *,
         model: ModelConfig,

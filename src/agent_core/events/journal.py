@@ -71,7 +71,7 @@ class Journal:
     nodes are where the session's next message continues. Other agents leave that alone.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+    def __init__(
         self,
         run: RunIdentity,
         *,

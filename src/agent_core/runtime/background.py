@@ -38,7 +38,7 @@ class Background:
         release: gives a session back to other processes, if no run of it is under way.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+    def __init__(
         self,
         setup: Setup,
         *,

@@ -67,7 +67,7 @@ class Compactions:
         released: called when a session may have no work of this runtime left.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+    def __init__(
         self,
         config: CompactConfig,
         contexts: ContextMaker,

@@ -51,7 +51,7 @@ class Remembering:
         is_busy: whether a run of a session is queued or running.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root is the only caller
+    def __init__(
         self,
         setup: Setup,
         *,

@@ -29,7 +29,7 @@ _BYTES_PER_TOKEN = 4
 class Artifacts(Protocol):
     """Where files beside a session are kept."""
 
-    async def put(  # noqa: PLR0913 - the columns of an artifact
+    async def put(
         self,
         data: bytes | Path,
         *,

@@ -92,7 +92,7 @@ class EventRecorder:
         self._lock = threading.Lock()
         self._sequence = 0
 
-    def emit(  # noqa: PLR0913 - the fields of an event
+    def emit(
         self,
         event_type: str,
         summary: str,

@@ -49,7 +49,7 @@ class _Work:
 class Conductor:
     """One run in one folder, which is there already."""
 
-    def __init__(  # noqa: PLR0913 - made in one place
+    def __init__(
         self,
         context: RunContext,
         *,

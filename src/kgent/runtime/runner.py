@@ -23,7 +23,7 @@ from kgent.runtime.state import RunStatus
 from kgent.sandbox.workspace import create_workspace, sandbox_root
 
 
-def run(  # noqa: PLR0913 - the last four are for code, and have defaults
+def run(
     config_path: Path | str,
     prompt: str,
     options: RunOptions | None = None,

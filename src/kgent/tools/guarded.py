@@ -126,7 +126,7 @@ class GuardedTool(Generic[A]):
         read_roots: folders outside the run folder that may be read.
     """
 
-    def __init__(  # noqa: PLR0913 - made in one place
+    def __init__(
         self,
         name: str,
         arguments: type[A],

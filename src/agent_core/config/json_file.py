@@ -27,7 +27,7 @@ def read_json_file(path: Path, what: str) -> Any:
     if raw is None:
         return None
     try:
-        return json.loads(raw.decode(), object_pairs_hook=_unique)
+        return json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         reason = f"line {line} is not UTF-8; save it as plain UTF-8"
@@ -35,7 +35,7 @@ def read_json_file(path: Path, what: str) -> Any:
         reason = "it is nested too deeply"
     except json.JSONDecodeError as error:
         reason = f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
-    except ValueError as error:  # a name given twice, or a number with thousands of digits
+    except ValueError as error:  # a name given twice, NaN, or a number with thousands of digits
         reason = str(error)
     raise unusable(path, what, reason)
 
@@ -71,3 +71,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{json.dumps(key[:80])} is given twice in one object")
         table[key] = value
     return table
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number that JSON has")

@@ -90,7 +90,11 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
         config = Config.model_validate(table)
     except ValidationError as error:
         raise _refused(path, problems_of(error)) from None
-    if problems := [*_unknown_profiles(config), *_bad_placeholders(config)]:
+    if problems := [
+        *_unknown_profiles(config),
+        *_bad_placeholders(config),
+        *_long_defaults(config),
+    ]:
         raise _refused(path, problems)
     return config
 
@@ -191,6 +195,20 @@ def _bad_placeholders(config: Config) -> Iterator[Problem]:
                 check_placeholders(value)
             except ConfigError as error:
                 yield Problem(key, f"has an {error.message}")
+
+
+def _long_defaults(config: Config) -> Iterator[Problem]:
+    """Timeouts that would never apply, because the maximum ends every command before."""
+    most, hooks = config.tools.max_timeout_ms, config.hooks
+    given = {"tools.default_timeout_ms": config.tools.default_timeout_ms}
+    if "default_timeout_ms" in hooks.model_fields_set:
+        given["hooks.default_timeout_ms"] = hooks.default_timeout_ms
+    for key, value in given.items():
+        if value > most:
+            yield Problem(
+                key,
+                f"is {value}, above tools.max_timeout_ms ({most}); lower it or raise the maximum",
+            )
 
 
 def _unusable(path: Path, reason: str) -> ConfigError:

@@ -1,6 +1,7 @@
 """The configuration file as types: every section, every key, every default."""
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
@@ -13,8 +14,54 @@ from pydantic import (
     model_validator,
 )
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+_LONGEST_MS = 30 * 24 * 3_600_000
+_MOST_TOKENS = 1_000_000_000
+_MOST_BYTES = 2**30
+_MOST = 1_000_000
+
+# Every number of a configuration has a lower and an upper limit: a number that no machine could
+# honour overflows a clock or a buffer long after it was written.
+Milliseconds = Annotated[int, Field(gt=0, le=_LONGEST_MS)]
+Pause = Annotated[int, Field(ge=0, le=_LONGEST_MS)]
+Tokens = Annotated[int, Field(gt=0, le=_MOST_TOKENS)]
+TokenRoom = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
+Bytes = Annotated[int, Field(gt=0, le=_MOST_BYTES)]
+Count = Annotated[int, Field(gt=0, le=_MOST)]
+CountOrNone = Annotated[int, Field(ge=0, le=_MOST)]
+Threads = Annotated[int, Field(gt=0, le=4096)]
+Temperature = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+
+
+def _sendable(options: dict[str, Any]) -> dict[str, Any]:
+    """Only what a JSON request can carry: TOML also has infinities, dates and longer integers."""
+    pending: list[object] = [options]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending.extend(cast("dict[str, object]", value).values())
+        elif isinstance(value, list):
+            pending.extend(cast("list[object]", value))
+        elif not _is_plain(value):
+            raise ValueError(
+                "must hold what JSON can: strings, true and false, finite numbers of 64 bits,"
+                f" arrays and tables; a value in it is of type {type(value).__name__}"
+            )
+    return options
+
+
+def _is_plain(value: object) -> bool:
+    match value:
+        case None | str() | bool():
+            return True
+        case int() as number:
+            return -(2**63) <= number < 2**64
+        case float() as number:
+            return math.isfinite(number)
+        case _:
+            return False
+
+
+ProviderOptions = Annotated[dict[str, Any], AfterValidator(_sendable)]
 
 
 def _variable_name(value: str) -> str:
@@ -42,9 +89,9 @@ class Section(BaseModel):
 class RetryConfig(Section):
     """How often, and how patiently, a model call is tried again."""
 
-    max_attempts: Positive = 3
-    initial_backoff_ms: NotNegative = 500
-    max_backoff_ms: NotNegative = 8000
+    max_attempts: Annotated[int, Field(gt=0, le=1000)] = 3
+    initial_backoff_ms: Pause = 500
+    max_backoff_ms: Pause = 8000
 
 
 class ModelConfig(Section):
@@ -58,15 +105,15 @@ class ModelConfig(Section):
     name: str = Field(min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
-    context_window: Positive = 8192
-    max_output_tokens: Positive = 4096
-    temperature: float | None = None
-    timeout_ms: Positive = 60_000
-    provider_options: dict[str, Any] = {}
+    context_window: Tokens = 8192
+    max_output_tokens: Tokens = 4096
+    temperature: Temperature | None = None
+    timeout_ms: Milliseconds = 60_000
+    provider_options: ProviderOptions = {}
     retry: RetryConfig = RetryConfig.model_construct()
     path: str | None = None
     chat_template: str | None = None
-    threads: Positive | None = None
+    threads: Threads | None = None
     _key_origin: str = PrivateAttr(default="model.api_key_env")
 
     @property
@@ -88,15 +135,15 @@ class ModelProfile(Section):
     name: str | None = Field(default=None, min_length=1)
     base_url: str | None = None
     api_key_env: VariableName | None = None
-    context_window: Positive | None = None
-    max_output_tokens: Positive | None = None
-    temperature: float | None = None
-    timeout_ms: Positive | None = None
-    provider_options: dict[str, Any] | None = None
+    context_window: Tokens | None = None
+    max_output_tokens: Tokens | None = None
+    temperature: Temperature | None = None
+    timeout_ms: Milliseconds | None = None
+    provider_options: ProviderOptions | None = None
     retry: RetryConfig | None = None
     path: str | None = None
     chat_template: str | None = None
-    threads: Positive | None = None
+    threads: Threads | None = None
 
 
 PROFILE_TAGS = frozenset({"<name>", "<table>"})
@@ -117,9 +164,9 @@ ModelProfileRef = Annotated[
 class RuntimeConfig(Section):
     """Limits of the runtime itself."""
 
-    cancel_timeout_ms: Positive = 10_000
-    max_turns: Positive = 100
-    max_concurrent_runs: Positive = 256
+    cancel_timeout_ms: Milliseconds = 10_000
+    max_turns: Count = 100
+    max_concurrent_runs: Count = 256
 
 
 class ContextConfig(Section):
@@ -129,23 +176,23 @@ class ContextConfig(Section):
     allow_branch_from: Literal["user_message"] = "user_message"
     branch_summary: Literal[False] = False
     session_db_path: str = "${SOONG_AGENT_HOME}/sessions.sqlite"
-    reserve_output_tokens: NotNegative = 4096
-    dynamic_system_budget: NotNegative = 12_000
-    task_board_token_budget: NotNegative = 1200
-    task_recent_changes_limit: NotNegative = 20
-    task_recent_changes_window_minutes: NotNegative = 30
+    reserve_output_tokens: TokenRoom = 4096
+    dynamic_system_budget: TokenRoom = 12_000
+    task_board_token_budget: TokenRoom = 1200
+    task_recent_changes_limit: CountOrNone = 20
+    task_recent_changes_window_minutes: CountOrNone = 30
 
 
 class CompactConfig(Section):
     """When and how long histories are summarised."""
 
     enabled: bool = True
-    reserve_tokens: NotNegative = 8000
-    keep_recent_tokens: NotNegative = 16_000
+    reserve_tokens: TokenRoom = 8000
+    keep_recent_tokens: TokenRoom = 16_000
     auto_background: bool = True
     recovery_sync: bool = True
     model_profile: ModelProfileRef | None = None
-    max_summary_tokens: Positive = 2048
+    max_summary_tokens: Tokens = 2048
 
 
 class MemoryConfig(Section):
@@ -154,12 +201,12 @@ class MemoryConfig(Section):
     enabled: bool = True
     memory_dir: str = "${SOONG_AGENT_HOME}/memory"
     categories: list[Literal["user", "feedback", "reference"]] = ["user", "feedback", "reference"]
-    extract_every_messages: Positive = 32
-    extract_every_tokens: Positive = 12_000
-    idle_seconds: Positive = 120
-    catalog_max_tokens: Positive = 4000
-    recall_top_k: Positive = 5
-    memory_context_token_budget: Positive = 6000
+    extract_every_messages: Count = 32
+    extract_every_tokens: Tokens = 12_000
+    idle_seconds: Count = 120
+    catalog_max_tokens: Tokens = 4000
+    recall_top_k: Count = 5
+    memory_context_token_budget: Tokens = 6000
     extract_model_profile: ModelProfileRef | None = None
     recall_model_profile: ModelProfileRef | None = None
 
@@ -190,12 +237,12 @@ class WorkerPoolConfig(Section):
 class AgentsConfig(Section):
     """Children and workers."""
 
-    max_children_per_run: Positive = 4
-    max_concurrent_children_per_session: Positive = 8
+    max_children_per_run: Count = 4
+    max_concurrent_children_per_session: Count = 8
     default_sub_agent_definition: str = "default_sub_agent"
     default_fork_agent_definition: str = "default_fork_agent"
-    default_child_timeout_ms: Positive = 600_000
-    child_cancel_timeout_ms: Positive = 30_000
+    default_child_timeout_ms: Milliseconds = 600_000
+    child_cancel_timeout_ms: Milliseconds = 30_000
     worker_pools: list[WorkerPoolConfig] = []
 
     @model_validator(mode="after")
@@ -218,7 +265,7 @@ class TaskConfig(Section):
     """Where Task logs are and how long a claim holds without a sign of life."""
 
     wal_dir: str = "<project>/.soong-agent/tasks"
-    step_lease_timeout_ms: Positive = 300_000
+    step_lease_timeout_ms: Milliseconds = 300_000
 
 
 class NetworkConfig(Section):
@@ -248,7 +295,7 @@ class HooksConfig(Section):
     """The user's own commands at fixed points of a run."""
 
     enabled: bool = True
-    default_timeout_ms: Positive = 30_000
+    default_timeout_ms: Milliseconds = 30_000
 
 
 class ToolOverrideConfig(Section):
@@ -264,7 +311,7 @@ class McpConfig(Section):
 
     disabled_servers: list[str] = []
     disabled_tools: list[str] = []
-    discovery_cache_ttl_ms: NotNegative = 300_000
+    discovery_cache_ttl_ms: Pause = 300_000
     tool_overrides: dict[str, ToolOverrideConfig] = {}
 
 
@@ -280,6 +327,9 @@ DEFAULT_SENSITIVE_PATHS = [
 ]
 
 
+_DEFAULT_TIMEOUT_MS = 120_000
+
+
 class ToolsConfig(Section):
     """Limits and boundaries of every tool."""
 
@@ -288,15 +338,27 @@ class ToolsConfig(Section):
     overrides: dict[str, ToolOverrideConfig] = {}
     allowed_write_roots: list[str] = []
     allow_tmp_write: bool = False
-    default_timeout_ms: Positive = 120_000
-    max_timeout_ms: Positive = 600_000
+    default_timeout_ms: Milliseconds = _DEFAULT_TIMEOUT_MS
+    max_timeout_ms: Milliseconds = 600_000
     env_allowlist: list[str] = ["PATH", "HOME", "TMPDIR"]
-    stdout_limit_bytes: Positive = 65_536
-    stderr_limit_bytes: Positive = 65_536
-    result_limit_bytes: Positive = 65_536
+    stdout_limit_bytes: Bytes = 65_536
+    stderr_limit_bytes: Bytes = 65_536
+    result_limit_bytes: Bytes = 65_536
     sensitive_paths: list[str] = DEFAULT_SENSITIVE_PATHS
     network: NetworkConfig = NetworkConfig.model_construct()
     mcp: McpConfig = McpConfig.model_construct()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_within_maximum(cls, table: Any) -> Any:
+        """A lower maximum alone lowers the default, too; both given are left as they are."""
+        match table:
+            case {"default_timeout_ms": _}:
+                return table
+            case {"max_timeout_ms": most} if type(most) is int and 0 < most < _DEFAULT_TIMEOUT_MS:
+                return {**table, "default_timeout_ms": most}
+            case _:
+                return table
 
 
 class Config(Section):

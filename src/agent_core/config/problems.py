@@ -19,6 +19,7 @@ _TOML_TYPES = {
     list: "an array",
     dict: "a table",
 }
+_LONGEST_SHOWN = 10**20
 _WANTED = {
     "model_type": "must be a table",
     "dict_type": "must be a table",
@@ -86,7 +87,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     kind = next((name for cls, name in _TOML_TYPES.items() if type(value) is cls), "a date or time")
-    return f"{kind} ({value})" if isinstance(value, int | float) else kind
+    if not isinstance(value, int | float):
+        return kind
+    return f"{kind} ({value})" if abs(value) < _LONGEST_SHOWN else f"{kind} of many digits"
 
 
 def _dotted(loc: list[int | str]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from agent_core.config.json_file import read_json_file, unusable
-from agent_core.config.models import Positive, Section
+from agent_core.config.models import Milliseconds, Section
 
 HOOKS_FILE_NAME = "hooks.json"
 _WHAT = "hooks"
@@ -57,7 +57,7 @@ class Hook(Section):
 
     type: Literal["command"]
     command: Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
-    timeout_ms: Positive | None = None
+    timeout_ms: Milliseconds | None = None
 
 
 class HookGroup(Section):
@@ -86,8 +86,12 @@ class HookFile(Section):
         return []
 
 
-def load_hooks(home: Path) -> HookFile | None:
+def load_hooks(home: Path, *, max_timeout_ms: int) -> HookFile | None:
     """Read the hooks; without the file there are none.
+
+    Args:
+        home: where the file lies.
+        max_timeout_ms: the most a hook may ask for: `tools.max_timeout_ms`.
 
     Raises:
         ConfigError: the file is not what it should be; names the file and the place in it.
@@ -99,9 +103,23 @@ def load_hooks(home: Path) -> HookFile | None:
     if not isinstance(document, dict):
         raise unusable(path, _WHAT, 'it must be an object with "version" and "hooks"')
     try:
-        return HookFile.model_validate(document)
+        file = HookFile.model_validate(document)
     except ValidationError as error:
         raise unusable(path, _WHAT, _fault(error)) from None
+    if place := _beyond(file, max_timeout_ms):
+        reason = f"{place} is above tools.max_timeout_ms ({max_timeout_ms}) of the configuration"
+        raise unusable(path, _WHAT, reason)
+    return file
+
+
+def _beyond(file: HookFile, max_timeout_ms: int) -> str | None:
+    """The place of the first timeout above the maximum."""
+    for event, groups in file.hooks.items():
+        for number, group in enumerate(groups):
+            for index, hook in enumerate(group.hooks):
+                if (hook.timeout_ms or 0) > max_timeout_ms:
+                    return f"hooks.{event}[{number}].hooks[{index}].timeout_ms"
+    return None
 
 
 def _fault(error: ValidationError) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError
 
-from agent_core.config.models import Positive, Section
+from agent_core.config.models import Milliseconds, Section
 from agent_core.config.paths import expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode
@@ -83,7 +83,7 @@ class StdioServer(Section):
     )
     cwd: Plain | None = None
     transport: Literal["stdio"] = Field(default="stdio", validation_alias=_TRANSPORT)
-    timeout_ms: Positive = 30_000
+    timeout_ms: Milliseconds = 30_000
     disabled: bool = False
 
 
@@ -99,7 +99,7 @@ class HttpServer(Section):
         BeforeValidator(_usual_name),
         Field(validation_alias=_TRANSPORT),
     ] = "streamable_http"
-    timeout_ms: Positive = 30_000
+    timeout_ms: Milliseconds = 30_000
     disabled: bool = False
 
 

@@ -60,7 +60,8 @@ def _hooks(setup: Setup) -> HooksOfRun | None:
     # As with servers: only loaded for users who have hooks.
     from agent_core.hooks import HookRunner, RunHooks, load_hooks  # noqa: PLC0415
 
-    file, tools = load_hooks(setup.home), setup.config.tools
+    tools = setup.config.tools
+    file = load_hooks(setup.home, max_timeout_ms=tools.max_timeout_ms)
     if file is None:
         return None
     env = {name: os.environ[name] for name in tools.env_allowlist if name in os.environ}

@@ -16,7 +16,7 @@ import orjson
 from pydantic import Field, ValidationError, model_validator
 
 from agent_core.config.json_file import read_json_file, unusable
-from agent_core.config.models import Section, ToolsConfig
+from agent_core.config.models import Bytes, Milliseconds, Section, ToolsConfig
 from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode, ToolError
@@ -58,9 +58,9 @@ class ToolFile(Section):
     args: list[str] = Field(default_factory=list[str])
     working_dir: str = "<project>"
     env_allowlist: list[str] | None = None
-    timeout_ms: int | None = Field(default=None, gt=0)
-    stdout_limit_bytes: int | None = Field(default=None, gt=0)
-    stderr_limit_bytes: int | None = Field(default=None, gt=0)
+    timeout_ms: Milliseconds | None = None
+    stdout_limit_bytes: Bytes | None = None
+    stderr_limit_bytes: Bytes | None = None
 
     @model_validator(mode="after")
     def _command_is_safe(self) -> "ToolFile":
@@ -101,10 +101,8 @@ class Recipe:
 
     @property
     def timeout_ms(self) -> int:
-        """The file's, else the default; never beyond the maximum."""
-        return min(
-            self.file.timeout_ms or self.limits.default_timeout_ms, self.limits.max_timeout_ms
-        )
+        """The file's, else the default."""
+        return self.file.timeout_ms or self.limits.default_timeout_ms
 
 
 def declarative_tools(
@@ -141,6 +139,9 @@ def _load(path: Path, setup: Setup, environ: Mapping[str, str]) -> Tool:
 
 def _recipe(path: Path, file: ToolFile, setup: Setup, environ: Mapping[str, str]) -> Recipe:
     limits = setup.config.tools
+    if (file.timeout_ms or 0) > limits.max_timeout_ms:
+        reason = f"timeout_ms is above tools.max_timeout_ms ({limits.max_timeout_ms})"
+        raise unusable(path, _WHAT, reason)
     allowed = limits.env_allowlist if file.env_allowlist is None else file.env_allowlist
     try:
         cwd = expand_path(file.working_dir, setup.project, home=setup.home, project=setup.project)

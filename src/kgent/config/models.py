@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
-from agent_core.config.models import Positive, Section, VariableName
+from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
 
 DELIVERABLES = "deliverables"
 DEFAULT_SANDBOX = "runs/{run_id}"
@@ -42,9 +42,9 @@ class ModelConfig(Section):
     base_url: str | None = None
     api_key_env: VariableName | None = None
     path: str | None = Field(default=None, min_length=1)
-    context_window: Positive = 32_768
-    max_output_tokens: Positive = 4096
-    temperature: float | None = None
+    context_window: Tokens = 32_768
+    max_output_tokens: Tokens = 4096
+    temperature: Temperature | None = None
 
 
 class ProfileConfig(Section):
@@ -81,7 +81,7 @@ class FilesystemConfig(Section):
     enabled: bool = True
     write: bool = True
     delete: bool = False
-    max_file_bytes: Positive = 200_000
+    max_file_bytes: Bytes = 200_000
 
 
 class ShellConfig(Section):
@@ -167,7 +167,7 @@ class RuntimeConfig(Section):
     """How far a run may go, and who conducts it. `timeout_seconds` is for the engine's part."""
 
     stream: bool = False
-    max_steps: Positive = 20
+    max_steps: Count = 20
     timeout_seconds: Seconds = 600
     engine: Literal["core", "pydantic_ai", "mock"] = "core"
 

@@ -21,7 +21,7 @@ def write(home: Path, document: Any) -> Path:
 
 
 def test_without_a_file_there_are_no_hooks(tmp_path: Path) -> None:
-    assert load_hooks(tmp_path) is None
+    assert load_hooks(tmp_path, max_timeout_ms=600_000) is None
 
 
 def test_groups_keep_the_order_of_the_file(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_groups_keep_the_order_of_the_file(tmp_path: Path) -> None:
         {"hooks": [COMMAND]},
     ]
     write(tmp_path, {"version": 1, "hooks": {"PreToolUse": groups}})
-    file = load_hooks(tmp_path)
+    file = load_hooks(tmp_path, max_timeout_ms=600_000)
     assert file is not None
     first, second, third = file.groups(HookEvent.PRE_TOOL_USE)
     assert first.matcher == Matcher(tool="code.write_file")
@@ -68,7 +68,7 @@ def test_a_broken_file_names_itself_and_the_fault(
 ) -> None:
     path = write(tmp_path, document)
     with pytest.raises(ConfigError) as broken:
-        load_hooks(tmp_path)
+        load_hooks(tmp_path, max_timeout_ms=600_000)
     assert broken.value.code is ErrorCode.CONFIG_ERROR
     assert str(path) in broken.value.message
     assert fault in broken.value.message
@@ -77,12 +77,12 @@ def test_a_broken_file_names_itself_and_the_fault(
 def test_a_file_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "hooks.json").mkdir()
     with pytest.raises(ConfigError, match="not a regular file"):
-        load_hooks(tmp_path)
+        load_hooks(tmp_path, max_timeout_ms=600_000)
     other = tmp_path / "other"
     other.mkdir()
     write(other, " " * 1_000_001)
     with pytest.raises(ConfigError, match="larger than"):
-        load_hooks(other)
+        load_hooks(other, max_timeout_ms=600_000)
 
 
 def heard(matcher: Matcher | None, project: Path, **arguments: Any) -> bool:
@@ -134,3 +134,23 @@ def test_without_a_call_only_an_empty_matcher_matches(tmp_path: Path) -> None:
     assert matches(Matcher(), None, None, project=tmp_path)
     for matcher in (Matcher(tool="x"), Matcher(tag="x"), Matcher(path_prefix="x")):
         assert not matches(matcher, None, None, project=tmp_path)
+
+
+def test_a_timeout_above_the_maximum_is_named(tmp_path: Path) -> None:
+    hook = {**COMMAND, "timeout_ms": 2000}
+    text = json.dumps({"version": 1, "hooks": {"Stop": [{"hooks": [COMMAND, hook]}]}})
+    (tmp_path / "hooks.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_hooks(tmp_path, max_timeout_ms=1000)
+    assert "hooks.Stop[0].hooks[1].timeout_ms is above tools.max_timeout_ms" in str(refused.value)
+    assert load_hooks(tmp_path, max_timeout_ms=2000) is not None
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "1.5", "1e12", "true"])
+def test_a_number_that_is_no_timeout_is_refused(tmp_path: Path, number: str) -> None:
+    hook = '{"type": "command", "command": "true", "timeout_ms": %s}' % number  # noqa: UP031
+    text = '{"version": 1, "hooks": {"Stop": [{"hooks": [%s]}]}}' % hook  # noqa: UP031
+    (tmp_path / "hooks.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_hooks(tmp_path, max_timeout_ms=600_000)
+    assert refused.value.code is ErrorCode.CONFIG_ERROR

@@ -96,7 +96,7 @@ class Place:
     def hooks(self, run: RunIdentity = RUN, **config: Any) -> RunHooks:
         if self.runner is None:
             self.runner = HookRunner(
-                load_hooks(self.home),
+                load_hooks(self.home, max_timeout_ms=600_000),
                 hooks=HooksConfig(**config),
                 tools=ToolsConfig(),
                 project=self.project,

@@ -203,6 +203,12 @@ BROKEN: list[tuple[object, str]] = [
     (ECHO | {"input_schema": {"type": "obj"}, "args": []}, "schema"),
     (ECHO | {"input_schema": {"properties": []}, "args": []}, "schema"),
     (ECHO | {"timeout_ms": 0}, "timeout_ms"),
+    (ECHO | {"timeout_ms": 600_001}, "timeout_ms is above tools.max_timeout_ms (600000)"),
+    (ECHO | {"timeout_ms": float("inf")}, "Infinity is not a number that JSON has"),
+    (ECHO | {"timeout_ms": 1.5}, "timeout_ms"),
+    (ECHO | {"timeout_ms": True}, "timeout_ms"),
+    (ECHO | {"stdout_limit_bytes": 10**30}, "stdout_limit_bytes"),
+    (ECHO | {"stderr_limit_bytes": -1}, "stderr_limit_bytes"),
     (ECHO | {"working_dir": "${NOPE}/x"}, "NOPE"),
 ]
 

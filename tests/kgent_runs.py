@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from agent_core.redaction import Redactor
 from kgent.config.loader import fingerprint_config, load_config
 from kgent.engine.base import AgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockStep
@@ -82,7 +83,7 @@ def a_context(tmp_path: Path, **sections: Any) -> RunContext:
         config_fingerprint=fingerprint_config(config),
         sandbox_root=root,
         config=config,
-        records=RunRecords.at(root, IDS),
+        records=RunRecords.at(root, IDS, redactor=Redactor({})),
     )
     create_workspace(context)
     return context

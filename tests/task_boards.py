@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from agent_core.redaction import Redactor
 from agent_core.tasks.actor import Actor, TaskScope
 from agent_core.tasks.board import BoardSettings, TaskBoard, open_board
 from agent_core.tasks.ports import NoRuns, RunStopper
@@ -164,12 +165,15 @@ def settings(project: Path) -> BoardSettings:
 
 
 @asynccontextmanager
-async def desk_in(project: Path, clock: TurnableClock | None = None) -> AsyncGenerator[Desk]:
+async def desk_in(
+    project: Path, clock: TurnableClock | None = None, *, secrets: Mapping[str, str] | None = None
+) -> AsyncGenerator[Desk]:
     """Open the board of the one session of these tests."""
     clock = clock or TurnableClock()
     notes = Notes()
     by = Actor("agent_o", "run_o", notes)
-    async with open_board(settings(project), by, clock=clock) as board:
+    redactor = Redactor(secrets or {})
+    async with open_board(settings(project), by, redactor=redactor, clock=clock) as board:
         desk = Desk(board, project, clock)
         desk.notes = notes
         yield desk

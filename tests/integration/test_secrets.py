@@ -9,6 +9,7 @@ import pytest
 from agent_core import EventType, ToolDefinition, UserMessage
 from agent_core.providers.scripted import Fails, Says, ScriptedProvider, calls
 from agent_core.types import ToolPermission
+from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, collect, runtime
 
@@ -85,3 +86,64 @@ async def test_a_secret_split_over_deltas_is_never_shown_live(home: Home, projec
         event.payload["text"] for event in events if event.event_type is EventType.MODEL_TEXT_DELTA
     )
     assert shown == handle.result_text == "it is [redacted:MY_KEY], he said"
+
+
+POOL = """
+[[agents.worker_pools]]
+pool_id = "builders"
+[[agents.worker_pools.workers]]
+worker_id = "ada"
+agent_definition_id = "default_worker_agent"
+"""
+SAYS_ALL = f"look: {VALUE} and {SHAPE}"
+
+
+async def test_a_secret_in_any_text_of_a_task_is_in_no_log_and_in_no_row(
+    home: Home, project: Path
+) -> None:
+    def update(**operation: Any) -> Any:
+        return calls("agent.task_update", task_id="t1", operations=[operation])
+
+    def step(step_id: str) -> dict[str, str]:
+        return {"step_id": step_id, "title": SAYS_ALL, "summary": SAYS_ALL}
+
+    dispatch = calls("agent.dispatch_worker", task_id="t1", instruction="work")
+    lead = [
+        calls(
+            "agent.task_create",
+            task_id="t1",
+            wal_name="work",
+            title=SAYS_ALL,
+            summary=SAYS_ALL,
+            steps=[step("s1"), step("s2")],
+        ),
+        update(op="add_step", step=step("s3")),
+        update(op="update_step", step_id="s2", fields={"title": SAYS_ALL}),
+        update(op="cancel_step", step_id="s3", reason=SAYS_ALL),
+        dispatch,
+        calls("agent.task_fail", task_id="t1", reason=SAYS_ALL),
+        "done",
+    ]
+    worker = [
+        calls("agent.task_claim_step", task_id="t1", step_id="s1"),
+        calls(
+            "agent.task_update_step",
+            task_id="t1",
+            step_id="s1",
+            status="completed",
+            result_summary=SAYS_ALL,
+        ),
+        f"I said {SAYS_ALL}",
+    ]
+    played = Cast({"go": lead, "work": worker})
+    async with runtime(home, project, played, config=WITH_KEY + POOL) as made:
+        handle = await made.start("go", session_id="s1", mode="orchestrator")
+        await collect(handle, debug=True)
+    log = (project / ".soong-agent/tasks/s1/work.wal.jsonl").read_text(encoding="utf-8")
+    assert "task_step_completed" in log
+    assert "task_failed" in log
+    assert log.count("[redacted:MY_KEY]") == log.count("[redacted:api_key]") > 8
+    assert SHAPE not in log
+    for folder in (home.path, project):
+        assert VALUE.encode() not in everything_in(folder)
+    assert all(VALUE not in request.model_dump_json() for request in played.requests)

@@ -112,4 +112,4 @@ def _is_on(name: str, patterns: Iterable[str]) -> bool:
 def _guard(config: PermissionConfig) -> PermissionGuard:
     unused = ModelConfig(provider="none", name="none")
     settings = Config(model=unused, permissions=config.rules)
-    return PermissionGuard(config.ask, settings, project_dir=Path.cwd(), redactor=Redactor())
+    return PermissionGuard(config.ask, settings, project_dir=Path.cwd(), redactor=Redactor({}))

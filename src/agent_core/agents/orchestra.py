@@ -33,7 +33,8 @@ async def open_orchestra(staff: Staff, leader: Journal) -> AsyncGenerator["Orche
         step_lease_timeout_ms=config.task.step_lease_timeout_ms,
         child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
     )
-    async with open_board(settings, Actor(run.agent_id, run.run_id, leader)) as board:
+    actor = Actor(run.agent_id, run.run_id, leader)
+    async with open_board(settings, actor, redactor=staff.redactor) as board:
         yield Orchestra(staff, leader, board)
 
 

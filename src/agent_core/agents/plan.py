@@ -16,6 +16,7 @@ from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
 from agent_core.loop import History
+from agent_core.redaction.redactor import Redactor
 from agent_core.tools.agent_tools import Assignment
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Toolbox
@@ -42,6 +43,7 @@ class Staff:
     contexts: ContextMaker
     offer: ToolOffer
     open_journal: OpenJournal
+    redactor: Redactor
 
 
 class HasPath:

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
 from typing import Protocol
@@ -23,11 +23,11 @@ from agent_core.cli.options import (
 )
 from agent_core.cli.plain import PlainView
 from agent_core.cli.prompt import TerminalPrompt
+from agent_core.cli.secrets import terminal_redactor
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.permissions import PermissionCallback
 from agent_core.redaction import Redactor
-from agent_core.redaction.shapes import kind_of_name
 from agent_core.types import CancelResult, ErrorPayload, RunStatus, RuntimeEvent, Usage
 
 
@@ -63,7 +63,7 @@ OpenRuntime = Callable[[str | None, PermissionCallback], AbstractAsyncContextMan
 
 def hold(options: RunOptions, open_runtime: OpenRuntime | None = None) -> int:
     """Run to the end and return the exit code; every error has been shown."""
-    redactor = Redactor(_secrets_in(os.environ))
+    redactor = terminal_redactor(os.environ)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     view = PlainView(terminal)
     _send_warnings_to(terminal, redactor)
@@ -189,15 +189,6 @@ def _agent_runtime(
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
 
     return AgentRuntime(project_dir=path, permission_callback=callback)
-
-
-def _secrets_in(environ: Mapping[str, str]) -> dict[str, str]:
-    """What looks like a secret among the variables.
-
-    The runtime's own redactor cleans events. This one is for errors before there is a runtime,
-    and for log lines that come past it.
-    """
-    return {name: value for name, value in environ.items() if kind_of_name(name)}
 
 
 def _send_warnings_to(terminal: Terminal, redactor: Redactor) -> None:

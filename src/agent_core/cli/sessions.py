@@ -8,6 +8,7 @@ from collections import defaultdict
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, SessionOptions
 from agent_core.cli.plain import PlainView
+from agent_core.cli.secrets import terminal_redactor
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
@@ -62,7 +63,7 @@ async def _show(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> i
                 seen.add(run.run_id)
                 usage["runs"] = usage["runs"].plus(run.usage)
         start = page.next_seq
-    redactor = Redactor()
+    redactor = terminal_redactor(os.environ)
     active = page.session.active_node_id
     for node in await runtime.get_node_path(active) if active else []:
         if shown := _shown(node, redactor):

@@ -27,9 +27,9 @@ class Redactor:
             ignored: they occur everywhere, and replacing them would destroy the text.
     """
 
-    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
+    def __init__(self, secrets: Mapping[str, str]) -> None:
         self._secrets: dict[str, str] = {}
-        self.learn(secrets or {})
+        self.learn(secrets)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Remove these values too, from now on; texts that are under way go on as they began."""

@@ -146,6 +146,7 @@ class Services:
             contexts=self.background.compactions,
             offer=self.toolboxes,
             open_journal=self._journal,
+            redactor=self._redactor,
         )
 
     @property

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agent_core.errors import AgentCoreError, ErrorCode, TaskError
+from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.actor import Actor
 from agent_core.tasks.commands import (
     ClaimStep,
@@ -68,15 +69,16 @@ class ClaimedStep:
 
 @asynccontextmanager
 async def open_board(
-    settings: BoardSettings, by: Actor, *, clock: Clock | None = None
+    settings: BoardSettings, by: Actor, *, redactor: Redactor, clock: Clock | None = None
 ) -> AsyncGenerator["TaskBoard"]:
     """Replay a session's Tasks, and give their logs back at the end.
 
     `by` is the run that needs the board first: its journal hears what was replayed, what cannot
     be read, and which leases have run out. Live claims of earlier runs are left alone.
+    `redactor` cleans every text of a Task before it is written.
     """
     folder = LogFolder(settings.wal_dir, settings.session_id, project_dir=settings.project_dir)
-    ledger = Ledger(Shelf(folder), settings.session_id)
+    ledger = Ledger(Shelf(folder), settings.session_id, redactor=redactor)
     board = TaskBoard(ledger, settings, clock or SystemClock())
     try:
         await board.resume(by)

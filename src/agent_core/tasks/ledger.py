@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_core.errors import ErrorCode, TaskError
+from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.actor import Actor
 from agent_core.tasks.apply import apply
 from agent_core.tasks.changes import DURABLE, Change, TaskCreated, TaskUpdated
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.decide import task_over
 from agent_core.tasks.lines import Stamp, encode
+from agent_core.tasks.secrets import require_no_secret, without_secrets
 from agent_core.tasks.shelf import AnyLog, EndedLog, OpenTask, Shelf, UnreadableLog
 from agent_core.tasks.wal import LogChangedError, TaskLog
 from agent_core.types import EventLevel, EventType, new_id
@@ -28,18 +30,22 @@ class Written:
 class Ledger:
     """Every Task of a session, whatever its state. Not safe for two callers at once.
 
+    Changes lose their secrets here, before they are written: the log, the graph in memory and
+    the events say the same.
+
     Attributes:
         open: Tasks that go on, by id; their logs are locked.
         ended: Tasks that are over, oldest log first; read when somebody asks.
         unreadable: logs that cannot be used, by file name.
     """
 
-    def __init__(self, shelf: Shelf, session_id: str) -> None:
+    def __init__(self, shelf: Shelf, session_id: str, *, redactor: Redactor) -> None:
         self.open: dict[str, OpenTask] = {}
         self.ended: list[EndedLog] = []
         self.unreadable: dict[str, UnreadableLog] = {}
         self._shelf = shelf
         self._session_id = session_id
+        self._redactor = redactor
 
     async def load(self, by: Actor) -> None:
         """Look at every log; what cannot be read is reported, and harms nothing else."""
@@ -106,8 +112,11 @@ class Ledger:
         """Make the log of a new Task, with its first lines.
 
         Raises:
-            TaskError: `path_conflict`, `task_wal_unavailable`; there is no such Task then.
+            TaskError: `path_conflict`, `task_wal_unavailable`, `validation_error` (an id or the
+                name holds a secret); there is no such Task then.
         """
+        require_no_secret(name, self._redactor)
+        changes = self._without_secrets(changes)
         dag = apply(None, changes[0])
         for change in changes[1:]:
             apply(dag, change)
@@ -128,10 +137,12 @@ class Ledger:
         """Write changes down and make them true; without changes nothing happens.
 
         Raises:
-            TaskError: `task_wal_unavailable`; nothing has changed.
+            TaskError: `task_wal_unavailable`, `validation_error` (an id holds a secret); nothing
+                has changed.
         """
         if not changes:
             return Written(task.dag, [])
+        changes = self._without_secrets(changes)
         event_ids = [new_id("evt") for _ in changes]
         stamp = self._stamp(task.dag.task.task_id, by)
         try:
@@ -149,6 +160,9 @@ class Ledger:
         self._retire(task)
         _note_changes(by, task.dag, changes, event_ids)
         return Written(task.dag, event_ids)
+
+    def _without_secrets(self, changes: Sequence[Change]) -> list[Change]:
+        return [without_secrets(change, self._redactor) for change in changes]
 
     def _begin(
         self, name: str, changes: Sequence[Change], stamp: Stamp, event_ids: Sequence[str]

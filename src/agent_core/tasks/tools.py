@@ -5,7 +5,6 @@ run has at all is decided by its role; what a worker may see of a Task, by its s
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -50,7 +49,6 @@ from agent_core.types import (
 A = TypeVar("A", bound=Arguments)
 Limit = Annotated[int, Field(ge=1, le=500)]
 Offset = Annotated[int, Field(ge=0)]
-Scrub = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _READY_LIMIT = 5
 _LIMIT = 50
 
@@ -118,7 +116,6 @@ def task_tools(
     *,
     scope: TaskScope | None = None,
     stopper: RunStopper | None = None,
-    scrub: Scrub = dict,
 ) -> list[Tool]:
     """The task tools of one run.
 
@@ -128,7 +125,6 @@ def task_tools(
         scope: what the run's dispatch allows; None for an orchestrator, who gets all tools but
             the one that claims.
         stopper: stops the workers of a Task that is given up.
-        scrub: takes configured secrets out of raw arguments, before they can reach a log.
     """
     calls = _Calls(board, journal, scope, stopper or NoRuns())
     shared = [
@@ -138,8 +134,8 @@ def task_tools(
     ]
     if scope is not None:
         claims = _tool("claim_step", _CLAIM, ClaimArguments, calls.claim_step, writes=True)
-        return [_scrubbed(tool, scrub) for tool in (*shared, claims)]
-    tools = [
+        return [*shared, claims]
+    return [
         _tool("template", _TEMPLATE, TemplateArguments, calls.template),
         _tool("create", _CREATE, NewTask, calls.create, writes=True),
         _tool("list", _LIST, ListArguments, calls.list_tasks),
@@ -149,14 +145,6 @@ def task_tools(
         _tool("cancel", _CANCEL, GiveUpArguments, calls.cancel, writes=True),
         *shared,
     ]
-    return [_scrubbed(tool, scrub) for tool in tools]
-
-
-def _scrubbed(tool: Tool, scrub: Scrub) -> Tool:
-    def parse(raw: Mapping[str, Any]) -> Any:
-        return tool.parse(scrub(raw))
-
-    return replace(tool, parse=parse)
 
 
 _TEMPLATE = "Get the instructions for turning a goal into a Task. Read them before task_create."

@@ -75,17 +75,18 @@ class RunRecords:
     redactor: Redactor
 
     @classmethod
-    def at(cls, root: Path, ids: RunIds, *, redactor: Redactor | None = None) -> Self:
+    def at(cls, root: Path, ids: RunIds, *, redactor: Redactor) -> Self:
         """The records of a run folder. Nothing is opened before something is recorded."""
-        cleaner = redactor or Redactor()
-        archive = Archive(root, cleaner)
+        archive = Archive(root, redactor)
         return cls(
-            events=EventRecorder(root / EVENTS_FILE, ids, redactor=cleaner, keep=archive.keep_json),
-            transcript=TranscriptWriter(root / TRANSCRIPT_FILE, cleaner),
-            tools=ToolLogger(root / TOOLS_FILE, cleaner),
-            errors=ErrorLogger(root / ERRORS_FILE, cleaner),
+            events=EventRecorder(
+                root / EVENTS_FILE, ids, redactor=redactor, keep=archive.keep_json
+            ),
+            transcript=TranscriptWriter(root / TRANSCRIPT_FILE, redactor),
+            tools=ToolLogger(root / TOOLS_FILE, redactor),
+            errors=ErrorLogger(root / ERRORS_FILE, redactor),
             archive=archive,
-            redactor=cleaner,
+            redactor=redactor,
         )
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -75,7 +76,9 @@ def run(
 
 def _context(config: KgentConfig, ids: RunIds, engine: AgentEngine) -> RunContext:
     root = sandbox_root(config, ids)
-    secrets = engine.secrets(config) if isinstance(engine, HoldsSecrets) else None
+    secrets: Mapping[str, str] = {}
+    if isinstance(engine, HoldsSecrets):
+        secrets = engine.secrets(config)
     return RunContext(
         session_id=ids.session_id,
         task_id=ids.task_id,

@@ -215,7 +215,7 @@ async def test_a_row_never_leads_out_of_the_root(
         async def artifacts(self, **_: object) -> list[ArtifactRecord]:
             return [row]
 
-    artifacts = ArtifactStore(root, Tampered(), Redactor())
+    artifacts = ArtifactStore(root, Tampered(), Redactor({}))
     with pytest.raises(StorageError):
         await artifacts.read("a1")
     with pytest.raises(StorageError):

@@ -1,17 +1,15 @@
 """What `agent.task_update` may do to a graph, and what it may not."""
 
-import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_core.errors import ErrorCode, ToolError
-from agent_core.tasks.tools import task_tools
+from agent_core.errors import ErrorCode, TaskError, ToolError
 from agent_core.types import AgentRole
-from task_boards import Caller, Desk, Notes, created, desk_in, statuses, step
+from task_boards import Caller, Desk, created, desk_in, statuses, step
 
 
 @pytest.fixture
@@ -376,19 +374,24 @@ async def test_the_template_becomes_part_of_the_conversation(desk: Desk) -> None
     assert "bake bread" in draft.content[0].text
 
 
-async def test_secrets_are_taken_out_before_anything_is_written(desk: Desk) -> None:
-    def scrub(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        return json.loads(json.dumps(raw).replace("hunter2", "[redacted:key]"))
-
-    notes = Notes()
-    tools = {tool.name: tool for tool in task_tools(desk.board, notes, scrub=scrub)}
-    orchestrator = replace(desk.orchestrator(), tools=tools)
-    await orchestrator.call(
-        "create", task_id="t1", wal_name="work", steps=[step("s1", summary="use hunter2")]
-    )
-    assert "hunter2" not in (desk.folder / "work.wal.jsonl").read_text(encoding="utf-8")
-    (shown,) = (await orchestrator.call("get", task_id="t1"))["steps"]
-    assert shown["summary"] == "use [redacted:key]"
+async def test_a_secret_in_an_id_or_in_a_logs_name_is_refused_before_anything_is_written(
+    project: Path,
+) -> None:
+    async with desk_in(project, secrets={"MY_KEY": "hunter2"}) as desk:
+        orchestrator = desk.orchestrator()
+        good = {"task_id": "t1", "wal_name": "work", "steps": [step("s1")]}
+        for bad in (
+            {"task_id": "hunter2"},
+            {"wal_name": "a-hunter2"},
+            {"steps": [step("hunter2")]},
+        ):
+            with pytest.raises(TaskError) as refused:
+                await orchestrator.call("create", **{**good, **bad})
+            assert refused.value.code is ErrorCode.VALIDATION_ERROR
+            assert "hunter2" not in refused.value.message
+        assert not list(desk.folder.glob("*"))
+        await orchestrator.call("create", **good)
+        assert "task_created" in desk.types()
 
 
 async def test_only_orchestrators_have_tasks_without_a_scope(desk: Desk) -> None:

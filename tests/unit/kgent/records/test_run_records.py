@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def records(root: Path) -> RunRecords:
-    return RunRecords.at(root, IDS)
+    return RunRecords.at(root, IDS, redactor=Redactor({}))
 
 
 def test_the_sequence_of_events_increments_without_gaps(root: Path, records: RunRecords) -> None:

@@ -8,12 +8,13 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test check format docs bench conformance clean help
+.PHONY: demo test faults check format docs bench conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
 	@echo "make test    the test suite; ARGS='-k journal -x' goes to pytest"
 	@echo "make check   format, lint, types, import contracts, architecture tests"
+	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make format  rewrite what the formatter and the linter can mend"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
@@ -39,6 +40,9 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 
 test: $(READY)
 	$(BIN)/pytest $(ARGS)
+
+faults: $(READY)
+	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

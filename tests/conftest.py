@@ -14,6 +14,15 @@ GUARD = pytest.StashKey[Guard]()
 VIOLATIONS = pytest.StashKey[list[Path]]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--faults",
+        choices=("short", "whole"),
+        default="short",
+        help="how much of the fault suite is tried: a sample, or everything",
+    )
+
+
 @pytest.fixture
 def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A fresh `$SOONG_AGENT_HOME` without a config; `home.write_config(toml)` writes one."""

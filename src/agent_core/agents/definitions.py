@@ -188,7 +188,8 @@ def read_definition(path: Path) -> AgentDefinition:
         raw = read_text_file(path, MAX_DEFINITION_BYTES + 1)
         if len(raw) > MAX_DEFINITION_BYTES:
             raise ValueError(f"it is larger than {MAX_DEFINITION_BYTES:,} bytes")
-        return _parsed(parse_front_matter(raw.decode()))
+        raw.decode()
+        return _parsed(parse_front_matter(raw))
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         reason = f"{json_path(wrong['loc']).removeprefix('$.')}: {wrong['msg']}"

@@ -1,19 +1,36 @@
 """Markdown with a head: how instruction files, skills, agents and memories say what they are.
 
-The head is YAML between two `---` lines. It comes from files anybody may have written, so its
-size is bounded, it is loaded with the safe loader, and a broken one is a fact, not an exception.
+The head is YAML between two `---` lines. Its files come from anywhere, so only a known part of YAML
+is admitted: keys with scalars, flat lists of scalars, and tables of such values. Size and depth are
+bounded before values are built, and an unreadable head is a fact in `problem`, not an exception.
 """
 
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-MAX_HEAD_CHARS = 8192
+if TYPE_CHECKING:
+    import yaml
+
+MAX_HEAD_BYTES = 8192
 """A longer head is not read: it is no description any more."""
+MAX_DEPTH = 5
+"""How many tables and lists may stand within each other, the head itself included."""
 
+_BOM = b"\xef\xbb\xbf"
 _HEAD = re.compile(
-    r"\A---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
+    rb"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
+_CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+}
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_FLOAT = re.compile(r"[-+]?[0-9]{1,18}\.[0-9]{0,18}(?:[eE][-+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +38,9 @@ class FrontMatter:
     """A text taken apart.
 
     Attributes:
-        fields: the head's keys and values; empty where there is no readable head.
+        fields: the head's keys and values; empty where there is no readable head. Values are
+            strings, whole and decimal numbers, truth values, None, flat lists and tables of these.
+            Everything else a scalar may mean in YAML (dates, other notations) stays a string.
         body: the text after the head; all of it where there is no head.
         problem: why a head that is there could not be read, in words for the file's author.
     """
@@ -38,32 +57,163 @@ class FrontMatter:
         return " ".join(str(value).split())
 
 
-def parse_front_matter(text: str) -> FrontMatter:
-    """Split a text into head and body. Never raises: what is wrong is in `problem`."""
-    text = text.removeprefix("\ufeff")
-    if not text.startswith("---"):
-        return FrontMatter(body=text)
-    match = _HEAD.match(text, 0, MAX_HEAD_CHARS)
+def parse_front_matter(content: str | bytes) -> FrontMatter:
+    """Split a file's content into head and body. Never raises: what is wrong is in `problem`.
+
+    Bytes of the body that are no UTF-8 become replacement characters, NULs in it are left out; a
+    head with either is not read.
+    """
+    raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    raw = raw.removeprefix(_BOM)
+    if not raw.startswith(b"---"):
+        return FrontMatter(body=_shown(raw))
+    match = _HEAD.match(raw, 0, MAX_HEAD_BYTES)
     if match is None:
-        return FrontMatter(body=text, problem="the front matter has no end line '---'")
-    body = text[match.end() :]
+        problem = f"the front matter has no end line '---' within {MAX_HEAD_BYTES} bytes"
+        return FrontMatter(body=_shown(raw), problem=problem)
+    body = _shown(raw[match.end() :])
     try:
-        fields = _load(match[1])
+        fields = _table_of(match[1].decode())
+    except UnicodeDecodeError:
+        return FrontMatter(body=body, problem="the front matter is not UTF-8")
     except ValueError as error:
         return FrontMatter(body=body, problem=f"the front matter is not readable: {error}")
     return FrontMatter(fields, body)
 
 
-def _load(head: str) -> dict[str, Any]:
+def _shown(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").replace("\0", "")
+
+
+def _table_of(head: str) -> dict[str, Any]:
+    """The table that a head is.
+
+    Raises:
+        ValueError: it is none, or has something that a head may not have.
+    """
     import yaml  # noqa: PLC0415 - most runs read no front matter
 
-    try:
-        loaded: object = yaml.safe_load(head)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        first = str(error).partition("\n")[0]
-        raise ValueError(first or type(error).__name__) from None
-    if loaded is None:
+    if not head.strip():
         return {}
-    if not isinstance(loaded, dict):
-        raise ValueError("it is no table of keys and values")
-    return {str(key): value for key, value in cast("dict[object, Any]", loaded).items()}
+    try:
+        return _Reader(yaml.parse(head, Loader=_loader())).read()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 2}" if mark else ""
+        reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ValueError(f"{reason}{place}"[:200]) from None
+
+
+@cache
+def _loader() -> "type[yaml.SafeLoader] | type[yaml.CSafeLoader]":
+    import yaml  # noqa: PLC0415
+
+    return yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+
+class _Reader:
+    """Builds plain values from YAML events; admits the kinds it names and refuses all others.
+
+    Nothing is read beyond the first event that is refused, so that what stands behind it costs
+    nothing.
+    """
+
+    def __init__(self, events: Iterator["yaml.Event"]) -> None:
+        import yaml  # noqa: PLC0415
+
+        self._events = events
+        self._mapping = yaml.MappingStartEvent
+        self._sequence = yaml.SequenceStartEvent
+        self._scalar = yaml.ScalarEvent
+        self._ends = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+        self._around = (yaml.StreamStartEvent, yaml.DocumentStartEvent)
+        self._after = (yaml.DocumentEndEvent, yaml.StreamEndEvent)
+        self._empty = yaml.StreamEndEvent
+
+    def read(self) -> dict[str, Any]:
+        for event in self._events:
+            if isinstance(event, self._mapping):
+                self._check_plain(event)
+                table = self._table(1)
+                self._check_end()
+                return table
+            if isinstance(event, self._empty):
+                return {}  # comments only
+            if isinstance(event, self._scalar) and not event.value and not event.tag:
+                return {}
+            is_bare = isinstance(event, self._around) and not self._has_directive(event)
+            if not is_bare:
+                raise _refused("it is no table of keys and values", event)
+        return {}
+
+    def _table(self, depth: int) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for event in self._events:
+            if isinstance(event, self._ends):
+                break
+            if not isinstance(event, self._scalar):
+                raise _refused("a key that is no plain text", event)
+            self._check_plain(event)
+            key: str = event.value
+            if event.implicit[0] and key == "<<":
+                raise _refused("a merge key '<<', which is not admitted", event)
+            if key in table:
+                raise _refused(f"the key {key[:60]!r} is there twice", event)
+            table[key] = self._value(next(self._events), depth)
+        return table
+
+    def _list(self) -> list[Any]:
+        items: list[Any] = []
+        for event in self._events:
+            if isinstance(event, self._ends):
+                break
+            if not isinstance(event, self._scalar):
+                raise _refused("a list holds something other than plain values", event)
+            self._check_plain(event)
+            items.append(_resolved(event))
+        return items
+
+    def _value(self, event: "yaml.Event", depth: int) -> Any:
+        self._check_plain(event)
+        if isinstance(event, self._scalar):
+            return _resolved(event)
+        if depth == MAX_DEPTH:
+            raise _refused(f"more than {MAX_DEPTH} levels within each other", event)
+        if isinstance(event, self._sequence):
+            return self._list()
+        if isinstance(event, self._mapping):
+            return self._table(depth + 1)
+        raise _refused("an alias, which is not admitted", event)
+
+    def _check_plain(self, event: "yaml.Event") -> None:
+        if getattr(event, "tag", None) is not None:
+            raise _refused(f"the tag {str(getattr(event, 'tag', ''))[:60]!r}", event)
+        if getattr(event, "anchor", None) is not None:
+            raise _refused("an anchor or an alias, which are not admitted", event)
+
+    def _has_directive(self, event: "yaml.Event") -> bool:
+        return bool(getattr(event, "version", None) or getattr(event, "tags", None))
+
+    def _check_end(self) -> None:
+        for event in self._events:
+            if not isinstance(event, self._after):
+                raise _refused("a second document", event)
+
+
+def _resolved(event: "yaml.ScalarEvent") -> Any:
+    """What a scalar means; a quoted one, and one in no simple notation, is its text."""
+    text: str = event.value
+    if not event.implicit[0]:
+        return text
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
+        return number
+    return text
+
+
+def _refused(what: str, event: "yaml.Event") -> ValueError:
+    mark = event.start_mark
+    return ValueError(f"{what} (line {mark.line + 2})" if mark else what)

@@ -52,12 +52,14 @@ class InstructionFile:
         path: resolved; what a read is recognised by.
         shown: what the model passes to `code.read_file`: relative within the project, absolute
             for the user's own files.
-        fields: the front matter; empty without one.
+        fields: the front matter; empty without one that can be read.
+        problem: why the file, or the front matter it has, cannot be read.
     """
 
     path: Path
     shown: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    problem: str | None = None
 
     @property
     def line(self) -> str:
@@ -80,6 +82,11 @@ class InstructionCatalog:
             lines.append(f"- (truncated: there are more than {len(self.files)} files)")
         return bounded_lines(lines, budget)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The files that are listed by their path alone because they cannot be read, and why."""
+        return tuple(f"{file.shown}: {file.problem}" for file in self.files if file.problem)
+
     def find(self, path: Path) -> InstructionFile | None:
         """The file at this resolved path, if it is one."""
         return next((file for file in self.files if file.path == path), None)
@@ -88,7 +95,7 @@ class InstructionCatalog:
 def find_instructions(home: Path, project: Path) -> InstructionCatalog:
     """Walk home and project and read the heads of what is found.
 
-    Does file work: call it in a thread. What cannot be read is passed over.
+    Does file work: call it in a thread. A head that cannot be read is one of `problems`.
 
     Args:
         home: the program's home, resolved.
@@ -177,11 +184,10 @@ def _inside(path: Path, root: Path) -> Path | None:
 def _described_file(path: Path, shown: str) -> InstructionFile:
     try:
         head = read_text_file(path, HEAD_BYTES)
-    except OSError:
-        return InstructionFile(path, shown)
-    text = head.decode("utf-8", "replace")
-    fields = parse_front_matter(text).fields if text.startswith(("---", "\ufeff---")) else {}
-    return InstructionFile(path, shown, fields)
+    except OSError as error:
+        return InstructionFile(path, shown, problem=error.strerror or str(error))
+    described = parse_front_matter(head)
+    return InstructionFile(path, shown, described.fields, described.problem)
 
 
 def _described(fields: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOut
         content = await _content(skill)
         version = digest(content)
         is_new = loaded.add(skill.name, version)
-    body = parse_front_matter(content.decode("utf-8", "replace").replace("\0", "")).body.strip()
+    body = parse_front_matter(content).body.strip()
     answer: dict[str, Any] = {
         "name": skill.name,
         "path": str(skill.path),
@@ -176,7 +176,7 @@ def _skill(path: Path) -> Skill:
         OSError: the file cannot be read.
         ValueError: it lacks what a skill needs; the message is for its author.
     """
-    head = parse_front_matter(read_text_file(path, HEAD_BYTES).decode("utf-8", "replace"))
+    head = parse_front_matter(read_text_file(path, HEAD_BYTES))
     if head.problem:
         raise ValueError(head.problem)
     name, description = head.text("name"), head.text("description")

@@ -11,14 +11,16 @@ Estimate = Callable[[str], int]
 
 def bounded(lines: Iterable[str], room: int, estimate: Estimate) -> str:
     """As many whole lines as fit into `room` tokens; a last line counts the others."""
-    given = [line for line in lines if line.strip()]
     kept: list[str] = []
-    for line in given:
-        room -= estimate(line) + 1
-        if room < 0:
-            kept.append(f"- ({len(given) - len(kept)} more are not listed)")
-            break
-        kept.append(line)
+    more = 0
+    for line in lines:
+        if room >= 0 and line.strip():
+            room -= estimate(line) + 1
+            if room >= 0:
+                kept.append(line)
+        more += room < 0 and bool(line.strip())
+    if more:
+        kept.append(f"- ({more} more are not listed)")
     return "\n".join(kept)
 
 

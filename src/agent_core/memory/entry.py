@@ -131,6 +131,6 @@ def _texts(value: object) -> list[str]:
 def _time(head: FrontMatter, key: str) -> datetime | None:
     try:
         found = datetime.fromisoformat(head.text(key))
-    except ValueError:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,6 +1,7 @@
 """One extraction: ask, check everything, then write everything, and only then move the cursor."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError
 from agent_core.memory.catalog import bounded, front_matter_line
 from agent_core.memory.entry import Memory, file_name, one_line
-from agent_core.memory.folder import MemoryFolder, Remembered, write_failed
+from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, Remembered, write_failed
 from agent_core.memory.stretch import Stretch
 from agent_core.memory.wire import (
     WRITES,
@@ -25,6 +26,8 @@ from agent_core.memory.wire import (
 )
 from agent_core.memory.writer import MemoryWriter
 from agent_core.types import new_id, utc_now
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -61,13 +64,14 @@ class Cursor(Protocol):
 
 @dataclass(slots=True)
 class Extracted:
-    """What came of one extraction; ids of memories."""
+    """What came of one extraction; ids of memories, and the files that were passed over."""
 
     explicit: bool = False
     new: list[str] = field(default_factory=list[str])
     updated: list[str] = field(default_factory=list[str])
     duplicates: int = 0
     ignored: int = 0
+    unreadable: list[str] = field(default_factory=list[str])
 
 
 class Extractor:
@@ -111,9 +115,10 @@ class Extractor:
                 stands, the cursor has not moved, and scanning again does no harm.
         """
         known = await asyncio.to_thread(self._folder.read)
-        text = await self._ask(
-            self._instructions(), self._material(stretch, known), max_tokens=_ANSWER_TOKENS
-        )
+        for problem in known.problems:
+            logger.warning("a memory file was passed over: %s", problem)
+        material = await asyncio.to_thread(self._material, stretch, known)
+        text = await self._ask(self._instructions(), material, max_tokens=_ANSWER_TOKENS)
         answer = parse_answer(text)
         check_provenance(
             answer,
@@ -140,7 +145,7 @@ class Extractor:
     def _save(self, answer: Answer, seen: Remembered, session_id: str) -> Extracted:
         """Write the files, then the catalog. A file that changed meanwhile stops everything."""
         now, known = utc_now(), self._folder.read()
-        done = Extracted(explicit=answer.explicit)
+        done = Extracted(answer.explicit, unreadable=list(known.problems[:MOST_PROBLEMS]))
         planned: list[Memory] = []
         for entry in answer.memories:
             if entry.decision is Decision.IGNORE:

@@ -1,6 +1,7 @@
 """The memory folder: reading it, and the one lock that writers of all processes share.
 
-Every method does file work at once: call it in a thread.
+Every method does file work at once: call it in a thread. A file is parsed again only when its size,
+its time or its place on the disk has changed.
 """
 
 import contextlib
@@ -18,10 +19,19 @@ from agent_core.memory.entry import CATEGORIES, Memory, parse_memory
 
 CATALOG = "MEMORY.md"
 MAX_FILE_BYTES = 65_536
+MAX_CATALOG_BYTES = 4 * 2**20
+"""Lines for tens of thousands of memories; a longer catalog is not written anew."""
+
+MOST_PROBLEMS = 20
+"""As many broken files are named in an event or an answer."""
 
 _LOCK = ".lock"
 _PATIENCE_S = 10.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+_Stamp = tuple[int, ...]
+"""Tells versions of a file apart without reading it; empty for one that cannot be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +54,92 @@ class MemoryFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._parsed: dict[str, tuple[_Stamp, Memory | str]] = {}
 
     def read(self) -> Remembered:
-        """Read all memories.
+        """Read all memories; a file that cannot be read is one of `problems`.
 
         Raises:
             AgentCoreError: `memory_recall_failed`, the folder cannot be read.
         """
         found: dict[str, Memory] = {}
         problems: list[str] = []
-        for path in self._paths():
+        parsed: dict[str, tuple[_Stamp, Memory | str]] = {}
+        for path, stamp in self._files():
+            known = self._parsed.get(path)
             try:
-                memory = parse_memory(self.text(path), path)
-            except (OSError, ValueError) as error:
-                problems.append(f"{path}: {error}")
-                continue
-            if memory.memory_id in found:
-                problems.append(f"{path}: its id is that of {found[memory.memory_id].path}")
+                one = known[1] if known and known[0] == stamp else self._read_one(path)
+            except OSError as error:
+                problems.append(f"{_printable(path)}: {error.strerror or error}")
+                continue  # it may be readable the next time, without a change
+            parsed[path] = stamp, one
+            if isinstance(one, str):
+                problems.append(f"{_printable(path)}: {one}")
+            elif one.memory_id in found:
+                problems.append(f"{path}: its id is that of {found[one.memory_id].path}")
             else:
-                found[memory.memory_id] = memory
+                found[one.memory_id] = one
+        self._parsed = parsed
         newest = sorted(found.values(), key=lambda one: (one.created_at, one.path), reverse=True)
         return Remembered(newest, problems)
 
     def catalog(self) -> str:
-        """The catalog as it stands; empty if there is none that can be read."""
+        """The catalog as it stands, as far as it is read; empty if there is none."""
         try:
-            return self.text(CATALOG)
+            return self._content(CATALOG)[:MAX_CATALOG_BYTES].decode("utf-8", "replace")
         except (OSError, ValueError):
             return ""
+
+    def lines(self) -> list[str]:
+        """All lines of the catalog; bytes that are no UTF-8 stay what they are when written back.
+
+        Raises:
+            OSError: it is there and cannot be read.
+            ValueError: it is no regular file, or longer than `MAX_CATALOG_BYTES`.
+        """
+        try:
+            content = self._content(CATALOG)
+        except FileNotFoundError:
+            return []
+        if len(content) > MAX_CATALOG_BYTES:
+            raise ValueError(f"it is larger than {MAX_CATALOG_BYTES} bytes; make it shorter")
+        return content.decode("utf-8", "surrogateescape").splitlines()
 
     def text(self, path: str) -> str:
         """The text of a file below the folder.
 
         Raises:
             OSError: it is not there, is a link, or cannot be read.
-            ValueError: it is no regular file, or too large.
+            ValueError: it is no regular file, is too large, or is not UTF-8.
         """
+        content = self._content(path)
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise ValueError("it is not UTF-8") from None
+
+    def _read_one(self, path: str) -> Memory | str:
+        """A memory, or why the file is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return parse_memory(self.text(path), path)
+        except ValueError as error:
+            return str(error)
+
+    def _content(self, path: str) -> bytes:
         folder, _, name = path.rpartition("/")
         with self.opened(folder) as inside:
             descriptor = os.open(name, _READ, dir_fd=inside)
             with os.fdopen(descriptor, "rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise ValueError("it is no regular file")
-                if status.st_size > MAX_FILE_BYTES:
-                    raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
-                return file.read(MAX_FILE_BYTES).decode("utf-8", "replace").replace("\0", "")
+                most = MAX_FILE_BYTES if folder else MAX_CATALOG_BYTES
+                return file.read(most + 1)
 
     @contextlib.contextmanager
     def opened(self, category: str = "") -> Generator[int]:
@@ -144,12 +194,18 @@ class MemoryFolder:
             else:
                 return
 
-    def _paths(self) -> list[str]:
-        paths: list[str] = []
+    def _files(self) -> list[tuple[str, _Stamp]]:
+        """Every file that may be a memory, by path, with what changes when it is written."""
+        files: list[tuple[str, _Stamp]] = []
         for category in CATEGORIES:
             try:
                 with self.opened(category) as inside:
                     names = sorted(os.listdir(inside))  # noqa: PTH208 - a descriptor, no path
+                    files += [
+                        (f"{category}/{name}", _stamp(inside, name))
+                        for name in names
+                        if name.endswith(".md") and name[0] != "."
+                    ]
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -157,9 +213,19 @@ class MemoryFolder:
                     continue
                 message = f"the memory folder {self.root / category} cannot be read: {error}"
                 raise AgentCoreError(ErrorCode.MEMORY_RECALL_FAILED, message) from error
-            names = [name for name in names if name.endswith(".md") and name[0] != "."]
-            paths += [f"{category}/{name}" for name in names]
-        return paths
+        return files
+
+
+def _printable(path: str) -> str:
+    return path.encode("utf-8", "replace").decode()
+
+
+def _stamp(inside: int, name: str) -> _Stamp:
+    try:
+        status = os.stat(name, dir_fd=inside, follow_symlinks=False)
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def write_failed(what: str, error: Exception | None = None) -> AgentCoreError:

@@ -1,12 +1,13 @@
 """Choosing memories for a question: a model chooses, and words are counted where it cannot."""
 
+import asyncio
 import json
 import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from string import Template
 from typing import Any, cast
 
@@ -23,6 +24,10 @@ _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _WORD = re.compile(r"[^\W_]+")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ANSWER_TOKENS = 512
+_MOST_WORDS = 64
+"""Different words of a question that are looked for."""
+_MOST_CHARS = 16_384
+"""Of a memory or a question: what stands behind these is not counted."""
 _SUMMARY_WEIGHT, _TAG_WEIGHT = 3, 3
 _LEAST_SHARE = 0.2
 """Of the best match's score: what matches less than that matches by chance."""
@@ -67,47 +72,49 @@ class Selector:
             return Choice(await self._chosen(query, catalog, remembered), "model")
         except AgentCoreError as error:
             logger.info("memories are chosen by their words: %s", error.message)
-            return Choice(ranked(query, memories)[: self._top_k], "keywords")
+            likely = await asyncio.to_thread(ranked, query, memories)
+            return Choice(likely[: self._top_k], "keywords")
 
     async def _chosen(self, query: str, catalog: str, remembered: Remembered) -> list[Memory]:
-        likely = ranked(query, remembered.memories)
-        rest = [memory for memory in remembered.memories if memory not in likely]
-        heads = bounded(map(front_matter_line, [*likely, *rest]), self._room, self._estimate)
-        listed = bounded(catalog.splitlines(), self._room, self._estimate)
         system = Template(load_asset("system.memory_recall").text).substitute(top_k=self._top_k)
-        prompt = (
-            f"<memory_catalog>\n{listed}\n</memory_catalog>\n\n"
-            f"<front_matter>\n{heads}\n</front_matter>\n\n"
-            f"<question>\n{query}\n</question>"
-        )
+        prompt = await asyncio.to_thread(self._material, query, catalog, remembered)
         ids = _ids_in(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS))
         found = [one for one in map(remembered.get, dict.fromkeys(ids)) if one is not None]
         if ids and not found:
             raise _unusable("it names no memory there is")
         return found[: self._top_k]
 
+    def _material(self, query: str, catalog: str, remembered: Remembered) -> str:
+        likely = ranked(query, remembered.memories)
+        chosen = {memory.memory_id for memory in likely}
+        rest = [memory for memory in remembered.memories if memory.memory_id not in chosen]
+        heads = bounded(map(front_matter_line, [*likely, *rest]), self._room, self._estimate)
+        listed = bounded(catalog.splitlines(), self._room, self._estimate)
+        return (
+            f"<memory_catalog>\n{listed}\n</memory_catalog>\n\n"
+            f"<front_matter>\n{heads}\n</front_matter>\n\n"
+            f"<question>\n{query}\n</question>"
+        )
+
 
 def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
     """The memories that share words with the query, the rarest and most prominent ones first."""
-    wanted = set(_words(query))
     bags = [_bag(memory) for memory in memories]
-    spread = Counter(word for bag in bags for word in bag if word in wanted)
-    scores = [
-        sum(
-            weight * math.log(1 + len(memories) / spread[word])
-            for word, weight in bag.items()
-            if word in wanted
-        )
-        for bag in bags
-    ]
+    worth = {
+        word: math.log(1 + len(memories) / spread)
+        for word in list(dict.fromkeys(_words(query[:_MOST_CHARS])))[:_MOST_WORDS]
+        if (spread := sum(word in bag for bag in bags))
+    }
+    scores = [sum(bag.get(word, 0) * each for word, each in worth.items()) for bag in bags]
     order = sorted(range(len(memories)), key=lambda place: (-scores[place], place))
     least = max(scores, default=0) * _LEAST_SHARE
     return [memories[place] for place in order if scores[place] > least]
 
 
+@lru_cache(maxsize=2048)
 def _bag(memory: Memory) -> dict[str, float]:
-    """How much each word of a memory says about it."""
-    bag: dict[str, float] = dict.fromkeys(_words(memory.content), 1)
+    """How much each word of a memory says about it; worked out once for every version of it."""
+    bag: dict[str, float] = dict.fromkeys(_words(memory.content[:_MOST_CHARS]), 1)
     bag |= dict.fromkeys(_words(" ".join(memory.tags)), _TAG_WEIGHT)
     bag |= dict.fromkeys(_words(memory.summary), _SUMMARY_WEIGHT)
     return bag

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.memory.entry import Memory
-from agent_core.memory.folder import MemoryFolder
+from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder
 from agent_core.memory.recall import Selector
 from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput
 from agent_core.tools.schema import Arguments, model_check, model_schema
@@ -103,6 +103,8 @@ class Recall:
         }
         if len(shown) < len(choice.memories):
             answer["left_out"] = [one.memory_id for one in choice.memories if one not in shown]
+        if remembered.problems:
+            answer["unreadable"] = list(remembered.problems[:MOST_PROBLEMS])
         return ToolOutput(answer, [_node(texts, tool_call_id)] if texts else [])
 
     def _in_view(self) -> dict[str, str]:

@@ -53,7 +53,10 @@ class MemoryWriter:
         Raises:
             AgentCoreError: `memory_write_failed`.
         """
-        before = self._folder.catalog().splitlines()
+        try:
+            before = self._folder.lines()
+        except (OSError, ValueError) as error:
+            raise write_failed(f"{CATALOG} cannot be read, so it is not written", error) from error
         own = "\n".join(line for line in before if not _ENTRY.match(line)).strip() or _TITLE
         lines = "\n".join(map(catalog_line, memories))
         self.write(CATALOG, f"{own}\n\n{lines}\n" if lines else f"{own}\n")
@@ -72,7 +75,7 @@ class MemoryWriter:
                 folder.mkdir(mode=0o700, exist_ok=True)
             with self._folder.opened(category) as inside:
                 _refuse_special(inside, name)
-                _replace(inside, name, text.encode("utf-8", "replace"))
+                _replace(inside, name, _encoded(text))
         except OSError as error:
             raise write_failed(f"{path} cannot be written", error) from error
 
@@ -106,6 +109,13 @@ def _refuse_special(inside: int, name: str) -> None:
         return
     if not stat.S_ISREG(found.st_mode):
         raise write_failed(f"{name} is no regular file")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def _replace(inside: int, name: str, data: bytes) -> None:

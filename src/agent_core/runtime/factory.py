@@ -219,4 +219,6 @@ def _look_around(setup: Setup) -> _Surroundings:
     for problem in skills.problems:
         logger.warning("a skill was passed over: %s", problem)
     instructions = find_instructions(setup.home, setup.project)
+    for problem in instructions.problems:
+        logger.warning("an instruction file is listed by its path only: %s", problem)
     return _Surroundings(instructions, skills, _catalog_of(setup))

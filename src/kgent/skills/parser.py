@@ -72,7 +72,7 @@ def _front_matter(file: Path, limit: int) -> FrontMatter:
         raw = read_text_file(file, limit)
     except OSError as error:
         raise malformed(file, f"it cannot be read: {error.strerror or error}") from error
-    head = parse_front_matter(raw.decode("utf-8", "replace").replace("\0", ""))
+    head = parse_front_matter(raw)
     if head.problem:
         raise malformed(file, head.problem)
     if not head.fields:

@@ -4,7 +4,6 @@ import sys
 import pytest
 
 from agent_core.assets import REQUIRED_ASSETS, SYSTEM_IDS, check_assets, load_asset
-from agent_core.assets.front_matter import MAX_HEAD_CHARS, parse_front_matter
 from agent_core.errors import ConfigError
 
 
@@ -49,42 +48,3 @@ def test_reading_packaged_texts_loads_no_yaml_parser() -> None:
     code = "import sys, agent_core.assets as a; a.check_assets(); sys.exit('yaml' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=False)  # noqa: S603 - our own text
     assert done.returncode == 0
-
-
-def test_a_head_is_taken_off() -> None:
-    taken = parse_front_matter("---\nname: x\ntags: [a, b]\n---\nbody\n")
-    assert taken.fields == {"name": "x", "tags": ["a", "b"]}
-    assert taken.body == "body\n"
-    assert taken.text("name") == "x"
-    assert taken.text("tags") == ""
-
-
-@pytest.mark.parametrize("text", ["body", "", "-- -\n", "text\n---\na: 1\n---\n"])
-def test_a_text_without_a_head_is_all_body(text: str) -> None:
-    taken = parse_front_matter(text)
-    assert taken.body == text
-    assert taken.fields == {}
-    assert taken.problem is None
-
-
-def test_bom_and_windows_line_ends_are_fine() -> None:
-    taken = parse_front_matter("\ufeff---\r\nname: x\r\n---\r\nbody")
-    assert taken.fields == {"name": "x"}
-    assert taken.body == "body"
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "[" * 4000,
-        "a: &a [*a]\nb: !!python/object:os.system x",
-        "a: {b: ",
-        "- 1",
-        "a" * (2 * MAX_HEAD_CHARS),
-        "a: 2026-13-45",
-    ],
-)
-def test_a_broken_head_is_a_fact_not_an_exception(head: str) -> None:
-    taken = parse_front_matter(f"---\n{head}\n---\nbody")
-    assert taken.problem
-    assert taken.fields == {}

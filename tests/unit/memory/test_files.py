@@ -3,12 +3,14 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from time import process_time
 
 import pytest
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.memory import Memory, MemoryFolder, MemoryWriter
 from agent_core.memory.entry import file_name, parse_memory
+from agent_core.memory.folder import MAX_CATALOG_BYTES
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -201,3 +203,63 @@ def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
     with folder.locked():
         MemoryWriter(folder).catalogue(folder.read().memories)
     assert "mem_1" in folder.catalog()
+
+
+def a_thousand(folder: MemoryFolder) -> None:
+    writer = MemoryWriter(folder)
+    (folder.root / "user").mkdir()
+    for number in range(1000):
+        one = a_memory(
+            f"mem_{number:04}",
+            path=f"user/m{number:04}.md",
+            summary=f"Thing {number} about tea, coffee and {number % 7} cups",
+            content="The user drinks green tea in the morning. " * 10,
+        )
+        (folder.root / one.path).write_text(one.as_file(), encoding="utf-8")
+    writer.catalogue(folder.read().memories)
+
+
+def test_reading_a_thousand_memories_again_costs_no_more_than_50_ms(folder: MemoryFolder) -> None:
+    a_thousand(folder)
+    times: list[float] = []
+    for _ in range(5):
+        started = process_time()
+        assert len(folder.read().memories) == 1000
+        assert folder.catalog()
+        times.append(process_time() - started)
+    assert min(times) < 0.05
+
+
+def test_a_changed_a_new_and_a_deleted_file_are_noticed(folder: MemoryFolder) -> None:
+    MemoryWriter(folder).save(a_memory("mem_1"))
+    MemoryWriter(folder).save(a_memory("mem_2"))
+    assert len(folder.read().memories) == 2
+    path = folder.root / "user" / "x-20260102-mem_1.md"
+    path.write_text(path.read_text(encoding="utf-8").replace("tea", "ale"), encoding="utf-8")
+    (folder.root / "user" / "x-20260102-mem_2.md").unlink()
+    MemoryWriter(folder).save(a_memory("mem_3"))
+    found = {one.memory_id: one.summary for one in folder.read().memories}
+    assert found == {"mem_1": "Likes ale", "mem_3": "Likes tea"}
+
+
+def test_a_catalog_of_a_thousand_memories_is_read_whole_and_keeps_the_user_s_lines(
+    folder: MemoryFolder,
+) -> None:
+    a_thousand(folder)
+    own = b"# Memory\n\ncaf\xe9: my own line\n\n"
+    catalog = folder.root / "MEMORY.md"
+    catalog.write_bytes(own + catalog.read_bytes())
+    assert catalog.stat().st_size > 70_000
+    assert len(folder.catalog().splitlines()) > 1000
+    MemoryWriter(folder).catalogue(folder.read().memories)
+    assert b"caf\xe9: my own line\n" in catalog.read_bytes()
+    assert catalog.read_bytes().count(b"- [mem_") == 1000
+
+
+def test_a_catalog_that_cannot_be_read_is_not_written_anew(folder: MemoryFolder) -> None:
+    catalog = folder.root / "MEMORY.md"
+    catalog.write_bytes(b"my own line\n" + b"x" * MAX_CATALOG_BYTES)
+    before = catalog.read_bytes()
+    with pytest.raises(AgentCoreError, match=r"MEMORY\.md cannot be read"):
+        MemoryWriter(folder).catalogue([a_memory()])
+    assert catalog.read_bytes() == before

@@ -1,0 +1,31 @@
+from pathlib import Path
+from time import process_time
+
+from agent_core.context import estimate_text
+from agent_core.memory import MemoryFolder, MemoryWriter, Recall, Selector
+from unit.context.conversations import Talk
+from unit.memory.test_files import a_thousand
+
+
+class Chooser:
+    """Answers as a recall model does."""
+
+    async def __call__(self, system: str, prompt: str, *, max_tokens: int) -> str:
+        return '{"memory_ids": ["mem_0500"]}' if "mem_0500" in prompt else "none"
+
+
+async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_path: Path) -> None:
+    folder = MemoryFolder(tmp_path / "memory")
+    folder.root.mkdir()
+    a_thousand(folder)
+    MemoryWriter(folder).catalogue(folder.read().memories)
+    times: list[float] = []
+    for number in range(5):
+        recall = Recall(folder, Talk(), room=2000, estimate=estimate_text)
+        selector = Selector(Chooser(), top_k=5, estimate=estimate_text, room=2000)
+        started = process_time()
+        output = await recall.recall("what is thing 500 with tea?", f"c{number}", selector=selector)
+        times.append(process_time() - started)
+        assert isinstance(output.answer, dict)
+        assert output.answer["memory_ids"] == ["mem_0500"]
+    assert min(times) < 0.05

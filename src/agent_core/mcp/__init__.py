@@ -1,7 +1,16 @@
 """Tools from MCP servers. The SDK is imported when a server is first connected."""
 
-from agent_core.mcp.config import load_servers, secret_values
+from agent_core.mcp.config import enabled, load_servers, read_servers
 from agent_core.mcp.host import Host
+from agent_core.mcp.secrets import secret_values
 from agent_core.mcp.tools import McpTools, ServerFailure
 
-__all__ = ["Host", "McpTools", "ServerFailure", "load_servers", "secret_values"]
+__all__ = [
+    "Host",
+    "McpTools",
+    "ServerFailure",
+    "enabled",
+    "load_servers",
+    "read_servers",
+    "secret_values",
+]

@@ -20,12 +20,10 @@ from agent_core.config.models import Milliseconds, Section
 from agent_core.config.paths import expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.redaction.shapes import kind_of_name
 
 MCP_FILE_NAME = "mcp.json"
 MAX_FILE_BYTES = 1_000_000
 
-_LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -107,8 +105,8 @@ ServerConfig = StdioServer | HttpServer
 _KNOWN_KEYS = {*StdioServer.model_fields, *HttpServer.model_fields, "type"}
 
 
-def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
-    """Read `<home>/mcp.json`; without the file there are no servers. Disabled ones are left out.
+def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
+    """Every server that `<home>/mcp.json` names, disabled ones too; none without the file.
 
     A server's `cwd` starts at the home and is the home by default, never the project: an
     interpreter that is started in a folder may import what lies there.
@@ -121,37 +119,29 @@ def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
     raw = _read(path)
     if raw is None:
         return {}
-    servers = {
+    return {
         server_id: _server(path, server_id, entry, home=home, project=project)
         for server_id, entry in _entries(path, _parse(path, raw)).items()
     }
+
+
+def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
+    """The servers of `<home>/mcp.json` that are not disabled.
+
+    Raises:
+        ConfigError: as `read_servers`.
+    """
+    return enabled(read_servers(home, project))
+
+
+def enabled(servers: Mapping[str, ServerConfig]) -> dict[str, ServerConfig]:
+    """Those of the servers that may be used."""
     return {server_id: server for server_id, server in servers.items() if not server.disabled}
 
 
 def config_hash(server: ServerConfig) -> str:
     """The same for the same server only: what a cached discovery belongs to."""
     return hashlib.sha256(server.model_dump_json().encode()).hexdigest()
-
-
-def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
-    """What redaction has to keep from disk and screen: `<server>_<name>` to value.
-
-    Of `env` and `headers` these are the values whose name promises a secret, and addresses with a
-    password in them. The others (a mode, a path, a media type) are ordinary words, and replacing
-    them everywhere would destroy texts.
-    """
-    secrets: dict[str, str] = {}
-    for server_id, server in servers.items():
-        given = server.env if isinstance(server, StdioServer) else server.headers
-        for name, value in given.items():
-            if _is_secret(name, value):
-                _, _, token = value.partition(" ")  # the scheme of `Bearer …` is no secret
-                secrets[f"{server_id}_{name}"] = token.strip() or value
-    return secrets
-
-
-def _is_secret(name: str, value: str) -> bool:
-    return kind_of_name(name) is not None or name.lower() == "cookie" or bool(_LOGIN.search(value))
 
 
 def _read(path: Path) -> bytes | None:

@@ -28,19 +28,28 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        self._secrets: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}  # by value: two secrets may be of one kind
         self.learn(secrets)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Remove these values too, from now on; texts that are under way go on as they began."""
-        self._secrets |= secrets
-        self._values = SecretValues(self._secrets)
-        self._values_in_bytes = SecretValues(self._secrets, encoding="utf-8")
+        """Remove these values too, from now on; texts that are under way go on as they began.
+
+        A value that was known before stays known, also if its kind has another value now.
+        """
+        for kind, value in secrets.items():
+            self._kinds.setdefault(value, kind)
+        self._values = SecretValues(self._kinds)
+        self._values_in_bytes = SecretValues(self._kinds, encoding="utf-8")
+
+    @property
+    def known(self) -> int:
+        """How many secrets are known; it grows when more are learnt."""
+        return len(self._kinds)
 
     @property
     def has_secrets(self) -> bool:
         """Some secret value is configured."""
-        return bool(self._secrets)
+        return bool(self._kinds)
 
     def secrets_only(self, text: str) -> str:
         """`text` without the values of configured secrets."""

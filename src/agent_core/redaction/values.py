@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 SHORTEST_SECRET = 4
 """Shorter values are left alone: replacing every `a` would destroy the text and hide nothing."""
 
+_PERCENT = re.compile(r"%[0-9A-F]{2}")
 _UNSAFE_IN_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -19,18 +20,18 @@ def marker(kind: str) -> str:
 class SecretValues:
     """Secret values as a set of strings to look for.
 
-    A value is found as it is, without surrounding white space, JSON-escaped and URL-quoted. Base64
-    is left out: what it looks like depends on the bytes around it.
+    A value is found as it is, without surrounding white space, JSON-escaped once or twice, as a
+    Python literal, and URL-quoted. Base64, other encodings and parts of a value are not found.
     """
 
-    def __init__(self, secrets: Mapping[str, str], *, encoding: str | None = None) -> None:
-        """Take `kind -> value`; the kind is shown in place of the value.
+    def __init__(self, kinds: Mapping[str, str], *, encoding: str | None = None) -> None:
+        """Take `value -> kind`; the kind is shown in place of the value.
 
         With `encoding`, the text to be searched is bytes read as Latin-1, and the values are
         looked for as they are in that encoding.
         """
         self._markers: dict[str, str] = {}
-        for kind, value in secrets.items():
+        for value, kind in kinds.items():
             shown = marker(_UNSAFE_IN_KIND.sub("_", kind))
             if len(value.strip()) < SHORTEST_SECRET:
                 continue
@@ -84,9 +85,17 @@ class SecretValues:
 
 
 def _spellings(value: str) -> set[str]:
+    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    quoted = {
+        quote(value, safe="", errors="replace"),
+        quote(value, errors="replace"),
+        quote_plus(value, errors="replace"),
+    }
     return {
         value,
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-        quote(value, safe="", errors="replace"),
+        repr(value)[1:-1],
+        *escaped,
+        *(json.dumps(each)[1:-1] for each in escaped),
+        *quoted,
+        *(_PERCENT.sub(lambda code: code[0].lower(), each) for each in quoted),
     }

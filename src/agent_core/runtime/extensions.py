@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
@@ -25,15 +25,16 @@ HooksOfRun = Callable[[RunIdentity, Journal], Hooks]
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """The user's own hooks and servers; `secrets` are the values they must not leak."""
+    """The user's own hooks and servers."""
 
     hooks: HooksOfRun | None = None
     mcp: "McpTools | None" = None
-    secrets: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def load_extensions(setup: Setup) -> Extensions:
+def load_extensions(setup: Setup, redactor: Redactor) -> Extensions:
     """Read `<home>/hooks.json` and `<home>/mcp.json`; no server is started yet.
+
+    `redactor` learns every secret of the servers, disabled ones too.
 
     Raises:
         ConfigError: one of them is broken; names the file and the place.
@@ -43,17 +44,23 @@ def load_extensions(setup: Setup) -> Extensions:
     if not (setup.home / "mcp.json").exists():
         return Extensions(hooks)
     # The client and its SDK are only loaded for users who have servers.
-    from agent_core.mcp import Host, McpTools, load_servers, secret_values  # noqa: PLC0415
+    from agent_core.mcp import (  # noqa: PLC0415
+        Host,
+        McpTools,
+        enabled,
+        read_servers,
+        secret_values,
+    )
 
-    servers = load_servers(setup.home, setup.project)
-    secrets = secret_values(servers)
-    redactor = Redactor(secrets)
+    declared = read_servers(setup.home, setup.project)
+    redactor.learn(secret_values(declared))
+    servers = enabled(declared)
 
     def log(server_id: str, line: str) -> None:
         logger.debug("%s: %s", server_id, redactor.text(line))
 
     host = Host(log=log)
-    return Extensions(hooks, McpTools(servers, tools, host=host) if servers else None, secrets)
+    return Extensions(hooks, McpTools(servers, tools, host=host) if servers else None)
 
 
 def _hooks(setup: Setup) -> HooksOfRun | None:

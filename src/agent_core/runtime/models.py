@@ -4,6 +4,8 @@ from agent_core.config.models import Config, ModelConfig
 from agent_core.config.profiles import Profile, resolve_model
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.clean_requests import CleanRequests
 from agent_core.runtime.traces import Traces
 
 
@@ -11,10 +13,16 @@ class Models:
     """Resolves model configurations and keeps their adapters, with their connections, open."""
 
     def __init__(
-        self, registry: ProviderRegistry, config: Config, *, traces: Traces | None = None
+        self,
+        registry: ProviderRegistry,
+        config: Config,
+        *,
+        redactor: Redactor,
+        traces: Traces | None = None,
     ) -> None:
         self._registry = registry
         self._base = resolve_model(config)
+        self._redactor = redactor
         self._traces = traces
         self._config = config
         self._adapters: dict[str, ProviderAdapter] = {}
@@ -37,9 +45,10 @@ class Models:
         """
         key = model.model_dump_json()
         if key not in self._adapters:
-            adapter = self._adapters[key] = self._registry.create(model)
+            adapter = self._registry.create(model)
             if self._traces:
                 self._traces.watch(adapter)
+            self._adapters[key] = CleanRequests(adapter, self._redactor)
         return self._adapters[key]
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ from agent_core.context.rebuild import rebuild_requests
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.clean_requests import RequestCleaner
 from agent_core.types import (
     AgentRecord,
     EventType,
@@ -38,6 +39,7 @@ class Replay:
     ) -> None:
         self._store = store
         self._redactor = redactor
+        self._requests = RequestCleaner(redactor)
         self._tools = tools
 
     async def session(
@@ -110,7 +112,10 @@ class Replay:
             nodes=history.nodes,
             events=history.events,
             artifacts=history.artifacts,
-            requests=rebuild_requests(path, built, self._tools()),
+            requests=[
+                self._requests.clean(request)
+                for request in rebuild_requests(path, built, self._tools())
+            ],
         )
 
     def _cleaned(self, result: ReplayResult) -> ReplayResult:

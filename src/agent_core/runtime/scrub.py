@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from agent_core.redaction.redactor import Redactor
 from agent_core.redaction.stream import LiveText
-from agent_core.types import ContentBlock
+from agent_core.types import ContentBlock, ReasoningBlock
 
 
 class JournalScrubber:
@@ -36,4 +36,8 @@ class JournalScrubber:
     def _clean(self, block: ContentBlock) -> ContentBlock:
         before = block.model_dump()
         after = self._redactor.payload_secrets_only(before)
-        return block if after is before else self._block.validate_python(after)
+        if after is before:
+            return block
+        if isinstance(block, ReasoningBlock):
+            after["signature"] = None  # it was given for other words, and would be refused
+        return self._block.validate_python(after)

@@ -81,6 +81,7 @@ class Services:
         *,
         store: SessionStore,
         owner: Owner,
+        redactor: Redactor,
     ) -> None:
         config = setup.config
         can_ask = parts.permission_callback is not None
@@ -88,8 +89,8 @@ class Services:
         self.toolboxes.check_names()
         definitions = AgentDefinitions(setup.home, parts.definitions)
         check_definitions(definitions, config, self.toolboxes.known_names())
-        secrets = _secrets(config, *definitions.profiles())
-        self._redactor = redactor = Redactor({**secrets, **extensions.secrets})
+        redactor.learn(_secrets(config, *definitions.profiles()))
+        self._redactor = redactor
         self.setup = setup
         self.store = store
         self.artifacts = ArtifactStore(setup.sessions_dir, store, redactor)
@@ -99,7 +100,7 @@ class Services:
             cancel_timeout_s=config.runtime.cancel_timeout_ms / 1000,
         )
         self._traces = Traces(self.artifacts) if parts.debug else None
-        self.models = Models(parts.providers, config, traces=self._traces)
+        self.models = Models(parts.providers, config, redactor=redactor, traces=self._traces)
         self._owner = owner
         self._scrubber = JournalScrubber(redactor)
         self._numbers = count()
@@ -362,12 +363,13 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
         session_db_path=parts.session_db_path,
     )
     check_assets()
-    extensions = load_extensions(setup)
+    redactor = Redactor({})  # learns as the parts are read
+    extensions = load_extensions(setup, redactor)
     async with AsyncExitStack() as stack:
         owner = stack.enter_context(Owner.open(setup.home))
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
-        services = Services(parts, extensions, setup, store=store, owner=owner)
+        services = Services(parts, extensions, setup, store=store, owner=owner, redactor=redactor)
         stack.push_async_callback(store.release_all, owner.owner_id)
         stack.push_async_callback(services.models.close)
         if extensions.mcp:

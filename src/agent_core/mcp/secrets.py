@@ -1,0 +1,174 @@
+"""What in `mcp.json` redaction keeps from models, disk and screen.
+
+Every value of `env` and `headers` is a secret, whatever its name and whether its server is
+enabled, and so is each part of it that is a secret by itself: the token after `Bearer`, the
+password of an address, the value of a cookie. The one exception are values known to be harmless,
+because they occur in ordinary texts and files, and replacing them would destroy those: see
+`is_harmless`. Of addresses and arguments the parts that carry a key are secrets.
+"""
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Container, Iterator, Mapping
+from itertools import count, pairwise
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from agent_core.mcp.config import ServerConfig, StdioServer
+from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.shapes import kind_of_name
+from agent_core.redaction.values import SHORTEST_SECRET
+
+_WORDS = frozenset((
+    "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default", "enabled",
+    "disabled", "always", "never", "debug", "info", "notice", "warn", "warning", "error",
+    "critical", "fatal", "trace", "verbose", "silent", "quiet", "production", "development",
+    "staging", "testing", "test", "prod", "local", "localhost", "stdio", "http", "https",
+    "utf-8", "utf8", "posix", "json", "text", "plain", "gzip", "deflate", "identity",
+    "no-cache", "keep-alive", "close", "bearer", "basic", "digest",
+))  # fmt: skip
+_MEDIA_TYPES = frozenset((
+    "*/*", "application/json", "application/xml", "application/octet-stream", "application/*",
+    "text/plain", "text/html", "text/xml", "text/*", "text/event-stream",
+))  # fmt: skip
+_SMALL_NUMBER = re.compile(r"-?[0-9]{1,5}")
+_LOCALE = re.compile(r"(?:C|[a-z]{2,3}_[A-Z]{2})\.(?i:utf-?8)|[a-z]{2,3}[_-][A-Z]{2}")
+_LOOPBACK = re.compile(r"(?:https?://)?(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?/?")
+_PROTOCOL_DATE = re.compile(r"20[0-9]{2}-[0-9]{2}-[0-9]{2}")
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*[ \t]+(?=\S)")
+_PAIR = re.compile(r"[A-Za-z0-9_.-]+=[\"']?([^;,&\s\"']+)")
+_SHORTEST_PATH_KEY = 16
+_SHORTEST_PART = 8
+
+
+def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
+    """What redaction has to find: `<server>_<name>` to value, with a number where it has parts.
+
+    `servers` are all that the file names, disabled ones included.
+    """
+    found: dict[str, str] = {}
+    for server_id, server in servers.items():
+        for kind, value in _secrets_of(server_id, server):
+            if value not in found.values():
+                found[_free(kind, found)] = value
+    return found
+
+
+def is_harmless(value: str) -> bool:
+    """Whether a value is known to be no secret.
+
+    These are: fewer than four characters; a number of up to five digits; a word of a short list
+    (`true`, `debug`, `production`, …); a locale such as `en_US.UTF-8`; a date; a usual media
+    type, or several; the own machine's address with a port; paths that exist on this machine.
+    """
+    value = value.strip()
+    return (
+        len(value) < SHORTEST_SECRET
+        or value.lower() in _WORDS
+        or any(
+            known.fullmatch(value) for known in (_SMALL_NUMBER, _LOCALE, _LOOPBACK, _PROTOCOL_DATE)
+        )
+        or _are_media_types(value)
+        or _are_existing_paths(value)
+    )
+
+
+def _secrets_of(server_id: str, server: ServerConfig) -> Iterator[tuple[str, str]]:
+    if isinstance(server, StdioServer):
+        named = [*server.env.items(), *_arguments(server.args)]
+    else:
+        named = [*server.headers.items(), *(("url", key) for key in _keys_of_address(server.url))]
+    for name, value in named:
+        for part in _parts(name, value):
+            if not is_harmless(part):
+                yield f"{server_id}_{name}", part
+
+
+def _free(kind: str, taken: Container[str]) -> str:
+    numbered = (f"{kind}_{number}" for number in count(2))
+    return kind if kind not in taken else next(each for each in numbered if each not in taken)
+
+
+def _parts(name: str, value: str) -> Iterator[str]:
+    """The value, and what in it is a secret by itself.
+
+    A part of fewer than eight characters counts only under a name that promises a secret: the
+    second word of a greeting stands in many texts.
+    """
+    value = value.strip()
+    is_named = kind_of_name(name) is not None or name.lower() == "cookie"
+    shortest = SHORTEST_SECRET if is_named else _SHORTEST_PART
+    yield value
+    parts: list[str] = []
+    if scheme := _SCHEME.match(value):
+        token = value[scheme.end() :].strip()
+        parts.append(token)
+        if scheme[0].strip().lower() == "basic":
+            yield from _login(token)
+    if "://" not in value:
+        parts += _PAIR.findall(value)
+    yield from (part for part in parts if len(part) >= shortest)
+    yield from _keys_of_address(value)
+
+
+def _login(token: str) -> Iterator[str]:
+    try:
+        login = base64.b64decode(token, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return
+    yield login
+    yield login.partition(":")[2]
+
+
+def _keys_of_address(value: str) -> Iterator[str]:
+    """Password, query values, fragment, and long path segments with digits in them."""
+    address = _address(value)
+    if address is None:
+        return
+    path = [
+        segment
+        for segment in address.path.split("/")
+        if len(segment) >= _SHORTEST_PATH_KEY and any(map(str.isdigit, segment))
+    ]
+    user, _, password = address.netloc.rpartition("@")[0].partition(":")
+    query = [given for _, given in parse_qsl(address.query)]
+    raw = [pair.partition("=")[2] or pair for pair in address.query.split("&")]
+    for key in (password or user, *query, *raw, address.fragment, *path):
+        yield key
+        yield unquote(key)
+
+
+def _address(value: str) -> SplitResult | None:
+    if "://" not in value:
+        return None
+    try:
+        return urlsplit(value)
+    except ValueError:
+        return None
+
+
+def _arguments(args: list[str]) -> Iterator[tuple[str, str]]:
+    """Of a command's arguments those that are named like a secret, look like one, or hold one."""
+    shapes = Redactor({})
+    for before, argument in pairwise(["", *args]):
+        name, has_value, value = argument.partition("=")
+        if has_value and kind_of_name(name.lstrip("-")):
+            yield "args", value
+        elif before.startswith("-") and kind_of_name(before.lstrip("-")):
+            yield "args", argument
+        elif "://" in argument:
+            yield from (("args", key) for key in _keys_of_address(argument))
+        elif shapes.text(argument) != argument:
+            yield "args", argument
+
+
+def _are_media_types(value: str) -> bool:
+    types = (part.partition(";")[0].strip().lower() for part in value.split(","))
+    return all(each in _MEDIA_TYPES for each in types)
+
+
+def _are_existing_paths(value: str) -> bool:
+    paths = value.split(os.pathsep)
+    return all(path.startswith("/") and os.path.lexists(path) for path in paths if path)

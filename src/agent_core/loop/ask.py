@@ -10,6 +10,7 @@ from agent_core.loop.cancelled import stop_if_cancelled
 from agent_core.loop.compose import compose, recover
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import Tally, error_payload
+from agent_core.tools.bounds import shortened_name
 from agent_core.types import (
     ContentBlock,
     Draft,
@@ -162,11 +163,11 @@ def _with_unique_ids(
     renamed: dict[str, ToolCall] = {}
     calls: list[ToolCall] = []
     for call in completed.tool_calls:
-        fresh = call
+        fresh = call.model_copy(update={"name": shortened_name(call.name)})
         if call.tool_call_id in used:
             raw = call.metadata.get("raw_tool_call_id", call.tool_call_id)
             metadata = {**call.metadata, "raw_tool_call_id": raw}
-            fresh = call.model_copy(update={"tool_call_id": new_id("call"), "metadata": metadata})
+            fresh = fresh.model_copy(update={"tool_call_id": new_id("call"), "metadata": metadata})
         used.add(fresh.tool_call_id)
         renamed[call.tool_call_id] = fresh
         calls.append(fresh)

@@ -15,7 +15,9 @@ from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
 from agent_core.redaction.tracebacks import log_failure
 from agent_core.tools.base import Lane, ToolContext
+from agent_core.tools.failures import failure_of
 from agent_core.tools.limits import Kept
+from agent_core.tools.threads import OpenCall
 from agent_core.types import (
     Draft,
     ErrorPayload,
@@ -79,15 +81,14 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
     try:
         kept = await _perform(ctx, call, attempt)
     except AgentCoreError as error:
-        kept = Kept(_failed(call, error_payload(error)))
-    except (Exception, asyncio.CancelledError, SystemExit) as error:
+        kept = await ctx.results.keep_failure(failure_of(call.name, error), ctx.run, call)
+    except BaseException as error:  # what a tool raises to end the program ends its call
         if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
             result = _aborted(call, _RAN if attempt.has_begun else _NEVER_BEGAN)
             _answer(ctx, call, result, duration_ms=_since(started))
             raise
         log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
-        message = f"{call.name} broke: {type(error).__name__}: {error}"
-        kept = Kept(_failed(call, error_payload(ToolError(ErrorCode.INTERNAL_ERROR, message))))
+        kept = await ctx.results.keep_failure(failure_of(call.name, error), ctx.run, call)
     _answer(ctx, call, kept.result, duration_ms=_since(started))
     await ctx.hooks.after_tool(call, kept.result)
     return kept
@@ -103,37 +104,43 @@ class _Attempt:
 async def _perform(ctx: RunContext, call: ToolCall, attempt: _Attempt) -> Kept:
     tool, arguments = ctx.toolbox.resolve(call)
     heard = await ctx.hooks.before_tool(call, tool.definition)
-    action = await tool.prepare(arguments, _facts(ctx, call))
-    access = replace(action.access, hook_summary=heard)
-    await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
-    ctx.journal.note(
-        EventType.TOOL_STARTED,
-        {
-            "tool_name": call.name,
-            "arguments_hash": _arguments_hash(call),
-            "summary": action.access.summary,
-        },
-        tool_call_id=call.tool_call_id,
-    )
-    if not tool.leaves_no_trace:
-        await ctx.journal.commit()  # an effect must be on record before it can happen
-    attempt.has_begun = True
-    return await ctx.results.keep(await action.run(), ctx.run, call, tool=tool)
+    with _opened(ctx, call) as open_call:
+        action = await tool.prepare(arguments, _facts(ctx, call, open_call))
+        access = replace(action.access, hook_summary=heard)
+        await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
+        ctx.journal.note(
+            EventType.TOOL_STARTED,
+            {
+                "tool_name": call.name,
+                "arguments_hash": _arguments_hash(call),
+                "summary": action.access.summary,
+            },
+            tool_call_id=call.tool_call_id,
+        )
+        if not tool.leaves_no_trace:
+            await ctx.journal.commit()  # an effect must be on record before it can happen
+        attempt.has_begun = True
+        returned = await action.run()
+    return await ctx.results.keep(returned, ctx.run, call, tool=tool)
 
 
-def _facts(ctx: RunContext, call: ToolCall) -> ToolContext:
-    def progress(text: str) -> None:
+def _opened(ctx: RunContext, call: ToolCall) -> OpenCall:
+    def show(text: str) -> None:
         payload = {"tool_name": call.name, "text": text}
         ctx.journal.note(EventType.TOOL_PROGRESS, payload, tool_call_id=call.tool_call_id)
 
     task = asyncio.current_task()
+    return OpenCall(show, ctx.results.writer(ctx.run, call), lambda: is_cancelled(task))
+
+
+def _facts(ctx: RunContext, call: ToolCall, open_call: OpenCall) -> ToolContext:
     return ToolContext(
         run=ctx.run,
         tool_call_id=call.tool_call_id,
         project_dir=ctx.project_dir,
-        progress=progress,
-        artifact=ctx.results.writer(ctx.run, call),
-        is_cancelled=lambda: is_cancelled(task),
+        progress=open_call.progress,
+        artifact=open_call.artifact,
+        is_cancelled=open_call.is_cancelled,
     )
 
 

@@ -4,6 +4,8 @@ import logging
 import traceback
 from collections.abc import Callable
 
+_MOST_SHOWN = 10_000
+
 
 def log_failure(
     logger: logging.Logger, what: str, *, error: BaseException, clean: Callable[[str], str]
@@ -16,4 +18,8 @@ def log_failure(
         error: what happened.
         clean: removes secrets from text.
     """
-    logger.error("%s\n%s", what, clean("".join(traceback.format_exception(error)).rstrip()))
+    text = clean("".join(traceback.format_exception(error)).rstrip())
+    if len(text) > 2 * _MOST_SHOWN:
+        left_out = len(text) - 2 * _MOST_SHOWN
+        text = f"{text[:_MOST_SHOWN]}\n[… {left_out} characters …]\n{text[-_MOST_SHOWN:]}"
+    logger.error("%s\n%s", what, text)

@@ -72,6 +72,10 @@ class NoHooks:
         return None
 
 
+_RESULT_SHARE = 2
+"""One result takes at most half of the context window; the rest of it is an artifact."""
+
+
 class RunFactory:
     """Knows what a run of each role is made of."""
 
@@ -117,7 +121,7 @@ class RunFactory:
             toolbox=toolbox,
             guard=self._guard,
             hooks=self._hooks(seat.run, seat.journal) if self._hooks else NoHooks(),
-            results=self._results,
+            results=self._results.within(model.context_window // _RESULT_SHARE),
             project_dir=self._setup.project,
             limits=self._limits,
         )

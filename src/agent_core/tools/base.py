@@ -38,7 +38,7 @@ class Lane(StrEnum):
 class ArtifactWriter(Protocol):
     """Keeps what is too large for a message."""
 
-    async def __call__(
+    def __call__(
         self,
         data: bytes | Path,
         *,
@@ -46,8 +46,15 @@ class ArtifactWriter(Protocol):
         kind: str = "tool_output",
         mime_type: str | None = None,
         summary: str | None = None,
-    ) -> str:
-        """Store `data` (a path is moved), redacted, and return the artifact's id."""
+    ) -> Any:
+        """Store `data` (a path is moved), redacted, and return the artifact's id.
+
+        A coroutine awaits the id. A plain function, which runs in a thread, gets it at once.
+
+        Raises:
+            StorageError: it could not be stored.
+            ToolError: `cancelled`; a thread asks after its call has ended.
+        """
         ...
 
 
@@ -60,9 +67,12 @@ class ToolContext:
         tool_call_id: this call.
         project_dir: the project, resolved; `project` for short.
         progress: shows a line to the user while the call runs (event `tool_progress`).
-        artifact: keeps a file beside the session and returns its id.
-        is_cancelled: asks whether the run is being cancelled; for handlers in threads, async
-            handlers simply get `CancelledError`.
+        artifact: keeps a file beside the session; its id is awaited in a coroutine and returned
+            in a plain function.
+        is_cancelled: asks whether the run is being cancelled or the call has ended; for plain
+            functions, since a coroutine gets `CancelledError`.
+
+    All three may be called from a plain function, which runs in a thread of its own.
     """
 
     run: RunIdentity

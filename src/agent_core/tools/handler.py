@@ -1,20 +1,18 @@
 """A tool from a definition and a function: registered, declarative-like, or decorated."""
 
-import asyncio
-import concurrent.futures
-import contextvars
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
+from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools.addresses import hosts_in
 from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
 from agent_core.tools.results import storable
 from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.threads import in_own_thread
 from agent_core.types import Access, ToolDefinition, ToolPermission
 
 Handler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolReturn] | ToolReturn]
@@ -27,7 +25,12 @@ _MAX_SUMMARY = 4000
 
 
 def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
-    """Make a tool of a raw definition; its JSON Schema is compiled at the first call."""
+    """Make a tool of a raw definition and what handles its calls.
+
+    Raises:
+        ConfigError: `validation_error`; the handler cannot be called as one.
+    """
+    _checked(definition.name, handler)
 
     async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
         return Action(
@@ -73,29 +76,69 @@ def summary_of(arguments: Mapping[str, Any]) -> str:
 
 
 async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of either colour; a plain one does not hold up the event loop."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args, **kwargs)
-    result = await in_own_thread(partial(function, *args, **kwargs))
-    return await result if inspect.isawaitable(result) else result
+    """Call a function of either colour; a plain one does not hold up the event loop.
 
-
-async def in_own_thread(function: Callable[[], Any]) -> Any:
-    """Run a foreign function in a thread that nobody has to wait for.
-
-    A pooled thread that never comes back would keep others waiting and the process from ending.
+    Raises:
+        ToolError: `internal_error`; it returned a generator.
     """
-    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    state = contextvars.copy_context()
+    if is_async(function):
+        result = await function(*args, **kwargs)
+    else:
+        result = await in_own_thread(partial(function, *args, **kwargs))
+        if inspect.isawaitable(result):
+            result = await result
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.iscoroutine(result):
+        if not inspect.isasyncgen(result):
+            result.close()
+        message = f"the tool returned a {type(result).__name__}; it has to return what that gives"
+        raise ToolError(ErrorCode.INTERNAL_ERROR, f"{message}, for example as a list")
+    return result
 
-    def work() -> None:
-        outcome.set_running_or_notify_cancel()
-        try:
-            outcome.set_result(state.run(function))
-        except StopIteration as error:  # no future takes one
-            outcome.set_exception(RuntimeError(f"the tool raised {error!r}"))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-            outcome.set_exception(error)
 
-    threading.Thread(target=work, name="tool", daemon=True).start()
-    return await asyncio.wrap_future(outcome)
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling the function makes a coroutine: it is one, or an object that is one."""
+    inner = plain_function(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
+        getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
+    )
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling the function makes a generator, as far as can be seen without calling it."""
+    inner = plain_function(function)
+    candidates = [inner, getattr(type(inner), "__call__", None)]  # noqa: B004 - as above
+    candidates += [inspect.unwrap(each) for each in candidates if each is not None]
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in candidates
+    )
+
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function inside of `functools.partial` objects."""
+    while isinstance(function, partial):
+        function = cast("partial[Any]", function).func
+    return function
+
+
+def _checked(name: str, handler: Handler) -> None:
+    """Make sure that a handler can be called as one.
+
+    Raises:
+        ConfigError: `validation_error`; it cannot.
+    """
+    if not callable(handler):
+        raise _unfit(name, f"it is a {type(handler).__name__}, which cannot be called")
+    if is_generator(handler):
+        raise _unfit(name, "it is a generator; return a list of what it gives")
+    try:
+        inspect.signature(handler).bind({}, None)
+    except TypeError as error:
+        raise _unfit(name, f"it is called with (arguments, context), and {error}") from error
+    except ValueError:  # a builtin without a signature
+        return
+
+
+def _unfit(name: str, reason: str) -> ConfigError:
+    return ConfigError(
+        ErrorCode.VALIDATION_ERROR, f"the handler of {name} cannot be used: {reason}"
+    )

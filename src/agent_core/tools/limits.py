@@ -1,19 +1,33 @@
-"""What becomes of a tool's return value: wrapped, and moved out of the message if too large."""
+"""What becomes of a call's result: wrapped, and moved out of the message if it is too large.
 
+Everything that a call can leave is bounded here: text, JSON, pictures, errors and metadata.
+"""
+
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 
+from agent_core.errors import StorageError
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
-from agent_core.tools.results import wrap
+from agent_core.tools.bounds import shortened_facts, shortened_name, shortened_text, text_bytes
+from agent_core.tools.images import (
+    MAX_IMAGE_BYTES,
+    decoded,
+    encoded,
+    filename_for,
+    image_type,
+)
+from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, wrap
 from agent_core.types import (
     ArtifactRecord,
     ArtifactRefBlock,
     ContentBlock,
     Draft,
+    ErrorPayload,
     ImageBlock,
     JsonBlock,
     RunIdentity,
@@ -22,8 +36,18 @@ from agent_core.types import (
     ToolResult,
 )
 
-_HEAD_SHARE = 2 / 3
+MAX_IMAGES = 20
+"""Pictures of one result that a model is shown."""
+
+MAX_REFERENCES = 50
+"""References to artifacts in one result; more of them are listed in one artifact."""
+
 _BYTES_PER_TOKEN = 4
+_BLOCK_BYTES = 32
+_FACTS_BYTES = 8_192
+_MESSAGE_BYTES = 8_192
+_SUMMARY_BYTES = 1_000
+_FEW_BLOCKS = 16
 
 
 class Artifacts(Protocol):
@@ -59,11 +83,19 @@ class Kept:
     adds: Sequence[Draft] = ()
 
 
-class ResultKeeper:
-    """Makes every return value a result of bounded size.
+@dataclass(slots=True)
+class _Pictures:
+    """The pictures of one result: how many more may be shown, and those that are not."""
 
-    `limit_bytes` bounds the content as JSON; `limit_tokens`, where given, bounds what a text of
-    many short words would cost a model.
+    left: int = MAX_IMAGES
+    surplus: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+
+class ResultKeeper:
+    """Makes every return value and every failure a result of bounded size.
+
+    `limit_bytes` bounds the content as JSON; `limit_tokens`, where given, bounds what it costs a
+    model, at four bytes a token.
     """
 
     def __init__(
@@ -71,6 +103,10 @@ class ResultKeeper:
     ) -> None:
         self._artifacts = artifacts
         self._limit = min(limit_bytes, (limit_tokens or limit_bytes) * _BYTES_PER_TOKEN)
+
+    def within(self, limit_tokens: int) -> "ResultKeeper":
+        """The same, for a model that can be given `limit_tokens` at once."""
+        return ResultKeeper(self._artifacts, limit_bytes=self._limit, limit_tokens=limit_tokens)
 
     def writer(self, run: RunIdentity, call: ToolCall) -> ArtifactWriter:
         """Where this call may keep files."""
@@ -104,73 +140,202 @@ class ResultKeeper:
         """Wrap a return value; what is too large becomes an artifact, with head and tail here.
 
         Raises:
-            StorageError: the artifact could not be stored.
             TypeError: the value has no form in JSON.
         """
         adds: Sequence[Draft] = ()
         if isinstance(returned, ToolOutput):
             returned, adds = returned.answer, returned.adds
-        result = wrap(returned).model_copy(
-            update={"tool_call_id": call.tool_call_id, "tool_name": call.name}
-        )
-        if not tool.keeps_own_limits and _size(result.content) > self._limit:
-            content = await self._shortened(result.content, self.writer(run, call))
-            result = result.model_copy(update={"content": content})
-        return Kept(result, adds)
+        result = await _wrapped(returned)
+        limit = None if tool.keeps_own_limits else self._limit
+        return Kept(await self._bounded(result, run, call, limit=limit), adds)
 
-    async def _shortened(
-        self, content: Sequence[ContentBlock], write: ArtifactWriter
+    async def keep_failure(self, error: ErrorPayload, run: RunIdentity, call: ToolCall) -> Kept:
+        """The answer to a call that failed; a text too long for it becomes an artifact."""
+        result = await _wrapped(ToolResult(is_error=True, error=error))
+        return Kept(await self._bounded(result, run, call, limit=self._limit))
+
+    async def _bounded(
+        self, result: ToolResult, run: RunIdentity, call: ToolCall, *, limit: int | None
+    ) -> ToolResult:
+        """The result with every part of it within bounds; content only if there is a `limit`."""
+        files = _Files(self.writer(run, call))
+        content = await self._without_large_images(result.content, files)
+        content = await _without_many_references(content, files)
+        if limit is not None and sum(map(_size, content)) > limit:
+            content = await _shortened(content, limit, files)
+        changes: dict[str, Any] = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
+        changes["metadata"] = shortened_facts(result.metadata, _FACTS_BYTES)
+        left_out: dict[str, Any] = {}
+        if changes["metadata"] != result.metadata:
+            left_out["metadata"] = result.metadata
+        if result.error is not None:
+            changes["error"] = error = _shortened_error(result.error, self._limit)
+            if error != result.error:
+                left_out["error"] = result.error.model_dump(mode="json")
+        if left_out:
+            content = [*content, await files.add_facts(left_out)]
+        return result.model_copy(update={**changes, "content": content})
+
+    async def _without_large_images(
+        self, content: Sequence[ContentBlock], files: "_Files"
     ) -> list[ContentBlock]:
-        """Every block within its share of the limit."""
-        share = self._limit // len(content)
-        return [part for block in content for part in await self._moved_out(block, share, write)]
+        """The content with pictures that a model can take, and words in place of all others."""
+        pictures = _Pictures()
+        shown: list[ContentBlock] = []
+        for block in content:
+            if isinstance(block, ImageBlock) and block.data is not None:
+                shown += await self._image(block.data, block.mime_type, pictures, files)
+            else:
+                shown.append(block)
+        if pictures.surplus:
+            summary = f"{len(pictures.surplus)} more pictures; {MAX_IMAGES} are shown at most"
+            raw = orjson.dumps(pictures.surplus)
+            shown.append(await files.add(raw, "images.json", "application/json", summary=summary))
+        return shown
 
-    async def _moved_out(
-        self, block: ContentBlock, share: int, write: ArtifactWriter
+    async def _image(
+        self, data: str, declared: str, pictures: _Pictures, files: "_Files"
     ) -> list[ContentBlock]:
-        if _size([block]) <= share:
-            return [block]
-        match block:
-            case TextBlock(text=text):
-                return await _text_moved_out(text, share, write, "output.txt", "text/plain")
-            case JsonBlock(data=data):
-                text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
-                return await _text_moved_out(text, share, write, "output.json", "application/json")
-            case ImageBlock(data=str(data), mime_type=mime_type):
-                artifact_id = await write(
-                    data.encode(), filename="image.base64", mime_type=mime_type
-                )
-                return [ArtifactRefBlock(artifact_id=artifact_id, mime_type=mime_type)]
-            case _:
-                return [block]
+        content = await asyncio.to_thread(decoded, data)
+        mime_type = shortened_name(declared)
+        if content is None:
+            return [TextBlock(text=f"[{mime_type} data that is not base64 is left out]")]
+        known = image_type(content)
+        pictures.left -= 1
+        if pictures.left < 0:
+            pictures.surplus.append({"mime_type": known or mime_type, "data": data})
+            return []
+        if known is None:
+            is_false = declared in {"image/png", "image/jpeg", "image/gif", "image/webp"}
+            kept_as = "application/octet-stream" if is_false else mime_type
+            reason = f"{mime_type}, {len(content)} bytes, is no picture that a model can be shown"
+            summary = f"{reason} (PNG, JPEG, GIF or WebP)"
+            name = filename_for("image", kept_as)
+            return [await files.add(content, name, kept_as, summary=summary)]
+        name = filename_for("image", known)
+        if len(content) > MAX_IMAGE_BYTES:
+            summary = f"{known}, {len(content)} bytes: too large to be shown to a model"
+            summary += f" (at most {MAX_IMAGE_BYTES} bytes)"
+            return [await files.add(content, name, known, summary=summary)]
+        image = ImageBlock(mime_type=known, data=encoded(content))
+        if len(data) <= self._limit:
+            return [image]
+        summary = f"the picture above, {len(content)} bytes"
+        return [image, await files.add(content, name, known, summary=summary)]
 
 
-async def _text_moved_out(
-    text: str, share: int, write: ArtifactWriter, filename: str, mime_type: str
+async def _wrapped(returned: object) -> ToolResult:
+    try:
+        return wrap(returned, most=QUICK_VALUES)
+    except TooManyValuesError:
+        return await asyncio.to_thread(wrap, returned)
+
+
+class _Files:
+    """The artifacts of one result. A disk that takes none costs the long form, not the answer."""
+
+    def __init__(self, write: ArtifactWriter) -> None:
+        self._write = write
+
+    async def add(
+        self, raw: bytes, filename: str, mime_type: str, *, summary: str
+    ) -> ArtifactRefBlock | TextBlock:
+        try:
+            artifact_id = await self._write(
+                raw, filename=filename, mime_type=mime_type, summary=summary
+            )
+        except StorageError as error:
+            reason = shortened_text(error.message, _SUMMARY_BYTES)
+            return TextBlock(text=f"[{summary}; it could not be kept as an artifact: {reason}]")
+        return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
+
+    async def add_facts(self, facts: dict[str, Any]) -> ArtifactRefBlock | TextBlock:
+        raw = orjson.dumps(facts, option=orjson.OPT_INDENT_2)
+        summary = f"{' and '.join(facts)} in full, {len(raw)} bytes"
+        return await self.add(raw, "details.json", "application/json", summary=summary)
+
+
+async def _without_many_references(
+    content: Sequence[ContentBlock], files: _Files
 ) -> list[ContentBlock]:
-    raw = text.encode()
+    """References with bounded summaries, and no more of them than `MAX_REFERENCES`."""
+    short = [_with_short_summary(block) for block in content]
+    references = [block for block in short if isinstance(block, ArtifactRefBlock)]
+    if len(references) <= MAX_REFERENCES:
+        return short
+    listed = [block.model_dump(mode="json", exclude={"type"}) for block in references]
+    summary = f"{len(references)} artifacts are listed here"
+    raw = orjson.dumps(listed, option=orjson.OPT_INDENT_2)
+    others = [block for block in short if not isinstance(block, ArtifactRefBlock)]
+    return [*others, await files.add(raw, "artifacts.json", "application/json", summary=summary)]
+
+
+def _with_short_summary(block: ContentBlock) -> ContentBlock:
+    match block:
+        case ArtifactRefBlock() | JsonBlock():
+            changes: dict[str, str] = {}
+            if block.summary and text_bytes(block.summary) > _SUMMARY_BYTES:
+                changes["summary"] = shortened_text(block.summary, _SUMMARY_BYTES)
+            if isinstance(block, ArtifactRefBlock) and block.mime_type:
+                changes["mime_type"] = shortened_name(block.mime_type)
+            return block.model_copy(update=changes) if changes else block
+        case _:
+            return block
+
+
+async def _shortened(
+    content: Sequence[ContentBlock], limit: int, files: _Files
+) -> list[ContentBlock]:
+    """The content within the limit: what is large of it, or many small parts, is one artifact."""
+    words = [block for block in content if isinstance(block, TextBlock | JsonBlock)]
+    share = limit // max(1, len(words))
+    large = [block for block in words if len(words) > _FEW_BLOCKS or _size(block) > share]
+    moved = {id(block) for block in large}
+    room = limit - sum(_size(block) for block in content if id(block) not in moved)
+    raw, filename, mime_type = await asyncio.to_thread(_written, large)
     summary = f"{len(raw)} bytes; the beginning and the end stand in the message"
-    artifact_id = await write(raw, filename=filename, mime_type=mime_type, summary=summary)
-    head = raw[: int(share * _HEAD_SHARE)].decode(errors="ignore")
-    tail = raw[len(raw) - int(share * (1 - _HEAD_SHARE)) :].decode(errors="ignore")
-    left_out = len(raw) - len(head.encode()) - len(tail.encode())
-    return [
-        TextBlock(text=f"{head}\n[… {left_out} bytes left out …]\n{tail}"),
-        ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type),
-    ]
-
-
-def _size(content: Sequence[ContentBlock]) -> int:
-    """Bytes of the content; exact for text, as compact JSON for the rest."""
-    total = 0
+    reference = await files.add(raw, filename, mime_type, summary=summary)
+    text = shortened_text(raw.decode(), max(room, limit // _FEW_BLOCKS))
+    shown: list[ContentBlock] = []
     for block in content:
-        match block:
-            case TextBlock(text=text):
-                total += len(text) if text.isascii() else len(text.encode())
-            case JsonBlock(data=data):
-                total += len(orjson.dumps(data))
-            case ImageBlock(data=str(data)):
-                total += len(data)
-            case _:
-                pass
-    return total
+        if id(block) not in moved:
+            shown.append(block)
+        elif block is large[0]:
+            shown += [TextBlock(text=text), reference]
+    return shown
+
+
+def _written(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:
+    """The blocks as one file: its content, name and type."""
+    match blocks:
+        case [JsonBlock(data=data)]:
+            raw = orjson.dumps(data, option=orjson.OPT_INDENT_2)
+            return raw, "output.json", "application/json"
+        case _:
+            texts = [
+                block.text if isinstance(block, TextBlock) else orjson.dumps(block.data).decode()
+                for block in blocks
+            ]
+            return "\n".join(texts).encode(), "output.txt", "text/plain"
+
+
+def _shortened_error(error: ErrorPayload, limit: int) -> ErrorPayload:
+    changes: dict[str, Any] = {
+        "type": shortened_name(error.type),
+        "message": shortened_text(error.message, min(_MESSAGE_BYTES, limit)),
+        "details": shortened_facts(error.details, _FACTS_BYTES),
+    }
+    return error.model_copy(update=changes)
+
+
+def _size(block: ContentBlock) -> int:
+    """Bytes that a block takes in a message, pictures aside."""
+    match block:
+        case TextBlock(text=text):
+            return _BLOCK_BYTES + text_bytes(text)
+        case JsonBlock(data=data):
+            return _BLOCK_BYTES + len(orjson.dumps(data)) + text_bytes(block.summary or "")
+        case ArtifactRefBlock():
+            return 2 * _BLOCK_BYTES + text_bytes(block.summary or "")
+        case _:
+            return _BLOCK_BYTES

@@ -5,16 +5,35 @@ integers of 5,000 digits, lists 10,000 deep). It is made harmless here, once, at
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, cast
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from agent_core.types import ContentBlock, JsonBlock, TextBlock, ToolResult
+from agent_core.types import (
+    ArtifactRefBlock,
+    ContentBlock,
+    ErrorPayload,
+    ImageBlock,
+    JsonBlock,
+    TextBlock,
+    ToolResult,
+)
 
 MAX_DEPTH = 100
 """Nesting beyond this becomes text; JSON writers stop at about 250."""
+
+MAX_VALUES = 2_000_000
+"""Values in one answer. A list that contains itself ten times has more than any memory holds."""
+
+MAX_TEXT = 256 * 1024 * 1024
+"""Characters in one answer that is not a single text."""
+
+QUICK_VALUES = 20_000
+"""So many are converted without a pause that the event loop would notice."""
 
 _Container = (
     Mapping[object, object] | list[object] | tuple[object, ...] | set[object] | frozenset[object]
@@ -22,22 +41,27 @@ _Container = (
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-def wrap(value: object) -> ToolResult:
+class TooManyValuesError(TypeError):
+    """The value has more parts than may be converted."""
+
+
+def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
     """Make a result of what a handler returned: text as text, everything else as JSON.
 
-    Pydantic models, dataclasses, paths and times inside become plain JSON.
+    Pydantic models, dataclasses, paths and times inside become plain JSON. Blocks that have no
+    place in a result (calls, reasoning) become JSON too.
 
     Raises:
-        TypeError: the value, or something in it, has no form in JSON.
+        TypeError: the value, or something in it, has no form in JSON: a generator, a socket.
+        TooManyValuesError: it has more than `most` parts.
     """
     match value:
         case ToolResult():
-            content = [_storable_block(block) for block in value.content]
-            return value.model_copy(update={"content": content})
+            return _wrapped_result(value, _Walk(most))
         case str():
             return ToolResult(content=[TextBlock(text=storable_text(value))])
         case _:
-            return ToolResult(content=[JsonBlock(data=storable(value))])
+            return ToolResult(content=[JsonBlock(data=_Walk(most).value(value))])
 
 
 def storable_text(text: str) -> str:
@@ -49,46 +73,117 @@ def storable_text(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def storable(value: object, *, depth: int = 0) -> Any:
+def storable(value: object) -> Any:
     """`value` as JSON that every store and service takes.
 
     Raises:
         TypeError: something in it has no form in JSON.
     """
-    if isinstance(value, Mapping | list | tuple | set | frozenset):
+    return _Walk(MAX_VALUES).value(value)
+
+
+def storable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` as JSON; what has no form in JSON is named by its type. Never fails."""
+    try:
+        return cast("dict[str, Any]", _Walk(MAX_VALUES, is_lenient=True).value(facts))
+    except TooManyValuesError as error:
+        return {"left_out": str(error)}
+
+
+class _Walk:
+    """One conversion: how much of it is left, and which containers it is inside of."""
+
+    def __init__(self, most: int, *, is_lenient: bool = False) -> None:
+        self._values_left = most
+        self._text_left = MAX_TEXT
+        self._is_lenient = is_lenient
+        self._within: set[int] = set()
+
+    def value(self, value: object, depth: int = 0) -> Any:
+        """The value as plain JSON."""
+        self._values_left -= 1
+        if self._values_left < 0 or self._text_left < 0:
+            message = "the answer has too many parts; write it to a file and keep that instead"
+            raise TooManyValuesError(message)
+        match value:
+            case None | bool():
+                return value
+            case Enum():
+                return self.value(value.value, depth)
+            case str():
+                self._text_left -= len(value)
+                return storable_text(value)
+            case int() | float():
+                return _storable_number(value)
+            case Mapping() | list() | tuple() | set() | frozenset():
+                return self._container(cast("_Container", value), depth)
+            case _:
+                return self._object(value, depth)
+
+    def _container(self, value: "_Container", depth: int) -> Any:
         if depth >= MAX_DEPTH:
             return "(nested too deeply)"
-        return _storable_container(cast("_Container", value), depth + 1)
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return storable_text(value)
-        case int() | float():
-            return _storable_number(value)
-        case _:
-            return storable(_plain(value), depth=depth + 1)
+        if id(value) in self._within:
+            return "(contains itself)"
+        self._within.add(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return {self._key(key): self.value(item, depth + 1) for key, item in value.items()}
+            return [self.value(item, depth + 1) for item in value]
+        finally:
+            self._within.discard(id(value))
+
+    def _key(self, key: object) -> str:
+        return storable_text(key if type(key) is str else str(self.value(key)))
+
+    def _object(self, value: object, depth: int) -> Any:
+        try:
+            plain = _plain(value)
+        except TypeError:
+            if not self._is_lenient:
+                raise
+            return f"({type(value).__name__[:100]})"
+        return self.value(plain, depth + 1) if depth < MAX_DEPTH else "(nested too deeply)"
 
 
-def _storable_container(value: "_Container", depth: int) -> Any:
-    if isinstance(value, Mapping):
-        return {_key(key): storable(item, depth=depth) for key, item in value.items()}
-    return [storable(item, depth=depth) for item in value]
+def _wrapped_result(result: ToolResult, walk: _Walk) -> ToolResult:
+    content = [_storable_block(block, walk) for block in result.content]
+    changes: dict[str, Any] = {"content": content}
+    if result.metadata:
+        changes["metadata"] = storable_facts(result.metadata)
+    if result.error is not None:
+        changes["error"] = _storable_error(result.error)
+    return result.model_copy(update=changes)
 
 
-def _storable_block(block: ContentBlock) -> ContentBlock:
+def _storable_error(error: ErrorPayload) -> ErrorPayload:
+    clean = {
+        "type": storable_text(error.type),
+        "message": storable_text(error.message),
+        "details": storable_facts(error.details),
+    }
+    return error.model_copy(update=clean)
+
+
+def _storable_block(block: ContentBlock, walk: _Walk) -> ContentBlock:
     match block:
         case TextBlock():
             clean = storable_text(block.text)
             return block if clean == block.text else block.model_copy(update={"text": clean})
         case JsonBlock():
-            return block.model_copy(update={"data": storable(block.data)})
-        case _:
+            changes = {"data": walk.value(block.data), "summary": _clean(block.summary)}
+            return block.model_copy(update=changes)
+        case ArtifactRefBlock():
+            changes = {"summary": _clean(block.summary), "mime_type": _clean(block.mime_type)}
+            return block.model_copy(update=changes)
+        case ImageBlock():
             return block
+        case _:
+            return JsonBlock(data=walk.value(block.model_dump(mode="json")))
 
 
-def _key(key: object) -> str:
-    return storable_text(key if isinstance(key, str) else str(storable(key)))
+def _clean(text: str | None) -> str | None:
+    return None if text is None else storable_text(text)
 
 
 def _storable_number(value: float) -> int | float | str:
@@ -102,8 +197,15 @@ def _storable_number(value: float) -> int | float | str:
 
 
 def _plain(value: object) -> object:
+    """One step towards JSON. An iterator is not taken: it may have no end."""
     if isinstance(value, BaseModel):
         return value.model_dump()
+    if isinstance(value, Iterator):
+        kind = type(cast("object", value)).__name__
+        message = f"a handler returned {kind}, which is read only once"
+        raise TypeError(f"{message}; return a list of what it gives")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     try:
         return to_jsonable_python(value)
     except ValueError as error:

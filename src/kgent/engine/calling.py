@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from agent_core.tools.handler import in_own_thread
+from agent_core.tools.threads import in_own_thread
 from kgent.runtime.context import RunContext
 from kgent.tools.registry import ToolDefinition, call_tool
 from kgent.tools.results import ToolResult

@@ -1,0 +1,571 @@
+"""Whatever a tool does, its call is answered within bounds and the run goes on."""
+
+import asyncio
+import base64
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from agent_core import (
+    AgentRuntime,
+    ArtifactRefBlock,
+    ErrorCode,
+    EventType,
+    ImageBlock,
+    JsonBlock,
+    TextBlock,
+    ToolContext,
+    ToolDefinition,
+    ToolError,
+    ToolResult,
+    tool,
+)
+from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.tools.images import MAX_IMAGE_BYTES
+from agent_core.tools.limits import MAX_IMAGES, MAX_REFERENCES
+from agent_core.types import (
+    ErrorPayload,
+    ReplayResult,
+    RunStatus,
+    RuntimeEvent,
+    ToolCallBlock,
+    ToolPermission,
+    ToolResultBlock,
+)
+from isolation import Home
+from runtimes import ask, collect, runtime
+
+PNG = b"\x89PNG\r\n\x1a\n"
+BOUND = 200_000
+"""No stored node or event of these tests may be larger."""
+
+
+def registered(made: AgentRuntime, handler: Callable[..., Any]) -> None:
+    definition = ToolDefinition(
+        name="t", description="the tool of the test", permission=ToolPermission.READONLY
+    )
+    made.register_tool(definition, handler)
+
+
+async def answered(
+    home: Home, project: Path, handler: Callable[..., Any]
+) -> tuple[ToolResultBlock, ReplayResult]:
+    """The answer to one call of the handler, from the database, after a run that went on."""
+    async with runtime(home, project, [calls("t"), "done"]) as made:
+        registered(made, handler)
+        handle = await ask(made)
+        history = await made.replay_session("s1", include_sensitive=True)
+    assert (handle.status, handle.result_text) == (RunStatus.COMPLETED, "done")
+    assert all(len(node.model_dump_json()) < BOUND for node in history.nodes)
+    assert all(len(event.model_dump_json()) < BOUND for event in history.events)
+    (result,) = (result for node in history.nodes for result in node.results)
+    return result, history
+
+
+def files_of(history: ReplayResult) -> list[bytes]:
+    return [Path(artifact.path).read_bytes() for artifact in history.artifacts]
+
+
+class NamelessError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _with_note() -> Exception:
+    error = ValueError("short")
+    error.add_note("n" * 3_000_000)
+    return error
+
+
+BREAKS: dict[str, Callable[[], BaseException]] = {
+    "a long text": lambda: ValueError("x" * 3_000_000),
+    "a long note": _with_note,
+    "a long list": lambda: KeyError(["x"] * 1_000_000),
+    "a group": lambda: ExceptionGroup("g" * 1_000_000, [ValueError("y" * 1_000_000)]),
+    "a long message": lambda: ToolError(ErrorCode.TIMEOUT, "x" * 3_000_000),
+    "large details": lambda: ToolError(ErrorCode.TIMEOUT, "late", details={"a": "y" * 3_000_000}),
+    "odd details": lambda: ToolError(
+        ErrorCode.TIMEOUT, "late", details={"a": object(), "b": {1, 2}, "c": float("nan")}
+    ),
+    "a long name": lambda: type("E" * 100_000, (Exception,), {})("named"),
+    "half characters": lambda: ValueError("a\ud800b\0c"),
+    "no text": NamelessError,
+    "SystemExit": lambda: SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "StopIteration": lambda: StopIteration(1),
+    "StopAsyncIteration": StopAsyncIteration,
+    "CancelledError": asyncio.CancelledError,
+    "a base exception": lambda: type("Own", (BaseException,), {})("own"),
+}
+
+
+@pytest.mark.parametrize("colour", ["plain", "async"])
+@pytest.mark.parametrize("kind", BREAKS)
+async def test_whatever_a_tool_raises_is_an_answer_of_bounded_size(
+    home: Home, project: Path, kind: str, colour: str
+) -> None:
+    def plain(arguments: dict[str, Any], context: ToolContext) -> None:
+        raise BREAKS[kind]()
+
+    async def coroutine(arguments: dict[str, Any], context: ToolContext) -> None:
+        raise BREAKS[kind]()
+
+    result, history = await answered(home, project, plain if colour == "plain" else coroutine)
+    assert result.is_error
+    assert result.error is not None
+    assert len(result.error.message) < 10_000
+    if "long" in kind and kind != "a long name":
+        assert any(len(content) > 900_000 for content in files_of(history))
+
+
+async def test_an_exception_keeps_its_beginning_its_end_and_the_rest_as_an_artifact(
+    home: Home, project: Path
+) -> None:
+    async def fail(arguments: dict[str, Any], context: ToolContext) -> None:
+        raise ValueError("first " + "x" * 3_000_000 + " last")
+
+    result, history = await answered(home, project, fail)
+    assert result.error is not None
+    assert result.error.message.startswith("t broke: ValueError: first x")
+    assert result.error.message.endswith("x last")
+    (reference,) = result.content
+    assert isinstance(reference, ArtifactRefBlock)
+    (content,) = files_of(history)
+    assert "first " + "x" * 3_000_000 + " last" in json.loads(content)["error"]["message"]
+
+
+def _large_metadata() -> ToolResult:
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = [deep]
+    facts = {"deep": deep, "huge": "y" * 3_000_000, "odd": object(), "small": 1}
+    return ToolResult(content=[TextBlock(text="ok")], metadata=facts)
+
+
+def _referenced() -> ToolResult:
+    refs = [ArtifactRefBlock(artifact_id=f"a{i}", summary="s" * 10_000) for i in range(3_000)]
+    return ToolResult(content=[*refs])
+
+
+def _shared() -> object:
+    inner: list[Any] = ["x" * 1000]
+    for _ in range(30):
+        inner = [inner, inner]
+    return inner
+
+
+def _self_contained() -> object:
+    inner: list[Any] = []
+    inner.extend([inner] * 10)
+    return inner
+
+
+LARGE: dict[str, Callable[[], Any]] = {
+    "text": lambda: "line\n" * 1_000_000,
+    "json": lambda: [{"n": n, "text": "word"} for n in range(100_000)],
+    "3,000 small texts": lambda: ToolResult(
+        content=[TextBlock(text=f"{n} " + "w" * 30) for n in range(3_000)]
+    ),
+    "3,000 tiny texts": lambda: ToolResult(content=[TextBlock(text="") for _ in range(3_000)]),
+    "3,000 small JSON": lambda: ToolResult(
+        content=[JsonBlock(data={"n": n, "w": "w" * 30}) for n in range(3_000)]
+    ),
+    "a long summary": lambda: ToolResult(content=[JsonBlock(data=1, summary="s" * 3_000_000)]),
+    "metadata": _large_metadata,
+    "references": _referenced,
+    "a long failure": lambda: ToolResult(
+        is_error=True,
+        error=ErrorPayload(
+            type="T" * 1_000_000,
+            code=ErrorCode.TIMEOUT,
+            message="m" * 3_000_000,
+            details={"d": ["x"] * 1_000_000},
+        ),
+    ),
+    "calls": lambda: ToolResult(
+        content=[
+            ToolCallBlock(tool_call_id=f"c{n}", name="code.write_file", arguments={"a": "b" * 100})
+            for n in range(3_000)
+        ]
+    ),
+    "a shared part": _shared,
+    "itself": _self_contained,
+    "half characters": lambda: {"a\ud800": "b\0" * 100_000, "\0": ["\udfff"]},
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+async def test_whatever_a_tool_returns_is_kept_within_bounds_and_in_few_artifacts(
+    home: Home, project: Path, kind: str
+) -> None:
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> Any:
+        return LARGE[kind]()
+
+    result, history = await answered(home, project, handler)
+    assert len(history.artifacts) <= 2
+    assert len(result.content) <= MAX_REFERENCES
+    assert len(result.model_dump_json()) < 100_000
+
+
+async def test_many_small_blocks_are_one_artifact_with_all_of_them(
+    home: Home, project: Path
+) -> None:
+    texts = [f"block {n} " + "w" * 30 for n in range(3_000)]
+
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        return ToolResult(content=[TextBlock(text=text) for text in texts])
+
+    result, history = await answered(home, project, handler)
+    assert [content.decode().split("\n") for content in files_of(history)] == [texts]
+    text, reference = result.content
+    assert isinstance(text, TextBlock)
+    assert text.text.startswith("block 0 ")
+    assert "block 2999 " in text.text
+    assert isinstance(reference, ArtifactRefBlock)
+
+
+async def test_a_small_window_takes_smaller_results(home: Home, project: Path) -> None:
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> str:
+        return "word " * 6_000  # 30 kB: within the limit in bytes
+
+    config = '[model]\nprovider = "custom"\nname = "script"\ncontext_window = 8192\n'
+    async with runtime(home, project, [calls("t"), "done"], config=config) as made:
+        registered(made, handler)
+        await ask(made)
+        history = await made.replay_session("s1")
+    (result,) = (result for node in history.nodes for result in node.results)
+    assert len(result.model_dump_json()) < 8192 / 2 * 4 + 1000
+    assert [artifact.size_bytes for artifact in history.artifacts] == [30_000]
+
+
+async def test_a_full_disk_costs_the_long_form_and_not_the_answer(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, [calls("t"), "done"]) as made:
+
+        async def handler(arguments: dict[str, Any], context: ToolContext) -> str:
+            folder = home.path / "sessions" / "s1"
+            folder.mkdir(parents=True)
+            (folder / "artifacts").write_text("a file where the folder should be")
+            return "x" * 1_000_000
+
+        registered(made, handler)
+        handle = await ask(made)
+        history = await made.replay_session("s1")
+    assert handle.status is RunStatus.COMPLETED
+    (result,) = (result for node in history.nodes for result in node.results)
+    assert not result.is_error
+    text, note = result.content
+    assert isinstance(text, TextBlock)
+    assert text.text.startswith("xxx")
+    assert isinstance(note, TextBlock)
+    assert "could not be kept" in note.text
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def picture(size: int, head: bytes = PNG) -> bytes:
+    return head + bytes(n * 7 % 251 for n in range(size - len(head)))
+
+
+def image(content: bytes, mime_type: str = "image/png") -> ImageBlock:
+    return ImageBlock(mime_type=mime_type, data=base64.b64encode(content).decode())
+
+
+async def pictured(
+    home: Home, project: Path, *blocks: ImageBlock
+) -> tuple[list[Any], list[bytes], list[Any]]:
+    """What the model was shown in the same run and in the next one, and the files kept."""
+
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        return ToolResult(content=[TextBlock(text="see"), *blocks])
+
+    provider = ScriptedProvider([calls("t"), "seen", "again"])
+    async with runtime(home, project, provider) as made:
+        registered(made, handler)
+        await ask(made)
+        history = await made.replay_session("s1")
+    async with runtime(home, project, provider) as made:
+        assert (await ask(made)).status is RunStatus.COMPLETED
+    shown = [_results(request.messages) for request in provider.requests[1:]]
+    assert shown[0] == shown[1]  # a new process reads the same from the database
+    return shown[0], files_of(history), history.artifacts
+
+
+def _results(messages: Any) -> list[Any]:
+    return [
+        part
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+        for part in block.content
+    ]
+
+
+async def test_a_large_picture_reaches_the_model_and_its_file_is_the_picture(
+    home: Home, project: Path
+) -> None:
+    content = picture(100_000)
+    shown, files, artifacts = await pictured(home, project, image(content))
+    assert shown[:2] == [TextBlock(text="see"), image(content)]
+    assert files == [content]
+    assert (artifacts[0].mime_type, artifacts[0].filename) == ("image/png", "image.png")
+
+
+async def test_a_picture_is_what_its_bytes_say(home: Home, project: Path) -> None:
+    jpeg = picture(500, b"\xff\xd8\xff\xe0")
+    webp = picture(500, b"RIFF\x00\x00\x00\x00WEBP")
+    wrapped = base64.encodebytes(picture(500)).decode()  # with line ends
+    shown, files, _ = await pictured(
+        home,
+        project,
+        image(jpeg, "image/png"),
+        image(webp, "application/x-odd"),
+        ImageBlock(mime_type="image/png", data=wrapped),
+    )
+    expected = [image(jpeg, "image/jpeg"), image(webp, "image/webp"), image(picture(500))]
+    assert shown[1:] == expected
+    assert files == []
+
+
+async def test_a_picture_that_is_none_is_kept_and_not_shown(home: Home, project: Path) -> None:
+    shown, files, artifacts = await pictured(
+        home,
+        project,
+        image(b"not a picture" * 10),
+        image(b"<svg xmlns=''/>", "image/svg+xml"),
+        ImageBlock(mime_type="image/png", data="%%%"),
+    )
+    assert files == [b"not a picture" * 10, b"<svg xmlns=''/>"]
+    assert [each.mime_type for each in artifacts] == ["application/octet-stream", "image/svg+xml"]
+    assert not any(isinstance(block, ImageBlock) for block in shown)
+    assert "no picture" in shown[1].summary
+    assert "not base64" in shown[3].text
+
+
+async def test_a_picture_beyond_the_limit_is_kept_and_refused_with_the_reason(
+    home: Home, project: Path
+) -> None:
+    content = PNG + bytes(MAX_IMAGE_BYTES)
+    shown, files, _ = await pictured(home, project, image(content))
+    assert files == [content]
+    assert not any(isinstance(block, ImageBlock) for block in shown)
+    assert "too large to be shown" in shown[1].summary
+
+
+async def test_many_pictures_are_shown_up_to_a_number_and_the_rest_is_one_artifact(
+    home: Home, project: Path
+) -> None:
+    pictures = [image(picture(200 + n)) for n in range(MAX_IMAGES + 300)]
+    shown, files, _ = await pictured(home, project, *pictures)
+    assert [block for block in shown if isinstance(block, ImageBlock)] == pictures[:MAX_IMAGES]
+    (listed,) = files
+    assert [each["data"] for each in orjson.loads(listed)] == [
+        each.data for each in pictures[MAX_IMAGES:]
+    ]
+
+
+# --- plain functions in threads ------------------------------------------------------------------
+
+
+async def test_a_plain_function_may_use_its_context(home: Home, project: Path) -> None:
+    @tool(permission="readonly")
+    def work(context: ToolContext) -> dict[str, Any]:
+        """Work."""
+        for n in range(5):
+            context.progress(f"step {n}")
+        artifact_id = context.artifact(b"made in a thread", filename="made.txt")
+        context.progress("kept")
+        return {"artifact_id": artifact_id, "cancelled": context.cancelled}
+
+    async with runtime(home, project, [calls("work"), "done"]) as made:
+        made.register_tool(work)
+        handle = await made.start("go", session_id="s1")
+        events = await collect(handle)
+        history = await made.replay_session("s1")
+    assert handle.status is RunStatus.COMPLETED
+    assert lines_of(events) == ["step 0", "step 1", "step 2", "step 3", "step 4", "kept"]
+    kinds = [event.event_type for event in events]
+    assert kinds.index(EventType.TOOL_COMPLETED) > max(
+        place for place, kind in enumerate(kinds) if kind is EventType.TOOL_PROGRESS
+    )
+    (artifact,) = history.artifacts
+    (result,) = (result for node in history.nodes for result in node.results)
+    expected = {"artifact_id": artifact.artifact_id, "cancelled": False}
+    assert result.content == [JsonBlock(data=expected)]
+    assert files_of(history) == [b"made in a thread"]
+
+
+def lines_of(events: list[RuntimeEvent]) -> list[str]:
+    return [e.payload["text"] for e in events if e.event_type is EventType.TOOL_PROGRESS]
+
+
+async def test_a_loop_of_its_own_in_a_thread_may_await_an_artifact(
+    home: Home, project: Path
+) -> None:
+    def handler(arguments: dict[str, Any], context: ToolContext) -> str:
+        async def keep() -> str:
+            return await context.artifact(b"from another loop", filename="a.txt")
+
+        return asyncio.run(keep())
+
+    _, history = await answered(home, project, handler)
+    assert files_of(history) == [b"from another loop"]
+
+
+@pytest.mark.parametrize("colour", ["plain", "async"])
+async def test_a_flood_of_progress_is_thinned_out_and_its_last_line_is_shown(
+    home: Home, project: Path, colour: str
+) -> None:
+    def flood(context: ToolContext) -> str:
+        for n in range(20_000):
+            context.progress(f"{n} " + "x" * 100_000 * (n == 19_999))
+        return "ok"
+
+    def plain(arguments: dict[str, Any], context: ToolContext) -> str:
+        return flood(context)
+
+    async def coroutine(arguments: dict[str, Any], context: ToolContext) -> str:
+        return flood(context)
+
+    handler = plain if colour == "plain" else coroutine
+    _, history = await answered(home, project, handler)
+    lines = lines_of(history.events)
+    assert len(lines) < 200
+    assert lines[-1].startswith("19999 ")
+    assert len(lines[-1]) < 3_000
+    numbers = [int(line.split()[0]) for line in lines]
+    assert numbers == sorted(numbers)
+
+
+async def test_a_thread_that_never_returns_is_left_behind_and_reported(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, release = threading.Event(), threading.Event()
+    is_refused = threading.Event()
+    seen: list[bool] = []
+
+    def hang(arguments: dict[str, Any], context: ToolContext) -> str:
+        began.set()
+        release.wait(15)
+        context.progress("too late")
+        seen.append(context.cancelled)
+        try:
+            context.artifact(b"too late", filename="late.txt")
+        except ToolError:
+            is_refused.set()
+        return "late"
+
+    async with runtime(home, project, [calls("t"), "done", "next"]) as made:
+        registered(made, hang)
+        handle = await made.start("go", session_id="s1")
+        await asyncio.to_thread(began.wait, 10)
+        started = time.monotonic()
+        with caplog.at_level(logging.WARNING, "agent_core.tools.threads"):
+            await handle.cancel()
+        assert time.monotonic() - started < 5
+        assert handle.status is RunStatus.CANCELLED
+        release.set()
+        assert await asyncio.to_thread(is_refused.wait, 10)
+        assert (await ask(made, "and now?")).result_text == "done"
+        history = await made.replay_session("s1")
+    assert "goes on in" in caplog.text
+    assert seen == [True]
+    assert history.artifacts == []
+    assert lines_of(history.events) == []
+
+
+async def test_a_thread_that_waits_for_an_artifact_is_freed_when_its_run_is_cancelled(
+    home: Home, project: Path
+) -> None:
+    ended = threading.Event()
+    asked = threading.Event()
+
+    def keep(arguments: dict[str, Any], context: ToolContext) -> str:
+        try:
+            for _ in range(100_000):
+                asked.set()
+                context.artifact(b"x" * 100_000, filename="x.bin")
+        finally:
+            ended.set()
+        return "all"
+
+    async with runtime(home, project, [calls("t"), "done"]) as made:
+        registered(made, keep)
+        handle = await made.start("go", session_id="s1")
+        await asyncio.to_thread(asked.wait, 10)
+        await handle.cancel()
+        assert handle.status is RunStatus.CANCELLED
+        assert await asyncio.to_thread(ended.wait, 5)
+
+
+# --- generators ----------------------------------------------------------------------------------
+
+
+def _numbers() -> Iterator[int]:
+    yield 1
+
+
+async def _async_numbers() -> AsyncIterator[int]:
+    yield 1
+
+
+def _endless() -> Iterator[int]:
+    while True:
+        yield 1
+
+
+RETURNED: dict[str, Callable[[], Any]] = {
+    "a generator": _numbers,
+    "an async generator": _async_numbers,
+    "an endless generator inside": lambda: {"numbers": _endless()},
+    "an iterator": lambda: iter([1, 2]),
+    "a file": lambda: Path(__file__).open(encoding="utf-8"),  # noqa: SIM115
+}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file")
+@pytest.mark.parametrize("kind", RETURNED)
+async def test_what_a_plain_function_returns_has_to_be_a_value(
+    home: Home, project: Path, kind: str
+) -> None:
+    def handler(arguments: dict[str, Any], context: ToolContext) -> Any:
+        return RETURNED[kind]()
+
+    result, _ = await answered(home, project, handler)
+    assert result.error is not None
+    assert result.error.code is ErrorCode.INTERNAL_ERROR
+    assert "list" in result.error.message
+
+
+async def test_a_plain_function_may_return_a_coroutine(home: Home, project: Path) -> None:
+    async def later() -> str:
+        return "later"
+
+    def handler(arguments: dict[str, Any], context: ToolContext) -> Awaitable[str]:
+        return later()
+
+    result, _ = await answered(home, project, handler)
+    assert result.content == [TextBlock(text="later")]
+
+
+async def test_a_name_of_ten_thousand_letters_is_shortened_in_every_event(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, [calls("n" * 10_000, x="y" * 20_000), "done"]) as made:
+        handle = await made.start("go", session_id="s1")
+        events = await collect(handle)
+        history = await made.replay_session("s1")
+    assert handle.status is RunStatus.COMPLETED
+    assert max(len(event.model_dump_json()) for event in events) < 3_000
+    (result,) = (result for node in history.nodes for result in node.results)
+    assert len(result.model_dump_json()) < 3_000

@@ -15,20 +15,20 @@ from agent_core.tasks.changes import (
     StepFailed,
     StepLeaseExpired,
     StepReady,
-    StepReopened,
     StepStarted,
     StepUpdated,
     TaskCancelled,
     TaskCompleted,
     TaskCreated,
     TaskFailed,
-    TaskReopened,
     TaskRunning,
     TaskUpdated,
 )
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.edit import Edit
 from agent_core.tasks.model import Claim, Step, StepStatus, Task, TaskDocument, TaskStatus
+from agent_core.tasks.transitions import require_new, require_step_change, require_task_change
+from agent_core.types import EventType
 
 _NO_CLAIM = {"claimed_by_agent_id": None, "claimed_by_run_id": None, "lease_expires_at": None}
 
@@ -53,12 +53,17 @@ def apply(dag: Dag | None, change: Change) -> Dag:
         raise SchemaError(ErrorCode.SCHEMA_ERROR, "a Task begins with task_created")
     if dag.task.status.is_terminal:
         raise SchemaError(ErrorCode.SCHEMA_ERROR, f"nothing follows a {dag.task.status} Task")
-    if change.step_id is None:
+    step = None if change.step_id is None else dag.find(change.step_id)
+    if change.step_id is not None and step is None:
+        raise SchemaError(ErrorCode.SCHEMA_ERROR, f"there is no step {change.step_id}")
+    if dag.announced and dag.announced[0] == (change.step_id, change.event_type):
+        dag.announced.popleft()
+        _stamp(dag, step, change)
+        return dag
+    dag.announced.clear()
+    if step is None:
         _change_task(dag, change)
     else:
-        step = dag.find(change.step_id)
-        if step is None:
-            raise SchemaError(ErrorCode.SCHEMA_ERROR, f"there is no step {change.step_id}")
         _change_step(dag, step, change)
     return dag
 
@@ -68,14 +73,23 @@ def _created(document: TaskDocument) -> Dag:
     dag = Dag(Task.model_validate(header))
     for step in document.steps:
         dag.put(step)
+    require_new(document, dag)
     return dag
 
 
+def _stamp(dag: Dag, step: Step | None, change: Change) -> None:
+    """The update before it has made the change already."""
+    if step is not None:
+        dag.put(step.model_copy(update={"updated_at": change.at}))
+    dag.task = dag.task.model_copy(update={"updated_at": change.at})
+
+
 def _change_task(dag: Dag, change: Change) -> None:
+    require_task_change(dag, change.payload)
     match change.payload:
         case TaskUpdated() as update:
             _update(dag, update, change)
-        case TaskRunning(status=status) | TaskReopened(status=status):
+        case TaskRunning(status=status):
             _set_task(dag, change, status)
         case TaskCompleted():
             _set_task(dag, change, TaskStatus.COMPLETED)
@@ -93,6 +107,10 @@ def _set_task(dag: Dag, change: Change, status: TaskStatus) -> None:
 
 def _update(dag: Dag, update: TaskUpdated, change: Change) -> None:
     edit = Edit(dag, change.at).run(update.operations)
+    if set(edit.marked) != set(update.updated_after_dispatch_step_ids):
+        message = "updated_after_dispatch_step_ids are not the claimed steps it changes"
+        raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+    was_blocked = dag.task.status is TaskStatus.BLOCKED
     for step_id in edit.removed:
         dag.remove(step_id)
     for step in edit.changed.values():
@@ -101,21 +119,22 @@ def _update(dag: Dag, update: TaskUpdated, change: Change) -> None:
     for step_id, reason in edit.reasons.items():
         _remember(dag, step_id, reason)
     dag.task = edit.task.model_copy(update={"updated_at": change.at})
+    dag.announced.extend((step_id, each.event_type) for step_id, each in edit.outcomes())
+    if was_blocked and dag.task.status is TaskStatus.PENDING:
+        dag.announced.append((None, EventType.TASK_REOPENED))
 
 
 def _change_step(dag: Dag, step: Step, change: Change) -> None:
-    """Set what the payload says; what an update has set before is simply set again."""
+    require_step_change(dag, step, change.payload)
     update: dict[str, Any]
     match change.payload:
         case StepReady(status=status):
             update = {"status": status}
-        case StepReopened(status=status, reason=reason):
-            _remember(dag, step.step_id, reason)
-            update = {"status": status, **_NO_CLAIM}
         case StepClaimed() as claim:
             dag.marked.discard(step.step_id)
             dag.reasons.pop(step.step_id, None)
-            dag.remember_claim(claim.claimed_by_run_id, Claim(step.step_id, claim.fencing_token))
+            token = claim.fencing_token or dag.next_token
+            dag.remember_claim(claim.claimed_by_run_id, Claim(step.step_id, token))
             update = {
                 "status": StepStatus.CLAIMED,
                 "claimed_by_agent_id": claim.claimed_by_agent_id,

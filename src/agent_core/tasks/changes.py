@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from agent_core.tasks.model import StepId, StepStatus, TaskDocument, TaskStatus
 from agent_core.tasks.operations import Operation
@@ -84,12 +86,14 @@ class StepReady(Payload):
 
 
 class StepClaimed(Payload):
+    """`fencing_token` only grows within a Task; logs of the first release may lack it."""
+
     event_type = EventType.TASK_STEP_CLAIMED
     previous_status: StepStatus
     claimed_by_agent_id: SafeId
     claimed_by_run_id: SafeId
     lease_expires_at: UtcDatetime
-    fencing_token: int
+    fencing_token: Annotated[int, Field(ge=1)] | None = None
 
 
 class StepStarted(Payload):

@@ -6,6 +6,7 @@ handed out never changes.
 """
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import merge
 
@@ -19,6 +20,7 @@ from agent_core.tasks.model import (
     TaskDocument,
     TaskStatus,
 )
+from agent_core.types import EventType
 
 _ACTIVE = (StepStatus.READY, *CLAIMS)
 
@@ -31,6 +33,8 @@ class Dag:
         marked: claimed steps whose content was changed after their dispatch.
         reasons: why a step is blocked, failed, cancelled or open again.
         claims: the claim of each run that ever claimed a step here, at most one a run.
+        announced: what the last `task_updated` did to steps and the Task, in the order in which
+            lines of its own say it again; empty as soon as another line follows.
     """
 
     def __init__(self, task: Task) -> None:
@@ -38,6 +42,7 @@ class Dag:
         self.marked: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.claims: dict[str, Claim] = {}
+        self.announced: deque[tuple[str | None, EventType]] = deque()
         self._steps: dict[str, Step] = {}
         self._places: dict[str, int] = {}
         self._ids: dict[int, str] = {}
@@ -98,6 +103,18 @@ class Dag:
     def next_token(self) -> int:
         """The fencing token of the next claim."""
         return self._last_token + 1
+
+    def accepts_token(self, token: int | None) -> bool:
+        """The token is later than all before; claims of old logs have none."""
+        return token is None or token > self._last_token
+
+    def has_later_claim(self, run_id: str) -> bool:
+        """Another run has claimed the step of this run's claim after it."""
+        mine = self.claims[run_id]
+        return any(
+            claim.step_id == mine.step_id and claim.token > mine.token
+            for claim in self.claims.values()
+        )
 
     @property
     def is_active(self) -> bool:

@@ -25,6 +25,7 @@ class LogFolder:
 
     def __init__(self, wal_dir: Path, session_id: str, *, project_dir: Path) -> None:
         self.path = wal_dir / session_id
+        self.session_id = session_id
         inside = wal_dir.is_relative_to(project_dir)
         self._base = project_dir if inside else wal_dir
         self._parts = self.path.relative_to(self._base).parts

@@ -1,11 +1,14 @@
 """The log's format: one JSON object a line, and what counts as its end."""
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.tasks.apply import apply
@@ -14,7 +17,12 @@ from agent_core.tasks.dag import Dag
 from agent_core.tasks.model import StepId, TaskId
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
-_PADDING = b"\0 \t\r\n"
+PADDING = b"\0 \t\r\n"
+"""What editors and crashes leave behind a line; it says nothing."""
+_BOM = b"\xef\xbb\xbf"
+_CUT = re.compile(rb"([^\0\r\n]*)(?:\0*|\0{2,}[\0\s]*)")
+_UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOTALL)
+"""What can follow the word `created_at`, which is the last field of a line and a field of Tasks."""
 
 
 class Line(Frozen):
@@ -42,7 +50,7 @@ class Line(Frozen):
         kind = PAYLOADS.get(self.event_type)
         if kind is None or kind.concerns_step is (self.step_id is None):
             message = f"a line cannot be {self.event_type} with step_id {self.step_id}"
-            raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+            raise _error(message)
         try:
             payload = kind.model_validate(self.payload)
         except ValidationError as error:
@@ -84,53 +92,75 @@ class Replayed:
 
     Attributes:
         dag: the Task; None if the log holds no complete line.
+        session_id: the session that the lines name; empty if there are none.
         changes: all of them, in order.
         lines: how many lines are good; the next one gets the number after.
         end: where the good lines end, in bytes; what follows is a tail that says nothing.
+        is_terminated: the last good line has its newline; if not, the next append begins with it.
     """
 
     dag: Dag | None
+    session_id: str
     changes: list[Change]
     lines: int
     end: int
+    is_terminated: bool
 
 
 def read_log(log: bytes) -> Replayed:
     """Replay a log, leaving out a tail that a crash has torn, filled with zeros or repeated.
 
+    A line that is whole counts, with or without its newline.
+
     Raises:
         SchemaError: something else is wrong; `details.line` is the number of the line.
     """
     dag: Dag | None = None
+    owner: tuple[str, str] | None = None
     changes: list[Change] = []
-    end = 0
-    for number, raw in enumerate(_lines(log), 1):
+    start = end = len(_BOM) if log.startswith(_BOM) else 0
+    is_terminated = True
+    for number, raw in enumerate(_lines(log, start), 1):
         try:
             line = _parse(raw, number)
+            owner = owner or (line.session_id, line.task_id)
+            if owner != (line.session_id, line.task_id):
+                raise _error("session_id and task_id are not those of the first line")
             change = line.change()
             if isinstance(change.payload, TaskCreated) and number > 1:
-                raise SchemaError(ErrorCode.SCHEMA_ERROR, "a Task is created once")
+                raise _error("a Task is created once")
             dag = apply(dag, change)
+            if dag.task.task_id != line.task_id:
+                raise _error(f"task_id is {line.task_id}, but the Task is {dag.task.task_id}")
         except AgentCoreError as error:
-            if _is_worthless(log, end):
+            if _is_left_by_a_crash(log, end):
                 break
             raise _damaged(number, error) from error
         changes.append(change)
-        end += len(raw)
-    return Replayed(dag, changes, len(changes), end)
+        is_terminated = raw.endswith(b"\n")
+        end += len(raw) if is_terminated else len(raw.rstrip(PADDING))
+    session_id = owner[0] if owner else ""
+    good = dag if changes else None
+    return Replayed(good, session_id, changes, len(changes), end, is_terminated)
 
 
 def is_stillborn(log: bytes) -> bool:
     """A crash came before the first line was whole: nobody has ever been told of this Task."""
-    start = log.rstrip(_PADDING)
+    start = log.rstrip(PADDING)
     first = b'{"wal_seq":1,'
-    return (
-        b"\n" not in start and start[: len(first)] == first[: len(start)] and not _is_object(start)
-    )
+    return start[: len(first)] == first[: len(start)] and (not start or _is_torn(log))
 
 
-def _lines(log: bytes) -> Iterator[bytes]:
-    start = 0
+def last_line(tail: bytes) -> Line | None:
+    """The line at the end of a log; None if there is none that makes sense."""
+    kept = tail.rstrip(PADDING)
+    try:
+        return Line.model_validate(_loaded(kept[kept.rfind(b"\n") + 1 :].removeprefix(_BOM)))
+    except ValueError:
+        return None
+
+
+def _lines(log: bytes, start: int) -> Iterator[bytes]:
     while start < len(log):
         newline = log.find(b"\n", start)
         stop = len(log) if newline < 0 else newline + 1
@@ -139,32 +169,67 @@ def _lines(log: bytes) -> Iterator[bytes]:
 
 
 def _parse(raw: bytes, number: int) -> Line:
-    if not raw.endswith(b"\n"):
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, "the line has no end")
     try:
-        line = Line.model_validate(orjson.loads(raw))
-    except orjson.JSONDecodeError as error:
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, f"not JSON: {error}") from error
+        line = Line.model_validate(_loaded(raw.rstrip(PADDING)))
     except ValidationError as error:
         raise _misshapen(error) from error
+    except ValueError as error:
+        raise _error(f"not JSON: {error}") from error
     if line.wal_seq != number:
-        message = f"wal_seq is {line.wal_seq}, not {number}"
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+        raise _error(f"wal_seq is {line.wal_seq}, not {number}")
     return line
 
 
-def _is_worthless(log: bytes, end: int) -> bool:
-    """What follows `end` adds nothing: a crash left it, and no line that once counted is in it.
+def _loaded(text: bytes) -> Any:
+    """The JSON value of a line.
 
-    That is one last piece that is no JSON object, or a repetition of what is there already.
+    Raises:
+        ValueError: it is none, or a key stands in an object twice.
+    """
+    value = orjson.loads(text)
+    if orjson.dumps(value) == text:
+        return value  # as `encode` writes it, and so without repeated keys
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeated_keys)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key stands in an object twice")
+    return table
+
+
+def _is_left_by_a_crash(log: bytes, end: int) -> bool:
+    """What follows `end` adds nothing: no line that once counted is in it.
+
+    That is a repetition of what is there already, or one last piece that was never finished.
     """
     tail = log[end:]
-    kept = tail.rstrip(_PADDING)
-    if not kept or log.find(kept, 0, end) >= 0:
-        return True
-    if b"\n" in kept:
+    kept = tail.rstrip(PADDING)
+    return not kept or log.find(kept, 0, end) >= 0 or _is_torn(tail)
+
+
+def _is_torn(tail: bytes) -> bool:
+    """A line whose writing stopped in the middle, as opposed to one with a wrong byte.
+
+    It has no newline, unless behind the zeros that a file system has put in place of its rest. If
+    it has come as far as its number or its type, it is the beginning of a JSON object and has not
+    reached the end of the last field; what names neither holds nothing that ever counted.
+    """
+    cut = _CUT.fullmatch(tail)
+    if cut is None or _is_object(cut[1]):
         return False
-    return not tail.endswith(b"\n") or not _is_object(tail)
+    if b"wal_seq" not in cut[1] and b"event_type" not in cut[1]:
+        return True
+    try:
+        from_json(cut[1], allow_partial=True)
+    except ValueError:
+        return False
+    _, found, rest = cut[1].rpartition(b'"created_at"')
+    return not found or _UNFINISHED.fullmatch(rest) is not None
 
 
 def _is_object(text: bytes) -> bool:
@@ -177,7 +242,11 @@ def _is_object(text: bytes) -> bool:
 def _misshapen(error: ValidationError) -> SchemaError:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    return SchemaError(ErrorCode.SCHEMA_ERROR, f"{place}: {first['msg']}")
+    return _error(f"{place}: {first['msg']}")
+
+
+def _error(message: str) -> SchemaError:
+    return SchemaError(ErrorCode.SCHEMA_ERROR, message)
 
 
 def _damaged(number: int, error: AgentCoreError) -> SchemaError:

@@ -13,7 +13,7 @@ from agent_core.tasks.changes import TASK_ENDS, Change
 from agent_core.tasks.commands import CloseRun
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.folder import SUFFIX, LogFolder
-from agent_core.tasks.lines import Line, Replayed, is_stillborn, read_log
+from agent_core.tasks.lines import PADDING, Line, Replayed, is_stillborn, last_line, read_log
 from agent_core.tasks.model import TaskStatus
 from agent_core.tasks.wal import TaskLog, read_all, unavailable
 
@@ -116,7 +116,7 @@ class Shelf:
         except FileNotFoundError:
             return None
         except (OSError, TaskError) as error:
-            return self.unreadable(name, error)
+            return self.ended(name) or self.unreadable(name, error)
         try:
             return _ended(name, descriptor) or self._open(name, os.dup(descriptor))
         except (OSError, AgentCoreError) as error:
@@ -183,7 +183,7 @@ class Shelf:
         """Nobody has touched an unreadable log since it was looked at."""
         return log.state is not None and log.state == self._state(log.name)
 
-    def _open(self, name: str, descriptor: int) -> OpenTask:
+    def _open(self, name: str, descriptor: int) -> OpenTask | EndedLog:
         log = TaskLog(descriptor, self.path(name))
         try:
             content = log.read()
@@ -194,7 +194,10 @@ class Shelf:
         except BaseException:
             log.close()
             raise
-        log.cut_at(replayed.end)
+        if (header := dag.task).status.is_terminal:  # a tail that says nothing hid its last line
+            log.close()
+            return EndedLog(name, header.task_id, header.status, header.updated_at)
+        log.continue_at(replayed.end, is_terminated=replayed.is_terminated)
         recent = deque(replayed.changes, maxlen=_RECENT)
         return OpenTask(dag, log, replayed.lines, recent, dropped)
 
@@ -202,6 +205,9 @@ class Shelf:
         if replayed.dag is None:
             message = "it holds no complete line; its Task was never created"
             raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+        if replayed.session_id != self._folder.session_id:
+            message = f"line 1: it belongs to the session {replayed.session_id}"
+            raise SchemaError(ErrorCode.SCHEMA_ERROR, message, details={"line": 1})
         # A project may have been moved since the Task was created.
         path = {"wal_path": str(self.path(name))}
         replayed.dag.task = replayed.dag.task.model_copy(update=path)
@@ -261,21 +267,12 @@ def _ended(name: str, descriptor: int) -> EndedLog | None:
 
 
 def _last_line(descriptor: int) -> Line | None:
-    """The last complete line, read from the end; None if it makes no sense."""
+    """The last line, read from the end; None if it makes no sense."""
     size = _size(descriptor)
     length = 0
     while length < size:
         length = min(size, max(_TAIL, length * 8))
         tail = os.pread(descriptor, length, size - length)
-        complete = tail[: tail.rfind(b"\n") + 1].rstrip(b"\n")
-        start = complete.rfind(b"\n") + 1
-        if start or length == size:
-            return _line(complete[start:])
+        if length == size or b"\n" in tail.rstrip(PADDING):
+            return last_line(tail)
     return None
-
-
-def _line(raw: bytes) -> Line | None:
-    try:
-        return Line.model_validate(orjson.loads(raw))
-    except ValueError:
-        return None

@@ -30,6 +30,7 @@ class TaskLog:
             raise unavailable(path, why, retryable=True) from error
         self._size = os.fstat(descriptor).st_size
         self._end = self._size
+        self._missing = b""
 
     def read(self) -> bytes:
         """The whole file as it is now.
@@ -39,9 +40,13 @@ class TaskLog:
         """
         return read_all(self._descriptor, self._size)
 
-    def cut_at(self, end: int) -> None:
-        """Overwrite what follows `end` with the next append; until then it stays."""
+    def continue_at(self, end: int, *, is_terminated: bool) -> None:
+        """Overwrite what follows `end` with the next append; until then it stays.
+
+        A last line without its newline gets it in the same write.
+        """
         self._end = end
+        self._missing = b"" if is_terminated else b"\n"
 
     def append(self, lines: bytes, *, durable: bool) -> None:
         """Add complete lines in one write, on the disk itself if `durable`.
@@ -50,6 +55,7 @@ class TaskLog:
             TaskError: `task_wal_unavailable`; the file is as it was.
         """
         self._require_untouched()
+        lines = self._missing + lines
         try:
             if self._size > self._end:
                 os.ftruncate(self._descriptor, self._end)
@@ -61,6 +67,7 @@ class TaskLog:
             raise unavailable(self.path, error, retryable=True) from error
         self._end += len(lines)
         self._size = self._end
+        self._missing = b""
 
     def close(self) -> None:
         """Give the file back to other processes."""

@@ -4,19 +4,32 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.tasks.apply import apply, replay
 from agent_core.tasks.changes import (
     Change,
     Payload,
+    StepBlocked,
+    StepCancelled,
+    StepClaimed,
+    StepCompleted,
+    StepFailed,
+    StepLeaseExpired,
     StepReady,
+    StepReopened,
+    StepStarted,
     TaskCancelled,
+    TaskCompleted,
+    TaskCreated,
+    TaskFailed,
+    TaskReopened,
     TaskRunning,
     TaskUpdated,
 )
+from agent_core.tasks.commands import GiveUp
 from agent_core.tasks.cycles import find_cycle
 from agent_core.tasks.dag import Dag
-from agent_core.tasks.decide import decide_creation
+from agent_core.tasks.decide import decide, decide_creation
 from agent_core.tasks.model import StepStatus, Task, TaskStatus
 from agent_core.tasks.operations import DeleteStep, NewStep
 
@@ -39,6 +52,16 @@ def a_task() -> tuple[Dag, list[Change]]:
     return dag, changes
 
 
+def claim(run_id: str, *, token: int | None) -> StepClaimed:
+    return StepClaimed(
+        previous_status=StepStatus.READY,
+        claimed_by_agent_id="agent_w",
+        claimed_by_run_id=run_id,
+        lease_expires_at=NOW,
+        fencing_token=token,
+    )
+
+
 def test_an_empty_history_is_no_task() -> None:
     assert replay([]) is None
 
@@ -50,6 +73,21 @@ def test_an_empty_history_is_no_task() -> None:
         (StepReady(previous_status=StepStatus.PENDING), None),
         (StepReady(previous_status=StepStatus.PENDING), "s9"),
         (TaskUpdated(operations=(DeleteStep(op="delete_step", step_id="s1"),)), None),
+        (TaskUpdated(operations=(), updated_after_dispatch_step_ids=("s1",)), None),
+        (TaskRunning(previous_status=TaskStatus.PENDING), None),
+        (TaskReopened(previous_status=TaskStatus.BLOCKED), None),
+        (TaskCompleted(), None),
+        (TaskFailed(), None),
+        (TaskCancelled(), None),
+        (StepReady(previous_status=StepStatus.PENDING), "s1"),
+        (StepReady(previous_status=StepStatus.PENDING), "s2"),
+        (StepReopened(previous_status=StepStatus.FAILED), "s1"),
+        (StepStarted(previous_status=StepStatus.CLAIMED, lease_expires_at=NOW), "s1"),
+        (StepCompleted(previous_status=StepStatus.CLAIMED), "s1"),
+        (StepBlocked(previous_status=StepStatus.READY), "s1"),
+        (StepFailed(previous_status=StepStatus.CLAIMED), "s1"),
+        (StepCancelled(previous_status=StepStatus.PENDING), "s1"),
+        (claim("run_a", token=1), "s2"),
     ],
 )
 def test_a_change_that_does_not_fit_is_refused(payload: Payload, step_id: str | None) -> None:
@@ -68,10 +106,52 @@ def test_a_history_begins_with_its_creation_and_has_only_one() -> None:
 
 def test_nothing_follows_an_end() -> None:
     dag, _ = a_task()
-    apply(dag, Change(NOW, TaskCancelled()))
+    for change in decide(dag, GiveUp(TaskStatus.CANCELLED), NOW):
+        apply(dag, change)
     with pytest.raises(AgentCoreError, match="nothing follows") as refused:
         apply(dag, Change(NOW, TaskRunning(previous_status=TaskStatus.PENDING)))
     assert refused.value.code is ErrorCode.SCHEMA_ERROR
+
+
+def test_fencing_tokens_only_grow_and_old_claims_without_one_count() -> None:
+    dag, _ = a_task()
+    apply(dag, Change(NOW, claim("run_a", token=None), "s1"))
+    assert dag.claims["run_a"].token == 1
+    expired = StepLeaseExpired(
+        previous_status=StepStatus.CLAIMED,
+        claimed_by_agent_id="agent_w",
+        claimed_by_run_id="run_a",
+        expired_at=NOW,
+    )
+    apply(dag, Change(NOW, expired, "s1"))
+    apply(dag, Change(NOW, StepReady(previous_status=StepStatus.PENDING), "s1"))
+    for run_id, token in (("run_b", 1), ("run_a", 2)):
+        with pytest.raises(AgentCoreError, match="task_step_claimed cannot be"):
+            apply(dag, Change(NOW, claim(run_id, token=token), "s1"))
+    apply(dag, Change(NOW, claim("run_b", token=2), "s1"))
+    assert dag.has_later_claim("run_a")
+    assert not dag.has_later_claim("run_b")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "running"},
+        {"root_step_ids": ("s1", "s2")},
+        {"steps": ({"step_id": "s1", "updated_at": NOW},) * 2},
+        {"steps": ({"step_id": "s1", "updated_at": NOW, "status": "ready"},)},
+        {"steps": ({"step_id": "s1", "updated_at": NOW, "depends_on_step_ids": ("s9",)},)},
+        {"steps": ({"step_id": "s1", "updated_at": NOW, "depends_on_step_ids": ("s1",)},)},
+    ],
+)
+def test_a_task_is_created_whole_and_untouched(change: dict[str, object]) -> None:
+    _, (first, *_) = a_task()
+    assert isinstance(first.payload, TaskCreated)
+    document = first.payload.task.model_dump() | change
+    if "root_step_ids" not in change:
+        del document["root_step_ids"]
+    with pytest.raises(SchemaError):
+        apply(None, Change(NOW, TaskCreated.model_validate({"task": document})))
 
 
 def test_a_cycle_is_found_in_a_graph_deeper_than_the_stack() -> None:

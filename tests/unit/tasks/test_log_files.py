@@ -323,6 +323,109 @@ async def test_an_ended_log_is_read_and_never_written(project: Path) -> None:
     assert path.read_bytes() == before
 
 
+async def an_ended_log(project: Path) -> Path:
+    async with desk_in(project) as desk:
+        await created(desk, step("s1"))
+        worker = desk.worker("run_a")
+        await worker.call("claim_step", task_id="t1", step_id="s1")
+        await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
+        await desk.orchestrator().call("complete", task_id="t1", result_summary="done")
+        return desk.folder / "work.wal.jsonl"
+
+
+def as_saved_by_an_editor(log: bytes) -> list[bytes]:
+    return [
+        log[:-1],
+        log[:-1] + b"  ",
+        log + b"\n\n",
+        log.replace(b"\n", b"\r\n"),
+        log[:-1].replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + log,
+        b"\xef\xbb\xbf" + log[:-1],
+        log + b"torn",
+        log[:-1] + b"\0" * 4096,
+    ]
+
+
+@pytest.mark.parametrize("kind", range(9))
+async def test_a_finished_task_stays_finished_however_its_log_was_saved(
+    project: Path, kind: int
+) -> None:
+    path = await an_ended_log(project)
+    saved = as_saved_by_an_editor(path.read_bytes())[kind]
+    path.write_bytes(saved)
+    async with desk_in(project) as desk:
+        orchestrator, late = desk.orchestrator(), desk.worker("run_a")
+        assert (await orchestrator.call("list"))["tasks"] == []
+        answer = await orchestrator.call("get", task_id="t1", include_terminal_steps=True)
+        assert (answer["status"], statuses(answer)) == ("completed", {"s1": "completed"})
+        for call in (
+            late.call("update_step", task_id="t1", step_id="s1", status="failed"),
+            orchestrator.call("cancel", task_id="t1"),
+            orchestrator.call("update", task_id="t1", operations=[{"op": "update_task"}]),
+        ):
+            with pytest.raises(ToolError) as refused:
+                await call
+            assert refused.value.code is ErrorCode.TASK_TERMINAL
+    assert path.read_bytes() == saved
+
+
+@pytest.mark.parametrize("kind", range(9))
+async def test_an_active_log_goes_on_however_it_was_saved(project: Path, kind: int) -> None:
+    path = await a_log(project)
+    path.write_bytes(as_saved_by_an_editor(path.read_bytes())[kind])
+    for number, status in enumerate(("running", "completed")):
+        async with desk_in(project) as desk:
+            worker = desk.worker("run_a")
+            if number == 0:
+                await worker.call("claim_step", task_id="t1", step_id="s1")
+            await worker.call("update_step", task_id="t1", step_id="s1", status=status)
+    async with desk_in(project) as desk:
+        answer = await desk.orchestrator().call("get", task_id="t1", include_terminal_steps=True)
+        assert statuses(answer) == {"s1": "completed", "s2": "ready"}
+        replayed = desk.notes.events[0][1]
+        assert (replayed["lines"], replayed.get("dropped_bytes")) == (7, None)
+    assert path.read_bytes().endswith(b"}\n")
+
+
+async def test_the_newline_that_is_missing_comes_with_the_next_line_or_not_at_all(
+    project: Path,
+) -> None:
+    path = await a_log(project)
+    saved = path.read_bytes()[:-1]
+    path.write_bytes(saved)
+    async with desk_in(project) as desk:
+        worker = desk.worker("run_a")
+        with files_no_larger_than(len(saved) + 50), pytest.raises(ToolError):
+            await worker.call("claim_step", task_id="t1", step_id="s1")
+        assert path.read_bytes() == saved
+        await worker.call("claim_step", task_id="t1", step_id="s1")
+        assert path.read_bytes().startswith(saved + b'\n{"wal_seq":4,')
+
+
+async def test_damage_in_the_last_line_isolates_its_task_and_keeps_its_file(project: Path) -> None:
+    path = await an_ended_log(project)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30] + b"~" + whole[-29:])
+    damaged = path.read_bytes()
+    async with desk_in(project) as desk:
+        for name in ("get", "complete"):
+            with pytest.raises(ToolError, match="line 6") as refused:
+                await desk.orchestrator().call(name, task_id="t1")
+            assert refused.value.code is ErrorCode.TASK_WAL_UNAVAILABLE
+            assert refused.value.details["line"] == 6
+    assert path.read_bytes() == damaged
+
+
+async def test_a_log_of_another_session_is_not_taken_for_its_own(project: Path) -> None:
+    path = await a_log(project)
+    path.write_bytes(path.read_bytes().replace(SESSION.encode(), b"sess_9"))
+    async with desk_in(project) as desk:
+        with pytest.raises(ToolError, match="session sess_9") as refused:
+            await desk.orchestrator().call("get", task_id="t1")
+        assert refused.value.code is ErrorCode.TASK_WAL_UNAVAILABLE
+
+
 async def test_a_moved_project_keeps_its_tasks(project: Path, tmp_path: Path) -> None:
     await a_log(project)
     moved = moved_to(project, tmp_path / "elsewhere")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import SchemaError
-from agent_core.tasks.lines import is_stillborn, read_log
+from agent_core.tasks.lines import Replayed, is_stillborn, read_log
 from task_boards import created, desk_in, step
 
 LogOf = Callable[[], bytes]
@@ -37,21 +38,122 @@ def ends_of_lines(log: bytes) -> list[int]:
     return [at + 1 for at, byte in enumerate(log) if byte == ord("\n")]
 
 
-def good_before(log: bytes, cut: int) -> int:
-    return max([end for end in ends_of_lines(log) if end <= cut], default=0)
+def whole_lines(log: bytes, cut: int) -> int:
+    """How many lines are complete JSON up to here, with or without their newline."""
+    return sum(end - 1 <= cut for end in ends_of_lines(log))
 
 
 def test_r2_a_log_torn_at_any_byte_loads_its_whole_lines(log: bytes) -> None:
     for cut in range(len(log) + 1):
         replayed = read_log(log[:cut])
-        assert replayed.end == good_before(log, cut)
-        assert replayed.lines == log[: replayed.end].count(b"\n")
+        assert replayed.lines == whole_lines(log, cut)
+        assert replayed.is_terminated is (cut + 1 not in ends_of_lines(log))
+        assert read_log(log[: replayed.end]).lines == replayed.lines
 
 
 def test_r2_a_log_filled_with_zeros_from_any_byte_loads_its_whole_lines(log: bytes) -> None:
     for cut in range(len(log) + 1):
-        for tail in (b"\0" * (len(log) - cut + 512), b"\0" * 17 + b"\n"):
-            assert read_log(log[:cut] + tail).end == good_before(log, cut)
+        for tail in (b"\0" * (len(log) - cut + 512), b"\0" * 17 + b"\n", b"\0\0\n\0\0\n"):
+            assert read_log(log[:cut] + tail).lines == whole_lines(log, cut)
+
+
+def skeleton(replayed: Replayed) -> Any:
+    """Everything but words and ids, in which a wrong letter cannot be noticed."""
+    dag = replayed.dag
+    assert dag is not None
+    steps = [(step.status, len(step.depends_on_step_ids), step.required) for step in dag.steps()]
+    return replayed.lines, dag.task.status, steps, [each.step_id for each in dag.claims.values()]
+
+
+def is_noticed(whole: Replayed, damaged: bytes, number: int) -> bool:
+    """The damage is refused and named, or the Task is as it was; True if it is refused."""
+    found = outcome(damaged)
+    if isinstance(found, Replayed):
+        assert skeleton(found) == skeleton(whole)
+        return False
+    assert number <= found <= whole.lines + 2
+    return True
+
+
+def outcome(log: bytes) -> Replayed | int:
+    """What the log holds, or the line that is named as damaged."""
+    try:
+        return read_log(log)
+    except SchemaError as error:
+        return error.details["line"]
+
+
+def line_at(log: bytes, place: int) -> int:
+    return log.count(b"\n", 0, place) + 1
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x04, 0x20, 0x80])
+def test_a_flipped_bit_anywhere_never_makes_a_task_shorter(log: bytes, mask: int) -> None:
+    whole = read_log(log)
+    last = log[:-1].rfind(b"\n") + 1
+    refused = 0
+    for place, byte in enumerate(log):
+        damaged = log[:place] + bytes([byte ^ mask]) + log[place + 1 :]
+        refused += is_noticed(whole, damaged, line_at(log, place)) and place >= last
+    assert refused > 20, "the last line is no exception"
+
+
+@pytest.mark.parametrize("byte", [b"\0", b"\n", b"}", b'"', b" ", b"1"])
+def test_a_byte_too_much_or_too_little_never_makes_a_task_shorter(log: bytes, byte: bytes) -> None:
+    whole = read_log(log)
+    for place in range(len(log) + 1):
+        is_noticed(whole, log[:place] + byte + log[place:], line_at(log, place))
+        if place < len(log) and byte == b"\0":
+            is_noticed(whole, log[:place] + byte + log[place + 1 :], line_at(log, place))
+        if place < len(log) and byte == b"1":
+            is_noticed(whole, log[:place] + log[place + 1 :], line_at(log, place))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_run_of_wrong_bytes_in_whole_lines_never_makes_a_task_shorter(
+    log: bytes, data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, len(log) - 1))
+    junk = data.draw(st.binary(min_size=1, max_size=6).filter(lambda b: b"\0\0" not in b))
+    damaged = log[:first] + junk + log[first + len(junk) :]
+    if damaged.endswith(b"\n"):
+        is_noticed(read_log(log), damaged, line_at(log, first))
+
+
+def test_a_wrong_byte_in_a_last_line_without_its_newline_is_found_too(log: bytes) -> None:
+    whole = read_log(log)
+    last = log[:-1].rfind(b"\n") + 1
+    for place in range(last, len(log) - 2):
+        for byte in (log[place] ^ 1, ord(","), ord('"'), ord("x")):
+            found = outcome(log[:place] + bytes([byte]) + log[place + 1 : -1])
+            assert (found.lines if isinstance(found, Replayed) else found) == whole.lines
+
+
+def test_a_key_that_stands_in_a_line_twice_is_damage(log: bytes) -> None:
+    lines = log.splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        twice = line.replace(b'"payload":{', b'"payload":{},"payload":{', 1)
+        with pytest.raises(SchemaError, match=f"line {number}: not JSON: a key stands"):
+            read_log(b"".join([*lines[: number - 1], twice, *lines[number:]]))
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n\n", b"  \n", b" ", b"\n \n\t\r\n"])
+def test_what_an_editor_does_to_the_end_of_a_log_changes_nothing(log: bytes, end: bytes) -> None:
+    assert skeleton(read_log(log[:-1] + end)) == skeleton(read_log(log))
+
+
+def test_a_log_with_windows_line_ends_and_a_mark_at_its_start_is_the_same(log: bytes) -> None:
+    windows = b"\xef\xbb\xbf" + log.replace(b"\n", b"\r\n")
+    replayed = read_log(windows)
+    assert skeleton(replayed) == skeleton(read_log(log))
+    assert replayed.end == len(windows)
+
+
+def test_an_empty_line_between_others_is_damage(log: bytes) -> None:
+    first = ends_of_lines(log)[0]
+    with pytest.raises(SchemaError, match="line 2"):
+        read_log(log[:first] + b"\n" + log[first:])
 
 
 def test_r2_a_log_whose_end_is_there_twice_loads_once(log: bytes) -> None:
@@ -88,6 +190,20 @@ def changed(log: bytes, number: int, **fields: Any) -> bytes:
     return b"".join(lines)
 
 
+CLAIM = {
+    "previous_status": "ready",
+    "claimed_by_agent_id": "agent_a",
+    "claimed_by_run_id": "run_a",
+    "lease_expires_at": "2026-03-01T12:05:00Z",
+    "fencing_token": 1,
+}
+
+
+def test_a_claim_of_the_first_release_has_no_fencing_token_and_counts(log: bytes) -> None:
+    old = {key: value for key, value in CLAIM.items() if key != "fencing_token"}
+    assert skeleton(read_log(changed(log, 4, payload=old))) == skeleton(read_log(log))
+
+
 @pytest.mark.parametrize(
     ("number", "fields"),
     [
@@ -103,6 +219,12 @@ def changed(log: bytes, number: int, **fields: Any) -> bytes:
         (4, {"actor_run_id": None}),
         (1, {"event_type": "task_running", "payload": {"previous_status": "pending"}}),
         (8, {"wal_seq": 9}),
+        (4, {"session_id": "sess_2"}),
+        (4, {"task_id": "t2"}),
+        (1, {"task_id": "t2"}),
+        (2, {"step_id": "s2"}),
+        (4, {"payload": {**CLAIM, "previous_status": "pending"}}),
+        (4, {"payload": {**CLAIM, "fencing_token": 0}}),
     ],
 )
 def test_r2_well_formed_nonsense_is_damage_even_at_the_end(
@@ -138,5 +260,8 @@ def test_only_a_first_line_that_never_was_is_stillborn(log: bytes) -> None:
     assert all(is_stillborn(log[:cut]) for cut in range(first - 1))
     assert is_stillborn(b"\0" * 4096)
     assert not is_stillborn(log[: first - 1])
+    assert not any(
+        is_stillborn(log[:place] + b"~" + log[place + 1 : first - 1]) for place in range(first - 2)
+    ), "a whole line with a wrong byte is not thrown away"
     assert not is_stillborn(log[:first])
     assert not is_stillborn(b"notes of mine")

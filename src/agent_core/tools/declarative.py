@@ -26,7 +26,8 @@ from agent_core.tools.handler import lane_of, plain_access
 from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
-from agent_core.tools.templates import check_shell, filled_argv, filled_shell, placeholders
+from agent_core.tools.script import Script, parse_script
+from agent_core.tools.templates import filled_argv, placeholders
 from agent_core.types import (
     Access,
     ArtifactRefBlock,
@@ -40,7 +41,6 @@ from agent_core.types import (
 )
 
 _WHAT = "tool"
-_SHELL = "/bin/sh"
 
 
 class ToolFile(Section):
@@ -75,7 +75,7 @@ class ToolFile(Section):
             raise ValueError("args is for command_type exec; write them into the command")
         if {"write", "dangerous"}.isdisjoint({*self.tags, self.permission}):
             raise ValueError("a shell tool must be tagged write or dangerous")
-        check_shell(self.command)
+        parse_script(self.command)
         return self
 
 
@@ -84,6 +84,7 @@ class Recipe:
     """How a declarative tool is run: its file, with every default filled in."""
 
     file: ToolFile
+    script: Script | None
     folder: Path
     cwd: Path
     env: Mapping[str, str]
@@ -91,8 +92,8 @@ class Recipe:
 
     def argv(self, arguments: Mapping[str, Any]) -> list[str]:
         """The argument vector of one call."""
-        if self.file.command_type == "shell":
-            return [_SHELL, "-c", filled_shell(self.file.command, arguments)]
+        if self.script is not None:
+            return self.script.argv(arguments)
         command = os.path.expanduser(self.file.command)  # noqa: PTH111 - a Path loses the ./
         # A relative program is the user's, beside the file; never one of the project's.
         base = self.folder if "/" in command else self.cwd
@@ -149,6 +150,7 @@ def _recipe(path: Path, file: ToolFile, setup: Setup, environ: Mapping[str, str]
         raise unusable(path, _WHAT, f"working_dir: {error}") from error
     return Recipe(
         file=file,
+        script=parse_script(file.command) if file.command_type == "shell" else None,
         folder=path.parent,
         cwd=cwd,
         env={name: environ[name] for name in allowed if name in environ},

@@ -1,0 +1,256 @@
+"""Which commands of a script may be given a value: those that do not read it as a program.
+
+A value is one word of the command, so the shell that runs the script never evaluates it. The
+command itself may: `eval`, `sh -c`, `awk`. Of the shell's own commands those are admitted that
+are known not to. A shell or an interpreter is admitted where the text of its program is written
+out before the value. Any other program may be given a value as a word of its own, or after plain
+text such as `--name=`; in a longer text with spaces or quotes only where it is known to be text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a command.
+
+    Attributes:
+        literal: what it says; None if something is expanded in it.
+        text: what is written in it, without what is expanded.
+        has_value: a placeholder stands in it.
+        prefix: what is written before the first expansion.
+    """
+
+    literal: str | None
+    text: str
+    has_value: bool
+    prefix: str
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SHELLS = _names("sh ash bash dash ksh mksh yash zsh fish csh tcsh rbash")
+_INTERPRETERS = _names(
+    """
+    python pypy perl ruby node nodejs deno bun php lua luajit tclsh wish expect rscript julia
+    awk gawk mawk nawk sed gsed pwsh osascript guile scheme emacs vi vim ed ex gdb m4 bc dc
+    """
+)
+_JOINING = _names(
+    """
+    . source trap let declare typeset ssh su runuser watch script parallel at batch
+    flock tmux screen systemd-run crontab entr
+    """
+)
+"""They make one text of their words, or run what it holds: no value is safe in them."""
+
+_ALWAYS = {
+    "eval": "remove eval: a value could become a part of what it runs",
+    "alias": "remove alias: it changes what later commands mean",
+}
+"""Commands that change what the rest of a script means, with or without a placeholder."""
+
+_SHELL_COMMANDS = _names(
+    """
+    . : [ alias bg bind break builtin caller cd chdir command compgen complete compopt
+    continue coproc
+    declare dirs disown echo enable eval exec exit export false fc fg getopts hash help history
+    jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly return set
+    shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait
+    """
+)
+"""All commands that a shell brings itself."""
+
+_HARMLESS = _names(": [ cd chdir echo exec command false kill printf pwd test true")
+"""Those of them that take a value as data; `exec` and `command` run what follows."""
+
+_WRAPPERS = {
+    "busybox": re.compile(r"--"),
+    "command": re.compile(r"--"),
+    "exec": re.compile(r"--"),
+    "env": re.compile(r"[A-Za-z_]\w*=.*|--", re.DOTALL),
+    "nice": re.compile(r"-n|-?\d+|-n\d+|--"),
+    "nohup": re.compile(r"--"),
+    "setsid": re.compile(r"-[wfc]+|--"),
+    "stdbuf": re.compile(r"-[ioe][0L]|--"),
+    "sudo": re.compile(r"-[nEHS]+|--"),
+    "doas": re.compile(r"-n|--"),
+    "time": re.compile(r"-p|--"),
+    "timeout": re.compile(r"[\d.]+[smhd]?|--"),
+    "xargs": re.compile(r"-[0rtx]+|-[nPLI]\S+|--null|--no-run-if-empty|--"),
+}
+"""Programs that run another one, with what may stand before it."""
+
+_FLAGS = {
+    "python": re.compile(r"-[uBEIsSOqbx]+"),
+    "pypy": re.compile(r"-[uBEIsSOqbx]+"),
+    "sed": re.compile(r"-[nErsuz]+"),
+    "gsed": re.compile(r"-[nErsuz]+"),
+    **{name: re.compile(r"-[euxfnv]+") for name in _SHELLS},
+}
+"""Options without a value that may stand before the program text of an interpreter."""
+
+_AWK = _names("awk gawk mawk nawk")
+_READ_OPTIONS_LATER = _AWK | {"sed", "gsed"}
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_PROGRAM_OPTION = re.compile(r"-[lnpasw]*[cem]|--")
+_VERSION = re.compile(r"[-.\d]+$")
+_STRUCTURE = re.compile(r"[\s'\"`\\;|$()<>{}]")
+_TEXT_COMMANDS = _names("echo printf grep egrep fgrep logger test [")
+_TEXT_OPTIONS = {
+    "git": {"-m", "--message", "--grep", "--author", "-S", "-G"},
+    "curl": {"-H", "--header", "-d", "--data", "--data-raw", "--data-urlencode", "-A", "-F"},
+    "wget": {"--header", "--post-data"},
+    "jq": {"--arg"},
+}
+"""Options whose value is text, whatever stands in it."""
+
+_PLAIN_FLAGS = _names("-e -n -i -r -rn -E -F --")
+"""Options of those commands after which comes a text."""
+
+_UNARY = _names("-n -z -e -f -d -r -w -x -s -L -h -b -c -p -S -g -u -k")
+_BINARY = _names("= != -eq -ne -gt -ge -lt -le -nt -ot -ef")
+MIXED_TEST = "write one test such as [ -n … ] or [ … = … ] for each [, joined by &&"
+_NESTED = "the script of {} is no place for a value; give it a script file and the value after it"
+
+
+def objection(words: Sequence[Word]) -> str | None:
+    """Why a command must not stand in a script with placeholders; None if it may."""
+    program = _program(words[0]) if words else None
+    if program in _ALWAYS:
+        return _ALWAYS[program]
+    if program in _WRAPPERS:
+        return _wrapped(program, words)
+    if program in _SHELLS:
+        return _interpreted(program, words)
+    if any(word.has_value for word in words):
+        return _given_value(program, words)
+    return None
+
+
+def _given_value(program: str | None, words: Sequence[Word]) -> str | None:
+    if program is None or program.startswith("-"):
+        return "write out the name of a program that is given a placeholder"
+    if program in _JOINING:
+        return _NESTED.format(program)
+    if program in _INTERPRETERS:
+        return _interpreted(program, words)
+    if program in _SHELL_COMMANDS:
+        return _own_command(program, words)
+    return _shell_in(words) or _embedded(program, words)
+
+
+def _program(word: Word) -> str | None:
+    """The name of a program without its folder and its version."""
+    if not word.literal:
+        return None
+    name = word.literal.rpartition("/")[2].lower()
+    bare = _VERSION.sub("", name)
+    return bare if bare in _INTERPRETERS or bare in _SHELLS else name
+
+
+def _wrapped(wrapper: str, words: Sequence[Word]) -> str | None:
+    """A command that runs another one is judged as that one, if it can be made out."""
+    has_value = any(word.has_value for word in words)
+    for index, word in enumerate(words[1:], 1):
+        if word.literal is None:
+            break
+        if word.literal.startswith("-") and not _WRAPPERS[wrapper].fullmatch(word.literal):
+            break
+        if not _WRAPPERS[wrapper].fullmatch(word.literal):
+            return objection(words[index:])
+    if has_value or any(_program(word) in _SHELLS for word in words):
+        return f"write out the program that {wrapper} runs, with no other options before it"
+    return None
+
+
+def _interpreted(program: str, words: Sequence[Word]) -> str | None:
+    """The program's text, or the file it is in, must be written out before any value."""
+    rest = _without_flags(program, words[1:])
+    if rest and _PROGRAM_OPTION.fullmatch(rest[0].literal or ""):
+        rest = rest[1:]
+    if not rest or not rest[0].literal or rest[0].literal.startswith("-"):
+        return _NESTED.format(program)
+    if program in _READ_OPTIONS_LATER:
+        for before, word in pairwise(rest):
+            is_option = (before.literal or "").startswith("-") and before.literal != "--"
+            if word.has_value and (is_option or word.prefix.startswith("-")):
+                return _NESTED.format(program)
+    return None
+
+
+def _without_flags(program: str, words: Sequence[Word]) -> Sequence[Word]:
+    flags = _FLAGS.get(program)
+    while words and flags and flags.fullmatch(words[0].literal or ""):
+        words = words[1:]
+    # `awk -v name={{args.x}}` sets a variable to a text.
+    while program in _AWK and len(words) > 1 and words[0].literal == "-v":
+        if not _ASSIGNMENT.match(words[1].prefix):
+            break
+        words = words[2:]
+    return words
+
+
+def _own_command(program: str, words: Sequence[Word]) -> str | None:
+    if program not in _HARMLESS:
+        return f"{program} takes no placeholder: what it does with a value is up to the shell"
+    if program == "printf":
+        operands = words[2:] if words[1].literal == "--" else words[1:]
+        first = operands[0].literal if operands else None
+        if first is None or first.startswith("-"):
+            return "write out the format of printf"
+    if program in {"test", "["}:
+        return (
+            None if is_plain_test(words[1:]) else "write one test for each test or [, joined by &&"
+        )
+    return None
+
+
+def is_plain_test(words: Sequence[Word]) -> bool:
+    """One operator that is written out: no value can be taken for one."""
+    operands = [word for word in words if word.literal != "]"]
+    if operands and operands[0].literal == "!":
+        operands = operands[1:]
+    match [word.literal for word in operands]:
+        case [_]:
+            return True
+        case [operator, _]:
+            return operator in _UNARY
+        case [_, operator, _]:
+            return operator in _BINARY
+        case _:
+            return False
+
+
+def _shell_in(words: Sequence[Word]) -> str | None:
+    """A shell that is an argument (`find -exec sh -c`) is judged like one that is a command."""
+    for index, word in enumerate(words[1:], 1):
+        shell = _program(word)
+        if shell in _SHELLS and any(each.has_value for each in words[index:]):
+            return _interpreted(shell, words[index:])
+    return None
+
+
+def _embedded(program: str, words: Sequence[Word]) -> str | None:
+    for before, word in pairwise(words):
+        has_structure = word.has_value and _STRUCTURE.search(word.text)
+        if has_structure and not _is_text(program, before.literal or "", word):
+            return (
+                f"{program} may read the text around a placeholder as a program;"
+                " give it the value as a word of its own"
+            )
+    return None
+
+
+def _is_text(program: str, option: str, word: Word) -> bool:
+    """The program is known to take this word as text, whatever stands in it."""
+    if option in _TEXT_OPTIONS.get(program, ()):
+        return True
+    if program not in _TEXT_COMMANDS or word.prefix.startswith("-"):
+        return False
+    return not option.startswith("-") or option in _PLAIN_FLAGS

@@ -1,0 +1,422 @@
+"""Shell scripts of declarative tools: values are parameters of the script, never part of its text.
+
+A placeholder becomes `"${soong_arg_N}"`, a variable that is set from a positional parameter. That
+is one word, whatever the value is, but only where a shell expands words and never evaluates what
+comes out. So a script with placeholders is parsed, and admitted only if all of it consists of
+constructs that every shell reads alike, and each placeholder stands in an argument of a command,
+the target of a redirection, the subject of a `case` or an operand of `[`.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_core.tools.commands import MIXED_TEST, Word, is_plain_test, objection
+from agent_core.tools.templates import PLACEHOLDER, placeholders, value_text
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+SHELL = "/bin/sh"
+
+_VARIABLE = "soong_arg_"
+_BLANK = re.compile(rb"(?:[ \t\n]|\\\n)*")
+_PLAIN = re.compile(r"(?:~/)?[A-Za-z0-9_@%+=:,./-]*")
+_CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]|[\x7f-\x9f]")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PORTABLE = _names(
+    """
+    program comment list pipeline negated_command redirected_statement subshell compound_statement
+    command command_name word concatenation string string_content raw_string number
+    simple_expansion expansion variable_name special_variable_name regex command_substitution
+    variable_assignment declaration_command unset_command function_definition
+    file_redirect file_descriptor
+    if_statement elif_clause else_clause while_statement for_statement do_group
+    case_statement case_item extglob_pattern
+    test_command unary_expression binary_expression test_operator
+    arithmetic_expansion parenthesized_expression
+    && || ; & | ;; ( ) { } ! " $( ` ${ $(( )) [ ] $ =
+    > >> < >& <& >|
+    :- :+ := :? - + ? # ## % %% * /
+    == != <= >= -eq
+    if then elif else fi while until for in do done case esac
+    export readonly local unset
+    """
+)
+"""Every construct a script with placeholders may have, wherever it stands in it."""
+
+_AROUND = _names(
+    """
+    program list pipeline negated_command redirected_statement subshell compound_statement
+    command file_redirect command_substitution function_definition
+    if_statement elif_clause else_clause while_statement for_statement do_group
+    case_statement case_item test_command unary_expression binary_expression
+    string concatenation
+    """
+)
+"""Every construct a placeholder may stand in, at any depth."""
+
+_PLACES = {
+    "comment": "in a comment",
+    "raw_string": "in single quotes, where nothing is expanded",
+    "heredoc_redirect": "in a here-document",
+    "heredoc_body": "in a here-document",
+    "herestring_redirect": "in a here-string",
+    "arithmetic_expansion": "in arithmetic",
+    "variable_assignment": "in an assignment",
+    "command_name": "in the place of a program",
+    "expansion": "inside another expansion",
+    "subscript": "in the index of an array",
+    "brace_expression": "in a brace expansion",
+    "ansi_c_string": "in a $'…' string",
+    "translated_string": 'in a $"…" string',
+    "regex": "in a pattern",
+    "extglob_pattern": "in a pattern",
+    "process_substitution": "in a process substitution",
+    "array": "in an array",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script that can be run.
+
+    Attributes:
+        text: what the shell reads; the same for every call.
+        fields: the arguments it gets as positional parameters, in this order.
+    """
+
+    text: str
+    fields: tuple[str, ...]
+
+    def argv(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The argument vector of one call."""
+        if not self.fields:
+            return [SHELL, "-c", self.text]
+        values = [value_text(arguments.get(field)) for field in self.fields]
+        return [SHELL, "-c", self.text, SHELL, *values]
+
+
+def parse_script(template: str) -> Script:
+    """Read the template of a script. Without placeholders it may be anything.
+
+    Raises:
+        ValueError: a placeholder stands where a value could become shell text, or the script has
+            something that shells do not read alike. Names the line and the cure.
+    """
+    fields = tuple(dict.fromkeys(placeholders(template)))
+    if not fields:
+        return Script(template, ())
+    if strange := _CONTROL.search(template):
+        raise ValueError(f"{_line(template, strange.start())}: remove the control character there")
+    if _VARIABLE in template:
+        raise ValueError(f"rename the variable {_VARIABLE}…; such names are for the placeholders")
+    draft = _Draft(template, fields)
+    quoted = draft.placed({place.number for place in draft.places() if place.is_bare})
+    for place in quoted.places():
+        quoted.check(place)
+    quoted.check_all()
+    given = " ".join(f"{_VARIABLE}{n}=${{{n}}}" for n in range(1, len(fields) + 1))
+    return Script(f"{given}; shift {len(fields)}; {quoted.source.decode()}", fields)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One placeholder in the script: the first is number 0."""
+
+    number: int
+    shown: str
+    line: str
+    node: "Node"
+
+    @property
+    def is_bare(self) -> bool:
+        """It stands outside double quotes."""
+        return self.node.parent is None or self.node.parent.type != "string"
+
+    def refused(self, where: str, cure: str = "") -> ValueError:
+        cure = cure or "make it an argument of a command, or use command_type exec"
+        return ValueError(f"{self.line}: the placeholder {self.shown} stands {where}; {cure}")
+
+
+class _Draft:
+    """A script whose placeholders have become variables, and how the parser reads it."""
+
+    def __init__(
+        self, template: str, fields: tuple[str, ...], *, bare: frozenset[int] = frozenset()
+    ) -> None:
+        self._template = template
+        self._fields = fields
+        self._spans: list[tuple[int, int]] = []
+        self.source = self._filled(bare)
+        self._tree = _parser().parse(self.source)
+        self._inside = {node.id for place in self._nodes() if place for node in _upwards(place)}
+
+    def placed(self, bare: set[int]) -> "_Draft":
+        """The same script with double quotes around these placeholders."""
+        return _Draft(self._template, self._fields, bare=frozenset(bare))
+
+    def places(self) -> Iterator[_Place]:
+        """Where the placeholders are.
+
+        Raises:
+            ValueError: the parser sees no expansion there.
+        """
+        for number, (match, node) in enumerate(zip(self._matches(), self._nodes(), strict=True)):
+            line = _line(self._template, match.start())
+            if self._template[: match.start()].endswith(("\\", "$")):
+                raise ValueError(
+                    f"{line}: remove the {self._template[match.start() - 1]} before {match[0]}"
+                )
+            start, end = self._spans[number]
+            if node is None:
+                seen = self._tree.root_node.descendant_for_byte_range(start, end)
+                where = _PLACES.get(seen.type if seen else "", "where no value is expanded")
+                raise _Place(number, match[0], line, self._tree.root_node).refused(where)
+            yield _Place(number, match[0], line, node)
+
+    def check(self, place: _Place) -> None:
+        """Everything around a placeholder must be known to keep it one word.
+
+        Raises:
+            ValueError: something is not.
+        """
+        below = place.node
+        for node in _upwards(place.node):
+            if node.type not in _AROUND:
+                raise place.refused(_PLACES.get(node.type, f"in a {node.type.replace('_', ' ')}"))
+            if where := _misplaced(node, below):
+                raise place.refused(where)
+            below = node
+        if place.is_bare:
+            raise place.refused("where quotes do not hold")
+
+    def check_all(self) -> None:
+        """The whole script must be read alike by every shell, and evaluate nothing.
+
+        Raises:
+            ValueError: it has something else.
+        """
+        end = 0
+        for node in _walk(self._tree.root_node):
+            if not _is_portable(node):
+                cure = "in a script with placeholders write it in another way"
+                raise self._refused(node, f"{_shown(node)} is not read alike by all shells; {cure}")
+            if node.child_count == 0:
+                if not _BLANK.fullmatch(self.source, end, node.start_byte):
+                    raise self._refused(node, f"the text before {_shown(node)} cannot be read")
+                end = node.end_byte
+            if problem := self._objection(node):
+                raise self._refused(node, problem)
+
+    def _refused(self, node: "Node", reason: str) -> ValueError:
+        return ValueError(f"command, line {node.start_point.row + 1}: {reason}")
+
+    def _objection(self, node: "Node") -> str | None:
+        match node.type:
+            case "command":
+                words = [self._word(child) for child in _words(node)]
+                has_value = any(word.has_value for word in words)
+                if has_value and words[0].literal in self._functions():
+                    return "give no placeholder to a function of the script"
+                return objection(words)
+            case "test_command" if node.id in self._inside:
+                words = [self._word(child) for child in _operands(node)]
+                return None if is_plain_test(words) else MIXED_TEST
+            case _:
+                return None
+
+    def _functions(self) -> set[str]:
+        """The names of the functions that the script defines."""
+        found = set[str]()
+        for node in _walk(self._tree.root_node):
+            name = node.child_by_field_name("name") if node.type == "function_definition" else None
+            if name is not None:
+                found.add(_text(name))
+        return found
+
+    def _word(self, node: "Node") -> Word:
+        """A word with its quotes removed; what is expanded in it has no text."""
+        parts = [_unquoted(piece) for piece in _pieces(node)]
+        has_value = node.id in self._inside
+        literal = None if None in parts else "".join(part or "" for part in parts)
+        return Word(literal, "".join(part or "" for part in parts), has_value, _prefix(parts))
+
+    def _matches(self) -> list[re.Match[str]]:
+        return list(PLACEHOLDER.finditer(self._template))
+
+    def _nodes(self) -> list["Node | None"]:
+        """For each placeholder the expansion that the parser sees exactly there."""
+        found: list[Node | None] = []
+        for start, end in self._spans:
+            node = self._tree.root_node.descendant_for_byte_range(start, end)
+            is_there = node is not None and (node.type, node.start_byte, node.end_byte) == (
+                "expansion",
+                start,
+                end,
+            )
+            found.append(node if is_there else None)
+        return found
+
+    def _filled(self, bare: frozenset[int]) -> bytes:
+        filled, last = bytearray(), 0
+        for number, match in enumerate(self._matches()):
+            quote = b'"' if number in bare else b""
+            variable = f"${{{_VARIABLE}{self._fields.index(match[1]) + 1}}}".encode()
+            filled += self._template[last : match.start()].encode() + quote
+            self._spans.append((len(filled), len(filled) + len(variable)))
+            filled += variable + quote
+            last = match.end()
+        return bytes(filled + self._template[last:].encode())
+
+
+def _misplaced(node: "Node", below: "Node") -> str | None:
+    """Why a placeholder must not be in this part of a construct that may have one."""
+    match node.type:
+        case "command":
+            words = _words(node)
+            if below in words[1:]:
+                return None
+            return "in the place of a program" if below in words else "in an assignment"
+        case "concatenation":
+            return _beside(node)
+        case "file_redirect":
+            is_file = _operator(node) in {"<", ">", ">>", ">|"}
+            return None if is_file else "in the number of a descriptor"
+        case _:
+            is_wrong, where = _WRONG_PARTS.get(node.type, (_never, ""))
+            return where if is_wrong(node, below) else None
+
+
+def _never(_node: "Node", _below: "Node") -> bool:
+    return False
+
+
+_WRONG_PARTS: Mapping[str, tuple[Callable[["Node", "Node"], bool], str]] = {
+    "command_substitution": (lambda node, _: not _text(node).startswith("$("), "in backquotes"),
+    "for_statement": (lambda _, below: below.type != "do_group", "in the list of a for loop"),
+    "case_item": (
+        lambda node, below: below in node.children_by_field_name("value"),
+        "in a pattern",
+    ),
+    "function_definition": (
+        lambda node, below: below != node.child_by_field_name("body"),
+        "in the name of a function",
+    ),
+    "test_command": (lambda node, _: node.children[0].type != "[", "in [[ ]]"),
+}
+
+
+def _beside(node: "Node") -> str | None:
+    """What stands beside a placeholder, in the same word and outside quotes, is plain."""
+    for part in node.children:
+        match part.type:
+            case "word" | "number" if _PLAIN.fullmatch(_text(part)):
+                continue
+            case "string" | "raw_string" | "simple_expansion":
+                continue
+            case "expansion" | "command_substitution":
+                return "beside an expansion; put double quotes around the whole word"
+            case _:
+                return f"beside {_shown(part)}; put double quotes around the whole word"
+    return None
+
+
+def _operands(test: "Node") -> Iterator["Node"]:
+    """The words of `[ … ]`, without the brackets."""
+    for child in test.children:
+        if child.type in {"unary_expression", "binary_expression"}:
+            yield from _operands(child)
+        elif child.type not in {"[", "]"}:
+            yield child
+
+
+def _operator(node: "Node") -> str:
+    operator = node.child_by_field_name("operator")
+    if operator is None and node.type == "file_redirect":
+        operator = next((c for c in node.children if not c.is_named), None)
+    return _text(operator) if operator is not None else ""
+
+
+def _words(command: "Node") -> list["Node"]:
+    """The program of a command and its arguments."""
+    name = command.child_by_field_name("name")
+    return [*([name] if name else []), *command.children_by_field_name("argument")]
+
+
+def _pieces(node: "Node") -> Iterator["Node"]:
+    """A word's parts: texts, quoted texts, expansions."""
+    if node.type in {"command_name", "concatenation", "string"}:
+        for child in node.children:
+            yield from _pieces(child)
+    elif node.type != '"':
+        yield node
+
+
+def _unquoted(piece: "Node") -> str | None:
+    text = _text(piece)
+    if not piece.is_named or piece.type == "test_operator":
+        return text
+    match piece.type:
+        case "raw_string":
+            return text[1:-1]
+        case "word" | "number" | "string_content" if "\\" not in text:
+            return text
+        case "string_content":
+            return re.sub(r'\\([$`"\\\n])', r"\1", text)
+        case _:
+            return None
+
+
+def _prefix(parts: list[str | None]) -> str:
+    """What the word begins with, before the first expansion."""
+    end = parts.index(None) if None in parts else len(parts)
+    return "".join(part or "" for part in parts[:end])
+
+
+def _upwards(node: "Node") -> Iterator["Node"]:
+    while (parent := node.parent) is not None:
+        yield parent
+        node = parent
+
+
+def _walk(root: "Node") -> Iterator["Node"]:
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(node.children))
+
+
+def _text(node: "Node") -> str:
+    return (node.text or b"").decode()
+
+
+def _shown(node: "Node") -> str:
+    return repr(_text(node)[:40]) if not node.is_missing else f"the missing {node.type}"
+
+
+def _line(text: str, position: int) -> str:
+    return f"command, line {text.count(chr(10), 0, position) + 1}"
+
+
+def _is_portable(node: "Node") -> bool:
+    if node.is_error or node.is_missing or node.type not in _PORTABLE:
+        return False
+    if node.type == "$":  # of `$"…"`, or what the parser has torn from a name
+        return node.parent is not None and node.parent.type in {"simple_expansion", "string"}
+    return True
+
+
+def _parser() -> "Parser":
+    # Only loaded for users who have such a tool.
+    import tree_sitter_bash  # noqa: PLC0415
+    from tree_sitter import Language, Parser  # noqa: PLC0415
+
+    return Parser(Language(tree_sitter_bash.language()))

@@ -1,11 +1,13 @@
 """The command line: arguments in, exit code out. Everything else happens elsewhere."""
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.context.texts import read_text_file
 from agent_core.redaction import visible
 from kgent.engine.base import EngineEvent, EngineEventKind
@@ -25,24 +27,38 @@ class UsageError(Exception):
     """The command line cannot be used; the message says why."""
 
 
+class OutputError(Exception):
+    """Standard output cannot be written, because of `cause`."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kgent` with these arguments (default: the process's) and return its exit code.
 
     0: the run completed; 1: it failed, or a folder is not sound; 2: wrong usage, an invalid
-    profile, or a run that was blocked; 3: the run is incomplete.
+    profile, or a run that was blocked; 3: the run is incomplete. Where standard output cannot be
+    written, 0 becomes 1, or 141 if its reader is gone.
     """
+    open_missing_streams()
+    return flush_output(_execute(argv))
+
+
+def _execute(argv: Sequence[str] | None) -> int:
     try:
         arguments = parser().parse_args(argv)
         return _COMMANDS[arguments.command](arguments)
-    except UsageError as error:
+    except SystemExit as leaving:  # how argparse ends after help
+        return leaving.code if isinstance(leaving.code, int) else USAGE
+    except (UsageError, KgentError) as error:
         _say(f"kgent: {error}")
         return USAGE
-    except KgentError as error:
-        _say(f"kgent: {error.message}")
-        return USAGE
-    except BrokenPipeError:
-        sys.stdout = None  # nobody reads any more
-        return FAILED
+    except OSError as error:  # the help cannot be written
+        return report_output_error("kgent", error)
+    except OutputError as error:
+        return report_output_error("kgent", error.cause)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,6 +87,9 @@ def parser() -> argparse.ArgumentParser:
 
     four = commands.add_parser("verify", help="check a run folder against its manifests")
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    four.add_argument(
+        "--seal", metavar="SEAL", help="what the run printed: also notices a consistent forgery"
+    )
     return root
 
 
@@ -112,11 +131,14 @@ def _run(arguments: argparse.Namespace) -> int:
             cancellation=cancellation,
             event_callback=shows,
         )
-    shows.end()
-    _report(result, with_text=not shows.has_shown)
-    if result.is_blocked:
-        return USAGE
-    return _EXIT_CODES.get(result.status, FAILED)
+    code = USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
+    try:
+        shows.end()
+        _report(result, with_text=not shows.has_shown)
+    except OutputError:
+        if code == COMPLETED:
+            raise
+    return code
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -141,7 +163,10 @@ def _show(arguments: argparse.Namespace) -> int:
 
     story = read_story(arguments.run_dir)
     if arguments.html is None:
-        show(story, Console())
+        try:
+            show(story, Console())
+        except OSError as error:
+            raise OutputError(error) from error
         return COMPLETED
     try:
         arguments.html.write_text(page(story), encoding="utf-8", errors="replace")
@@ -154,11 +179,14 @@ def _show(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from kgent.review.verify import verify  # noqa: PLC0415 - one command
 
-    verdict = verify(arguments.run_dir)
+    verdict = verify(arguments.run_dir, seal=arguments.seal)
     for problem in verdict.problems:
         _print(f"! {problem}")
     if verdict.is_sound:
         _print(f"sound: {verdict.checked} files are as the run left them")
+        _print(f"seal     {verdict.seal}")
+        if arguments.seal is None:
+            _print("Compare the seal with the one that the run printed, or pass it with --seal.")
     return COMPLETED if verdict.is_sound else FAILED
 
 
@@ -167,6 +195,10 @@ _COMMANDS = {"run": _run, "validate": _validate, "show": _show, "verify": _verif
 
 class _Parser(argparse.ArgumentParser):
     """Raises instead of ending the process, so that `main` decides the exit code."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike the original, fail where it cannot be written."""
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
@@ -221,11 +253,17 @@ def _report(result: RunResult, *, with_text: bool) -> None:
         _print(f"missing  {path}")
     if result.error is not None:
         _say(f"reason   {result.error}")
+    if result.seal is not None:
+        _print(f"seal     {result.seal}")
 
 
 def _print(text: str, *, end: str = "\n") -> None:
-    print(visible(text, zero_width=False), end=end, flush=True)
+    try:
+        print(visible(text, zero_width=False), end=end, flush=True)
+    except OSError as error:
+        raise OutputError(error) from error
 
 
 def _say(text: str) -> None:
-    print(visible(text, zero_width=False), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):
+        print(visible(text, zero_width=False), file=sys.stderr, flush=True)

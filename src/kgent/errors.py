@@ -25,6 +25,7 @@ class ErrorCategory(StrEnum):
     MEMORY = "memory"
     ENGINE = "engine"
     GOVERNANCE = "governance"
+    INTERNAL = "internal"
     UNKNOWN = "unknown"
 
 

@@ -4,22 +4,19 @@ Only the standard library is imported here: help and usage errors answer at once
 """
 
 import argparse
-import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agent_core.cli.options import (
-    FAILED,
     INTERRUPTED,
     MISUSED,
-    OUTPUT_CLOSED,
     MemoryOptions,
     RunOptions,
     SessionOptions,
     TaskOptions,
 )
+from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.redaction.visible import visible
 
 Options = RunOptions | TaskOptions | MemoryOptions | SessionOptions
@@ -46,14 +43,14 @@ _CURES = {
 
 def execute(argv: Sequence[str] | None = None) -> int:
     """Do what the arguments say and return the exit code; nothing is raised."""
-    _open_missing_streams()
+    open_missing_streams()
     try:
         code = _execute(argv)
     except KeyboardInterrupt:  # before the run had begun to listen for it
         code = INTERRUPTED
-    except BrokenPipeError:  # nobody reads the help text
-        code = OUTPUT_CLOSED
-    return _flushed(code)
+    except OSError as error:  # standard output cannot be written
+        code = report_output_error("soong-agent", error)
+    return flush_output(code)
 
 
 def _execute(argv: Sequence[str] | None) -> int:
@@ -126,6 +123,10 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
         )
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike the original, fail where it cannot be written."""
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         cure = next((cure for fault, cure in _CURES.items() if fault in message), "")
@@ -222,39 +223,3 @@ class _Version(argparse.Action):
 def _decoded(message: str) -> str:
     """The message as UTF-8 text, whatever bytes the shell has passed on."""
     return message.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def _open_missing_streams() -> None:
-    """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
-
-    Otherwise the next file that is opened, perhaps the database, would take the free number and
-    get whatever is written to the stream.
-    """
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)
-        if getattr(sys, name) is None:
-            # Closed by the interpreter at exit, like the stream it stands for.
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
-
-
-def _flushed(code: int) -> int:
-    """Write out what is buffered; what cannot be written must not trouble the interpreter's end."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError) as error:
-        with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stdout.fileno())
-            os.close(null)
-        return code or (OUTPUT_CLOSED if isinstance(error, BrokenPipeError) else FAILED)
-    return code

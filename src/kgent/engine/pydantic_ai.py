@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterable, Mapping
 from functools import partial
 
+import httpx2
 from pydantic_ai import Agent, RunContext, RunUsage, UsageLimits, messages
 from pydantic_ai.exceptions import AgentRunError, UsageLimitExceeded
 from pydantic_ai.models import Model
@@ -12,7 +13,7 @@ from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus
 from kgent.engine.calling import call_in_thread
 from kgent.engine.outcome import conclude, failed, model_secrets, out_of_steps
-from kgent.engine.pydantic_model import failure_of, model_of
+from kgent.engine.pydantic_model import failure_of, http_client, model_of
 from kgent.runtime.loops import in_own_loop
 from kgent.tools.pydantic_adapter import pydantic_tools
 from kgent.tools.registry import record_unheard_call
@@ -38,12 +39,16 @@ class PydanticAIAgentEngine:
         Raises:
             KgentError: category `config`; the profile names no model that Pydantic AI knows.
         """
-        model = self._model or model_of(request.context.config)
-        work = partial(_converse, request, model)
+        config = request.context.config
+        client = http_client(config)
+        model = self._model or model_of(config, client)
+        work = partial(_converse, request, model, client)
         return conclude(request, lambda: in_own_loop(work, cancellation=request.cancellation_token))
 
 
-async def _converse(request: AgentRunRequest, model: Model) -> AgentResult:
+async def _converse(
+    request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
+) -> AgentResult:
     usage = RunUsage()
     agent = Agent(
         model,
@@ -52,7 +57,7 @@ async def _converse(request: AgentRunRequest, model: Model) -> AgentResult:
         tools=pydantic_tools(request.tools, request.context, call=call_in_thread),
     )
     try:
-        async with agent:  # its connections are closed at the end of the block
+        async with client, agent:  # the connections are closed at the end of the block
             done = await agent.run(
                 request.prompt,
                 usage_limits=UsageLimits(request_limit=request.max_steps),

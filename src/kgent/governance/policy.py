@@ -19,16 +19,17 @@ def verdict_on(error: ErrorInfo) -> GovernanceStatus:
 
 
 def final_status(
-    *, failure: ErrorInfo | None, interruption: ErrorInfo | None, check: DeliverableCheck
+    *, failure: ErrorInfo | None, interruption: ErrorInfo | None, check: DeliverableCheck | None
 ) -> tuple[RunStatus, ErrorInfo | None]:
     """The status a run ends with, and the error that explains it.
 
-    A failure outweighs an interruption, and that outweighs missing deliverables.
+    A failure outweighs an interruption, and that outweighs missing deliverables. `check` is None
+    only where there is a failure.
     """
     if failure is not None:
         return RunStatus.FAILED, failure
     if interruption is not None:
         return RunStatus.INCOMPLETE, interruption
-    if check.status is GovernanceStatus.PASSED:
+    if check is not None and check.status is GovernanceStatus.PASSED:
         return RunStatus.COMPLETED, None
-    return RunStatus.INCOMPLETE, check.error
+    return RunStatus.INCOMPLETE, check.error if check else None

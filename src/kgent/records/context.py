@@ -1,7 +1,6 @@
 """The records of one run, together: whoever takes part writes here and opens no file itself."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +8,7 @@ from typing import Any, Self
 from agent_core.redaction import Redactor
 from kgent.records.errors import ErrorLogger
 from kgent.records.events import EVENTS_FILE, EventRecorder
-from kgent.records.files import PRIVATE_FILE, PRIVATE_FOLDER
+from kgent.records.files import RunFiles
 from kgent.records.logs import ToolLogger
 from kgent.records.transcript import TranscriptWriter
 from kgent.runtime.ids import RunIds
@@ -23,8 +22,8 @@ ARCHIVE = "archive"
 class Archive:
     """Files that a run keeps for later readers: too large for an event, or a result of its own."""
 
-    def __init__(self, root: Path, redactor: Redactor) -> None:
-        self._root = root
+    def __init__(self, files: RunFiles, redactor: Redactor) -> None:
+        self._files = files
         self._redactor = redactor
 
     def keep_json(self, name: str, value: Any) -> str:
@@ -34,7 +33,7 @@ class Archive:
             OSError: it could not be written.
         """
         text = json.dumps(self._redactor.payload(value), ensure_ascii=False, indent=1)
-        return self._write(name, text.encode("utf-8", "replace"), os.O_TRUNC)
+        return self._put(name, text.encode("utf-8", "replace"))
 
     def keep_raw(self, name: str, content: bytes) -> str:
         """Keep bytes under `archive/<name>`, redacted; returns that path.
@@ -42,7 +41,7 @@ class Archive:
         Raises:
             OSError: it could not be written.
         """
-        return self._write(name, self._redactor.raw(content), os.O_TRUNC)
+        return self._put(name, self._redactor.raw(content))
 
     def add_lines(self, name: str, *values: Any) -> str:
         """Append JSON values to `archive/<name>`, redacted, one a line; returns that path.
@@ -52,21 +51,22 @@ class Archive:
         """
         clean = (self._redactor.payload(value) for value in values)
         text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in clean)
-        return self._write(name, text.encode("utf-8", "replace"), os.O_APPEND)
+        self._files.append(f"{ARCHIVE}/{name}", text.encode("utf-8", "replace"))
+        return f"{ARCHIVE}/{name}"
 
-    def _write(self, name: str, raw: bytes, how: int) -> str:
-        path = self._root / ARCHIVE / name
-        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | how
-        with os.fdopen(os.open(path, flags, PRIVATE_FILE), "wb") as file:
-            file.write(raw)
+    def _put(self, name: str, raw: bytes) -> str:
+        self._files.put(f"{ARCHIVE}/{name}", raw)
         return f"{ARCHIVE}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Events, transcript, tool calls, errors, and the archive of what is too large for them."""
+    """Events, transcript, tool calls, errors, and the archive of what is too large for them.
 
+    All of them are written through `files`.
+    """
+
+    files: RunFiles
     events: EventRecorder
     transcript: TranscriptWriter
     tools: ToolLogger
@@ -77,20 +77,27 @@ class RunRecords:
     @classmethod
     def at(cls, root: Path, ids: RunIds, *, redactor: Redactor) -> Self:
         """The records of a run folder. Nothing is opened before something is recorded."""
-        archive = Archive(root, redactor)
+        files = RunFiles(root)
+        archive = Archive(files, redactor)
         return cls(
-            events=EventRecorder(
-                root / EVENTS_FILE, ids, redactor=redactor, keep=archive.keep_json
-            ),
-            transcript=TranscriptWriter(root / TRANSCRIPT_FILE, redactor),
-            tools=ToolLogger(root / TOOLS_FILE, redactor),
-            errors=ErrorLogger(root / ERRORS_FILE, redactor),
+            files=files,
+            events=EventRecorder(files, ids, redactor=redactor, keep=archive.keep_json),
+            transcript=TranscriptWriter(files, TRANSCRIPT_FILE, redactor=redactor),
+            tools=ToolLogger(files, TOOLS_FILE, redactor=redactor),
+            errors=ErrorLogger(files, ERRORS_FILE, redactor=redactor),
             archive=archive,
             redactor=redactor,
         )
 
+    def hold(self) -> None:
+        """Open every growing record now: it can be removed after that, and is still written.
+
+        Raises:
+            OSError: one of them cannot be opened.
+        """
+        for name in (EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE):
+            self.files.hold(name)
+
     def close(self) -> None:
-        """The run is over: flush everything and take no more lines."""
-        self.events.close()
-        self.tools.close()
-        self.errors.close()
+        """Flush everything and take no more lines. Harmless when called again."""
+        self.files.close()

@@ -1,9 +1,8 @@
 """Every error as one line: `logs/errors.jsonl`."""
 
-from pathlib import Path
-
 from agent_core.redaction import Redactor
 from kgent.errors import ErrorInfo
+from kgent.records.files import RunFiles
 from kgent.records.lines import JsonLines
 from kgent.runtime.state import now
 
@@ -18,8 +17,8 @@ class ErrorRecord(ErrorInfo):
 class ErrorLogger:
     """Writes the errors of one run."""
 
-    def __init__(self, path: Path, redactor: Redactor) -> None:
-        self._lines = JsonLines(path, redactor)
+    def __init__(self, files: RunFiles, name: str, *, redactor: Redactor) -> None:
+        self._lines = JsonLines(files, name, redactor=redactor)
 
     def record(self, error: ErrorInfo, *, correlation_id: str | None = None) -> None:
         """Add an error.
@@ -31,7 +30,3 @@ class ErrorLogger:
         self._lines.append(
             ErrorRecord(**error.model_dump(), timestamp=now(), correlation_id=correlation_id)
         )
-
-    def close(self) -> None:
-        """Flush, and take no more errors."""
-        self._lines.close()

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from agent_core.redaction import Redactor
 from agent_core.tools.results import storable, storable_text
 from agent_core.types import new_id
+from kgent.records.files import RunFiles
 from kgent.records.lines import JsonLines
 from kgent.runtime.ids import RunIds
 from kgent.runtime.state import now
@@ -79,14 +80,16 @@ class EventRecorder:
     """Writes the events of one run. Holds a lock on the file for as long as the run lives.
 
     Args:
-        path: `events.jsonl`.
+        files: the run's own files.
         ids: of the run.
         redactor: removes secrets from everything.
         keep: where data beyond `MAX_DATA_BYTES` goes.
     """
 
-    def __init__(self, path: Path, ids: RunIds, *, redactor: Redactor, keep: KeepLarge) -> None:
-        self._lines = JsonLines(path, redactor)
+    def __init__(
+        self, files: RunFiles, ids: RunIds, *, redactor: Redactor, keep: KeepLarge
+    ) -> None:
+        self._lines = JsonLines(files, EVENTS_FILE, redactor=redactor)
         self._ids = ids
         self._keep = keep
         self._lock = threading.Lock()
@@ -132,14 +135,10 @@ class EventRecorder:
             self._sequence = sequence
         return event
 
-    def close(self) -> None:
-        """Flush, let go of the file, and take no more events."""
-        self._lines.close()
-
     def _hold(self) -> None:
         # Waits for readers, who hold it only to look.
         with suppress(OSError):  # a file system without locks: nobody can tell that we live
-            fcntl.flock(self._lines.open(), fcntl.LOCK_EX)
+            fcntl.flock(self._lines.hold(), fcntl.LOCK_EX)
 
     def _bounded(self, data: dict[str, Any], sequence: int) -> dict[str, Any]:
         size = len(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
@@ -147,7 +146,9 @@ class EventRecorder:
             return data
         artifact = self._keep(f"events/{sequence:06}.json", data)
         keys = [key[:60] for key in list(data)[:20]]
-        return {"summarised": True, "bytes": size, "keys": keys, "artifact": artifact}
+        summary = {"summarised": True, "bytes": size, "keys": keys, "artifact": artifact}
+        hashes = {key: data[key] for key in keys if key.endswith("_sha256")}
+        return {**hashes, **summary}
 
 
 def is_held(root: Path) -> bool | None:

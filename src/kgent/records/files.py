@@ -1,22 +1,309 @@
-"""Files of the run folder that are written as a whole: all of the new text, or all of the old."""
+"""The run's own files: written here only, and hashed as they are written.
 
+A command of the run can reach these files like any other program of the user. What they say is
+therefore compared with what was written, and never read back to find out what was written.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from agent_core.errors import ToolError
-from agent_core.tools.files import replace_file, take_snapshot
+from agent_core.errors import AgentCoreError, ToolError
+from agent_core.tools.files import open_file, replace_file, take_snapshot
+from kgent.records.names import NamedRecord, name_bytes, readable_name
+
+R = TypeVar("R")
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+DISPLACED = "archive/displaced"
+"""Where things go that stand in the place of a record when the record has to be written."""
+
+_CHUNK = 2**18
+_APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-def put_file(path: Path, content: str | bytes) -> None:
-    """Replace a file; it is on disk when this returns. `path` has no links in it.
+class FileRecord(NamedRecord):
+    """A file as it was: path relative to the run folder, size, SHA-256 in hex."""
+
+    bytes: int
+    sha256: str
+
+
+def describe_file(root: Path, name: str) -> FileRecord:
+    """A file of the run folder as it is now. Links are not followed.
 
     Raises:
-        OSError: the disk is full, the folder is gone …; what was there is still there.
+        OSError: it cannot be read.
+        ToolError: it is not an ordinary file.
     """
-    raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
+    size, digest = 0, hashlib.sha256()
+    with open_file(root.resolve() / name) as file:
+        while chunk := file.read(_CHUNK):
+            size += len(chunk)
+            digest.update(chunk)
+    return _record(name, size, digest.hexdigest())
+
+
+@dataclass(slots=True)
+class _Written:
+    """What was written to one file so far."""
+
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    descriptor: int | None = None
+
+    def add(self, raw: bytes) -> None:
+        self.size += len(raw)
+        self.digest.update(raw)
+
+    def record(self, name: str) -> FileRecord:
+        return _record(name, self.size, self.digest.hexdigest())
+
+
+class RunFiles:
+    """Writes the files that a run keeps about itself, from any thread.
+
+    Names are relative to `root`. Files that grow are held open: removing or replacing one during
+    the run loses nothing, `restore` puts it back.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = threading.RLock()
+        self._written: dict[str, _Written] = {}
+        self._is_closed = False
+
+    def expect_empty(self, names: Iterable[str]) -> None:
+        """Note that these files exist and are empty."""
+        with self._lock:
+            for name in names:
+                self._written.setdefault(name, _Written())
+
+    def put(self, name: str, content: str | bytes) -> bytes:
+        """Replace a file as a whole; it is on disk when this returns.
+
+        Whatever stands in its place and is not an ordinary file is moved to `archive/displaced/`.
+
+        Returns:
+            What was written.
+
+        Raises:
+            OSError: the disk is full, the folder cannot be made …; what was there is still there.
+        """
+        raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
+        with self._lock:
+            self._insist(lambda: _replace(self.root / name, raw), name)
+            written = _Written()
+            written.add(raw)
+            self._drop(name)
+            self._written[name] = written
+        return raw
+
+    def append(self, name: str, raw: bytes) -> None:
+        """Add bytes at the end of a file, all of them or none.
+
+        Raises:
+            OSError: they could not be written.
+            ValueError: the run is over.
+        """
+        with self._lock:
+            written, descriptor = self._held(name)
+            start = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, raw)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, start)
+                raise
+            written.add(raw)
+
+    def hold(self, name: str) -> int:
+        """Open a file that will grow, and keep it open; returns its descriptor.
+
+        Raises:
+            OSError: it cannot be opened.
+            ValueError: the run is over.
+        """
+        with self._lock:
+            return self._held(name)[1]
+
+    def record(self, name: str) -> FileRecord | None:
+        """What was written to a file; None if the run did not write it."""
+        with self._lock:
+            written = self._written.get(name)
+            return written.record(name) if written else None
+
+    def find_changed(self) -> dict[str, str]:
+        """The files that are not on disk as they were written, and what is wrong with each."""
+        with self._lock:
+            found = {name: self._difference(name) for name in self._written}
+        return {name: problem for name, problem in found.items() if problem is not None}
+
+    def restore(self) -> None:
+        """Put back every growing file that was removed or replaced, and flush all of them.
+
+        Raises:
+            OSError: one of them cannot be written.
+        """
+        with self._lock:
+            for name, written in self._written.items():
+                if written.descriptor is None:
+                    continue
+                if not _is_same_file(self.root / name, written.descriptor):
+                    content = _content(written.descriptor)
+                    self._insist(lambda n=name, c=content: _replace(self.root / n, c), name)
+                    self._drop(name)  # the next line goes to the file that was put back
+                else:
+                    os.fsync(written.descriptor)
+
+    def overwrite(self, name: str, content: str) -> None:
+        """Write over a file in its place: for a disk that has no room for a second copy.
+
+        Raises:
+            OSError: not even that can be done.
+        """
+        raw = content.encode("utf-8", "replace")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._lock:
+            descriptor = os.open(self.root / name, flags, PRIVATE_FILE)
+            try:
+                _write_all(descriptor, raw)
+                os.ftruncate(descriptor, len(raw))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close every file that was held, and take no more lines. Harmless when called again."""
+        with self._lock:
+            self._is_closed = True
+            for written in self._written.values():
+                if written.descriptor is not None:
+                    with suppress(OSError):
+                        os.fsync(written.descriptor)
+                    os.close(written.descriptor)
+                    written.descriptor = None
+
+    def _held(self, name: str) -> tuple[_Written, int]:
+        if self._is_closed:
+            raise ValueError(f"the run is over; {name} takes no more lines")
+        written = self._written.setdefault(name, _Written())
+        if written.descriptor is None:
+            written.descriptor = self._insist(lambda: _open_to_append(self.root / name), name)
+        return written, written.descriptor
+
+    def _drop(self, name: str) -> None:
+        known = self._written.get(name)
+        if known is not None and known.descriptor is not None:
+            os.close(known.descriptor)
+            known.descriptor = None
+
+    def _difference(self, name: str) -> str | None:
+        written = self._written[name]
+        path = self.root / name
+        if written.descriptor is not None and not _is_same_file(path, written.descriptor):
+            return "it was removed or replaced"
+        try:
+            now = describe_file(self.root, name)
+        except FileNotFoundError:
+            return "it was removed"
+        except (OSError, AgentCoreError):
+            return "it is not an ordinary file that can be read"
+        return None if now == written.record(name) else "its content was changed"
+
+    def _insist(self, write: Callable[[], R], name: str) -> R:
+        """Write; where something stands in the way, move it aside and write again."""
+        try:
+            return write()
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
+                raise
+            self._clear(name)
+            return write()
+
+    def _clear(self, name: str) -> None:
+        """Make the file's folders real folders that can be written, and its place free."""
+        self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        place = self.root
+        with suppress(OSError):
+            place.chmod(PRIVATE_FOLDER)
+        parts = Path(name).parts
+        for part in parts[:-1]:
+            place = place / part
+            if place.is_symlink() or not place.is_dir():
+                self._displace(place)
+                place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+            with suppress(OSError):
+                place.chmod(PRIVATE_FOLDER)
+        target = place / parts[-1]
+        if target.is_symlink() or (target.exists() and not target.is_file()):
+            self._displace(target)
+
+    def _displace(self, path: Path) -> None:
+        if not path.is_symlink() and not path.exists():
+            return
+        name = f"{path.name}-{secrets.token_hex(4)}"
+        refuge = self.root / DISPLACED
+        if path in {refuge, *refuge.parents}:
+            path.rename(self.root / f"displaced-{name}")
+            return
+        self._clear(f"{DISPLACED}/{name}")
+        path.rename(refuge / name)
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     try:
-        replace_file(path, raw, before=take_snapshot(path))
-    except ToolError as error:  # somebody else put something there in the meantime
-        raise OSError(error.message) from error
+        before = take_snapshot(path)
+        replace_file(path, raw, before=before)
+    except ToolError as error:  # not an ordinary file, or changed in between
+        raise OSError(errno.EEXIST, error.message) from error
+    if before is None:
+        path.chmod(PRIVATE_FILE)
+
+
+def _open_to_append(path: Path) -> int:
+    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    descriptor = os.open(path, _APPENDS, PRIVATE_FILE)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EEXIST, f"{path} is not an ordinary file")
+    return descriptor
+
+
+def _write_all(descriptor: int, raw: bytes) -> None:
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    try:
+        found = path.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    held = os.fstat(descriptor)
+    return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _content(descriptor: int) -> bytes:
+    size, parts, start = os.fstat(descriptor).st_size, list[bytes](), 0
+    while start < size and (chunk := os.pread(descriptor, _CHUNK, start)):
+        parts.append(chunk)
+        start += len(chunk)
+    return b"".join(parts)
+
+
+def _record(name: str, size: int, sha256: str) -> FileRecord:
+    return FileRecord(
+        path=readable_name(name), bytes=size, sha256=sha256, path_hex=name_bytes(name)
+    )

@@ -1,13 +1,13 @@
 """Every tool call as one line, whatever became of it: `logs/tools.jsonl`."""
 
 import threading
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from agent_core.redaction import Redactor
 from kgent.errors import ErrorInfo
+from kgent.records.files import RunFiles
 from kgent.records.lines import JsonLines
 
 
@@ -36,8 +36,8 @@ class ToolCallRecord(BaseModel):
 class ToolLogger:
     """Writes the tool calls of one run, and remembers who made which file."""
 
-    def __init__(self, path: Path, redactor: Redactor) -> None:
-        self._lines = JsonLines(path, redactor)
+    def __init__(self, files: RunFiles, name: str, *, redactor: Redactor) -> None:
+        self._lines = JsonLines(files, name, redactor=redactor)
         self._lock = threading.Lock()
         self._makers: dict[str, str] = {}
         self._calls: list[ToolCallRecord] = []
@@ -63,7 +63,3 @@ class ToolLogger:
     def maker_of(self, path: str) -> str | None:
         """The tool that wrote a file of the run folder last."""
         return self._makers.get(path)
-
-    def close(self) -> None:
-        """Flush, and take no more calls."""
-        self._lines.close()

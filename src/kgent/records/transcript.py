@@ -2,11 +2,10 @@
 
 import re
 import threading
-from pathlib import Path
 from typing import Protocol
 
 from agent_core.redaction import Redactor, visible
-from kgent.records.files import put_file
+from kgent.records.files import RunFiles
 
 SECTIONS = (
     "Run",
@@ -31,8 +30,9 @@ class Finished(Protocol):
 class TranscriptWriter:
     """Collects sections, keeps the file readable at any moment, and orders them at the end."""
 
-    def __init__(self, path: Path, redactor: Redactor) -> None:
-        self._path = path
+    def __init__(self, files: RunFiles, name: str, *, redactor: Redactor) -> None:
+        self._files = files
+        self._name = name
         self._redactor = redactor
         self._lock = threading.Lock()
         self._sections: dict[str, list[str]] = {}
@@ -49,8 +49,7 @@ class TranscriptWriter:
             self._sections.setdefault(title, []).append(clean)
             head = "" if title == self._last else f"\n## {title}\n\n"
             self._last = title
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{head}{clean}\n")
+            self._files.append(self._name, f"{head}{clean}\n".encode("utf-8", "replace"))
 
     def finalize(self, context: Finished) -> None:
         """Write the whole again, every section in its place.
@@ -64,7 +63,7 @@ class TranscriptWriter:
             for title in (*SECTIONS, *others):
                 body = "\n".join(self._sections.get(title, ["(nothing)"]))
                 parts.append(f"## {title}\n\n{body}")
-            put_file(self._path, "\n\n".join(parts) + "\n")
+            self._files.put(self._name, "\n\n".join(parts) + "\n")
 
 
 def quoted(text: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent_core.context.texts import read_text_file
-from agent_core.errors import ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.tools.files import open_file
 from kgent.errors import ErrorCategory, KgentError
 from kgent.records.context import ERRORS_FILE, TOOLS_FILE
 from kgent.records.errors import ErrorRecord
@@ -21,6 +21,7 @@ from kgent.sandbox.workspace import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMP
 M = TypeVar("M", bound=BaseModel)
 
 MAX_TEXT_BYTES = 1_000_000
+MAX_MANIFEST_BYTES = 2**30
 MAX_LINES = 100_000
 
 
@@ -29,6 +30,7 @@ class Story:
     """Everything a run folder tells.
 
     Attributes:
+        root: the run folder, resolved. Links in it are not followed.
         state: `run.json`.
         outcome: the status in words: `lost` where the process died and left it open.
         is_lost: the run says that it is under way, and no process records into it.
@@ -55,6 +57,7 @@ def read_story(root: Path) -> Story:
         KgentError: category `sandbox`; it is no run folder.
     """
     problems: list[str] = []
+    root = root.resolve()
     state = _state(root)
     is_lost = not state.status.is_terminal and is_held(root) is False
     if is_lost:
@@ -78,9 +81,9 @@ def _state(root: Path) -> RunState:
     try:
         raw = _raw(root / RUN_FILE)
         return RunState.model_validate_json(raw) if raw else _newborn(root)
-    except (OSError, ValueError) as error:
-        missing = isinstance(error, OSError)
-        reason = "run.json cannot be read" if missing else "run.json is damaged"
+    except (OSError, ValueError, AgentCoreError) as error:
+        is_damaged = isinstance(error, ValueError)
+        reason = "run.json is damaged" if is_damaged else "run.json cannot be read"
         raise KgentError(
             ErrorCode.FILE_NOT_FOUND,
             f"{root} is no run folder that can be shown: {reason}",
@@ -102,8 +105,8 @@ def _newborn(root: Path) -> RunState:
 
 def _manifest(path: Path, problems: list[str]) -> ArtifactManifest | None:
     try:
-        return ArtifactManifest.model_validate_json(_raw(path))
-    except (OSError, ValueError):
+        return ArtifactManifest.model_validate_json(_raw(path, MAX_MANIFEST_BYTES))
+    except (OSError, ValueError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
         return None
 
@@ -111,7 +114,7 @@ def _manifest(path: Path, problems: list[str]) -> ArtifactManifest | None:
 def _text(path: Path, problems: list[str]) -> str:
     try:
         return _raw(path).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
         return ""
 
@@ -125,7 +128,7 @@ def _lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
                 found.append(model.model_validate_json(line))
             except ValidationError:
                 damaged += 1
-    except OSError:
+    except (OSError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
     if damaged:
         problems.append(f"{path.name}: {damaged} damaged lines were passed over")
@@ -133,12 +136,13 @@ def _lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
 
 
 def _each_line(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for number, line in enumerate(file):
             if number == MAX_LINES:
                 return
             yield line
 
 
-def _raw(path: Path) -> bytes:
-    return read_text_file(path, MAX_TEXT_BYTES)
+def _raw(path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:
+    with open_file(path) as file:
+        return file.read(limit)

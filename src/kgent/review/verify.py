@@ -1,36 +1,59 @@
-"""Is a run folder still what its run left behind? Hashes, sizes, order, and the profile's print."""
+"""Checks that a run folder is what its run left behind.
+
+`run.json` holds the hashes of the two manifests, the manifests hold the hashes of every file, and
+the closing event holds the hash of `run.json`. A folder that was forged consistently is found out
+by its seal only, which the run has printed.
+"""
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent_core.context.texts import read_text_file
 from agent_core.errors import AgentCoreError
+from agent_core.tools.files import open_file
 from kgent.config.loader import fingerprint_config, load_config
 from kgent.errors import KgentError
-from kgent.review.story import Story, read_story
-from kgent.sandbox.manifest import ArtifactManifest, FileRecord, SandboxManifest, described
+from kgent.records.events import EventType
+from kgent.records.files import FileRecord, describe_file
+from kgent.records.names import readable_name
+from kgent.review.story import MAX_MANIFEST_BYTES, Story, read_story
+from kgent.runtime.state import RUN_FILE, VOUCHER, RunStatus, seal_of, state_hash
+from kgent.sandbox.manifest import ArtifactManifest, OtherRecord, SandboxManifest, list_entries
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
     FILES,
     FOLDERS,
+    RECORDS,
     SANDBOX_MANIFEST,
 )
 
-_MAX_MANIFEST = 64 * 2**20
+M = TypeVar("M", bound=BaseModel)
+
 _REDACTED = "[redacted:"
+_SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
+_CLOSING = {
+    EventType.RUN_COMPLETED.value: RunStatus.COMPLETED,
+    EventType.RUN_INCOMPLETE.value: RunStatus.INCOMPLETE,
+    EventType.RUN_FAILED.value: RunStatus.FAILED,
+}
 
 
 class Verdict(BaseModel):
-    """What a check of a run folder found; no problems means that it is as it was left."""
+    """What a check of a run folder found; no problems means that it is as it was left.
+
+    `seal` is computed from the folder as it is now.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     checked: int
     problems: list[str]
+    seal: str | None = None
 
     @property
     def is_sound(self) -> bool:
@@ -38,67 +61,100 @@ class Verdict(BaseModel):
         return not self.problems
 
 
-def verify(root: Path) -> Verdict:
-    """Check a run folder against its manifests, and those against `run.json`.
+def verify(root: Path, *, seal: str | None = None) -> Verdict:
+    """Check a run folder against its manifests and events, and against the seal if there is one.
+
+    Args:
+        root: the run folder.
+        seal: what the run printed when it ended.
 
     Raises:
         KgentError: category `sandbox`; it is no run folder.
     """
     story = read_story(root)
-    problems = [*story.problems, *_layout(root)]
+    root = story.root
+    problems = [*story.problems, *_check_layout(root)]
+    found_seal = _seal(root)
+    if seal is not None and seal.strip().lower() != found_seal:
+        problems.append("the seal does not fit: this is not the folder that the run has left")
     if not story.state.status.is_terminal:
         if not story.is_lost:
             problems.append("the run is still under way; its manifests are not final")
-        return Verdict(checked=0, problems=problems)
-    records = [*_vouched(root, story, problems)]
+        return Verdict(checked=0, problems=problems, seal=found_seal)
+    boundaries = _manifest(root, story, SANDBOX_MANIFEST, SandboxManifest, problems)
+    produced = _manifest(root, story, ARTIFACT_MANIFEST, ArtifactManifest, problems)
+    records = [*(boundaries.files if boundaries else []), *_artifacts(produced)]
     for record in records:
         problems.extend(_differences(root, record))
-    problems.extend(_order(story))
-    problems.extend(_fingerprint(root, story))
-    return Verdict(checked=len(records), problems=problems)
+    if boundaries is not None:
+        missing = {*RECORDS} - {record.path for record in boundaries.files}
+        problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
+    if produced is not None:
+        problems.extend(_unrecorded(root, produced))
+    problems.extend(_check_state(root, story))
+    problems.extend(_check_order(story))
+    problems.extend(_check_fingerprint(root, story))
+    return Verdict(checked=len(records), problems=problems, seal=found_seal)
 
 
-def _layout(root: Path) -> Iterator[str]:
-    yield from (f"{name} is missing" for name in FILES if not (root / name).is_file())
-    yield from (f"{name}/ is missing" for name in FOLDERS if not (root / name).is_dir())
+def _check_layout(root: Path) -> Iterator[str]:
+    for name in FILES:
+        path = root / name
+        if path.is_symlink() or not path.is_file():
+            yield f"{name} is missing, or is not an ordinary file"
+    for name in FOLDERS:
+        path = root / name
+        if path.is_symlink() or not path.is_dir():
+            yield f"{name}/ is missing, or is not a folder"
 
 
-def _vouched(root: Path, story: Story, problems: list[str]) -> Iterator[FileRecord]:
-    """Every file that a sound manifest vouches for."""
-    for name in (SANDBOX_MANIFEST, ARTIFACT_MANIFEST):
-        try:
-            raw = read_text_file(root / name, _MAX_MANIFEST)
-        except OSError:
-            continue  # reported as missing
-        expected = story.state.manifests.get(name)
-        if expected is None:
-            problems.append(f"run.json does not vouch for {name}")
-        elif hashlib.sha256(raw).hexdigest() != expected:
-            problems.append(f"{name} was changed after the run")
-        try:
-            yield from _records(name, raw)
-        except ValidationError:
-            problems.append(f"{name} is damaged")
+def _seal(root: Path) -> str | None:
+    try:
+        return seal_of({name: describe_file(root, name).sha256 for name in _SEALED})
+    except (OSError, AgentCoreError):
+        return None
 
 
-def _records(name: str, raw: bytes) -> Iterable[FileRecord]:
-    if name == SANDBOX_MANIFEST:
-        return SandboxManifest.model_validate_json(raw).files
+def _manifest(root: Path, story: Story, name: str, model: type[M], problems: list[str]) -> M | None:
+    try:
+        with open_file(root / name) as file:
+            raw = file.read(MAX_MANIFEST_BYTES)
+    except (OSError, AgentCoreError):
+        return None  # reported as missing
+    expected = story.state.manifests.get(name)
+    if expected is None:
+        problems.append(f"run.json does not vouch for {name}")
+    elif hashlib.sha256(raw).hexdigest() != expected:
+        problems.append(f"{name} was changed after the run")
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError:
+        problems.append(f"{name} is damaged")
+        return None
+
+
+def _artifacts(manifest: ArtifactManifest | None) -> list[FileRecord]:
     return [
-        FileRecord(path=artifact.path, bytes=artifact.bytes or 0, sha256=artifact.sha256)
-        for artifact in ArtifactManifest.model_validate_json(raw).artifacts
+        FileRecord(
+            path=artifact.path,
+            bytes=artifact.bytes or 0,
+            sha256=artifact.sha256,
+            path_hex=artifact.path_hex,
+        )
+        for artifact in (manifest.artifacts if manifest else [])
         if artifact.sha256 is not None
     ]
 
 
 def _differences(root: Path, record: FileRecord) -> Iterator[str]:
-    path = Path(record.path)
-    if path.is_absolute() or ".." in path.parts:
-        yield f"{record.path}: a manifest names a place outside the run folder"
-        return
     try:
-        now = described(root, record.path)
-    except (OSError, AgentCoreError):
+        name = record.name
+        path = Path(name)
+        if path.is_absolute() or ".." in path.parts:
+            yield f"{record.path}: a manifest names a place outside the run folder"
+            return
+        now = describe_file(root, name)
+    except (OSError, ValueError, AgentCoreError):
         yield f"{record.path} is missing, or is no ordinary file any more"
         return
     if now.bytes != record.bytes:
@@ -107,7 +163,75 @@ def _differences(root: Path, record: FileRecord) -> Iterator[str]:
         yield f"{record.path} was changed: its SHA-256 differs"
 
 
-def _order(story: Story) -> Iterator[str]:
+def _unrecorded(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
+    """What is there and was not, and folders and links that are gone or lead elsewhere."""
+    try:
+        files = {one.name for one in manifest.artifacts if one.status != "missing"}
+        known = {record.name: record for record in manifest.others}
+    except ValueError:
+        yield f"{ARTIFACT_MANIFEST} is damaged: a path_hex is not hex"
+        return
+    for entry in list_entries(root):
+        shown = readable_name(entry.name)
+        if entry.kind == "file":
+            if entry.name not in files:
+                yield f"{shown} was added after the run"
+            continue
+        recorded = known.pop(entry.name, None)
+        if recorded is None:
+            yield f"{shown} ({entry.kind}) was added after the run"
+        elif recorded != entry.other():
+            yield f"{shown} was changed: {_words(recorded)} then, {_words(entry.other())} now"
+    yield from (f"{record.path} ({record.kind}) is missing" for record in known.values())
+
+
+def _words(record: OtherRecord) -> str:
+    return record.kind if record.target is None else f"{record.kind} to {record.target}"
+
+
+def _check_state(root: Path, story: Story) -> Iterator[str]:
+    """Compare `run.json` with the closing event."""
+    closing = [event for event in story.events if event.type in _CLOSING]
+    if len(closing) != 1 or story.events[-1] is not closing[0]:
+        yield f"events.jsonl: one closing event must end it; there are {len(closing)}"
+        return
+    end, state = closing[0], story.state
+    if _CLOSING[end.type] is not state.status:
+        yield f"run.json says {state.status}, the last event says {end.type}"
+    for field in ("session_id", "task_id", "run_id"):
+        if getattr(state, field) != getattr(end, field):
+            yield f"run.json has another {field} than the events"
+    try:
+        content = _content(root)
+    except (OSError, ValueError, AgentCoreError) as error:
+        yield f"run.json is damaged: {error}"
+        return
+    if end.data.get(VOUCHER) is None:
+        yield "the last event does not vouch for run.json: an older version of kgent wrote it"
+    elif end.data[VOUCHER] != state_hash(content):
+        yield "run.json was changed after the run: the last event has another hash of it"
+
+
+def _content(root: Path) -> dict[str, Any]:
+    """What `run.json` says, with every key read once.
+
+    Raises:
+        ValueError: it is not a JSON object, or has a key twice.
+    """
+    with open_file(root / RUN_FILE) as file:
+        return json.loads(file.read(MAX_MANIFEST_BYTES), object_pairs_hook=_without_doubles)
+
+
+def _without_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"it has the key {key!r} twice")
+        content[key] = value
+    return content
+
+
+def _check_order(story: Story) -> Iterator[str]:
     for position, event in enumerate(story.events, 1):
         if event.sequence != position:
             yield f"events.jsonl: event {position} has the sequence {event.sequence}"
@@ -117,7 +241,7 @@ def _order(story: Story) -> Iterator[str]:
             return
 
 
-def _fingerprint(root: Path, story: Story) -> Iterator[str]:
+def _check_fingerprint(root: Path, story: Story) -> Iterator[str]:
     try:
         written = (root / CONFIG_FILE).read_text(encoding="utf-8")
         if _REDACTED in written:

@@ -1,10 +1,10 @@
 """Conducts a run inside its folder: prepare, let the engine work, check, and close the books."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import ErrorCode
 from kgent.config.prompts import render_system_prompt
 from kgent.engine.base import (
     AgentEngine,
@@ -25,8 +25,7 @@ from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
 from kgent.runtime.listening import CleanListener
 from kgent.runtime.options import RunResult
-from kgent.runtime.scribe import Scribe
-from kgent.runtime.state import RunStatus
+from kgent.runtime.scribe import Closing, Scribe
 from kgent.sandbox.workspace import sandbox_rules
 from kgent.skills.models import SkillSummary
 from kgent.skills.registry import SkillRegistry
@@ -75,19 +74,17 @@ class Conductor:
         )
 
     def run(self) -> RunResult:
-        """Do everything, and leave a complete folder whatever happens."""
+        """Do everything, and leave a folder whose `run.json` says how it ended."""
         try:
             work = self._work()
         except KeyboardInterrupt:
-            self._cancellation.cancel("the run was interrupted")
-            work = _Work(interruption=self._cancellation.reason)
+            work = self._interrupted(_Work())
         except Exception as error:  # noqa: BLE001 - a run's fate, decided here
-            work = _Work(failure=self._cleaned(error_info(error)))
+            work = _Work(failure=self._cleaned(error_info(error, ErrorCategory.INTERNAL)))
         try:
             return self._finish(work)
-        except (OSError, ValueError, AgentCoreError) as error:  # the disk is full, the folder gone
-            info = error_info(error, ErrorCategory.SANDBOX)
-            return self._result(RunStatus.FAILED, work, error=info)
+        except KeyboardInterrupt:  # while the books were being closed: close them all the same
+            return self._finish(self._interrupted(work))
         finally:
             self._context.records.close()
 
@@ -169,15 +166,26 @@ class Conductor:
             return _Work(text, result.usage, interruption=self._cleaned(error))
         return _Work(text, result.usage, failure=self._cleaned(error))
 
+    def _interrupted(self, work: _Work) -> _Work:
+        self._cancellation.cancel("the run was interrupted")
+        return replace(work, interruption=self._cancellation.reason)
+
     def _finish(self, work: _Work) -> RunResult:
-        if work.failure is not None:
-            self._scribe.note_error(work.failure)
-        check = self._check_deliverables()
+        failures = [work.failure] if work.failure is not None else []
+        check: DeliverableCheck | None = None
+        try:
+            if (changed := self._scribe.find_changed_records()) is not None:
+                failures.append(changed)
+            for failure in failures:
+                self._scribe.note_error(failure)
+            check = self._check_deliverables()
+        except Exception as error:  # noqa: BLE001 - the run ends all the same
+            failures.append(self._cleaned(error_info(error, ErrorCategory.INTERNAL)))
         status, error = final_status(
-            failure=work.failure, interruption=work.interruption, check=check
+            failure=failures[0] if failures else None, interruption=work.interruption, check=check
         )
-        self._scribe.close(status, check, error=error, text=work.text, usage=work.usage)
-        return self._result(status, work, error=error, check=check)
+        closed = self._scribe.close(Closing(status, check, error, work.text, work.usage))
+        return self._result(closed)
 
     def _check_deliverables(self) -> DeliverableCheck:
         required = self._context.config.deliverables.required
@@ -205,25 +213,19 @@ class Conductor:
         )
         return check
 
-    def _result(
-        self,
-        status: RunStatus,
-        work: _Work,
-        *,
-        error: ErrorInfo | None,
-        check: DeliverableCheck | None = None,
-    ) -> RunResult:
-        context = self._context
+    def _result(self, closing: Closing) -> RunResult:
+        context, check = self._context, closing.check
         return RunResult(
             session_id=context.session_id,
             task_id=context.task_id,
             run_id=context.run_id,
-            status=status,
+            status=closing.status,
             sandbox_root=context.sandbox_root,
-            final_text=work.text,
-            error=error,
+            final_text=closing.text,
+            error=closing.error,
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
+            seal=self._scribe.seal(),
         )
 
     def _cleaned(self, error: ErrorInfo) -> ErrorInfo:

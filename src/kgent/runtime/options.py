@@ -41,7 +41,8 @@ class RunResult(BaseModel):
     """How a run went, for whoever started it. `run.json` stays the source of truth.
 
     `sandbox_root` is None where no run folder was made: the profile, an id or the folder itself
-    could not be used.
+    could not be used. `seal` is a hash over the finished folder, for `kgent verify --seal`; it is
+    None where the manifests could not be written.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,6 +56,7 @@ class RunResult(BaseModel):
     error: ErrorInfo | None = None
     found: list[str] = []
     missing: list[str] = []
+    seal: str | None = None
 
     @property
     def is_blocked(self) -> bool:

@@ -1,19 +1,21 @@
 """Writes down what a run is and how it ends: state, profile, prompt, transcript, manifests."""
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_core.tools.results import storable
 from kgent.config.loader import dump_config
-from kgent.errors import ErrorInfo
+from kgent.errors import ErrorCategory, ErrorInfo, error_info
 from kgent.governance.policy import verdict_on
 from kgent.governance.results import DeliverableCheck
 from kgent.records.events import EventType
-from kgent.records.files import put_file
 from kgent.records.transcript import quoted
 from kgent.runtime.context import RunContext
-from kgent.runtime.state import RUN_FILE, RunState, RunStatus, now
+from kgent.runtime.state import RUN_FILE, VOUCHER, RunState, RunStatus, now, seal_of, state_hash
 from kgent.sandbox.manifest import (
     new_sandbox_manifest,
     write_artifact_manifest,
@@ -22,10 +24,13 @@ from kgent.sandbox.manifest import (
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
+    FILES,
     PROMPT_FILE,
     SANDBOX_MANIFEST,
     SYSTEM_PROMPT_FILE,
 )
+
+logger = logging.getLogger(__name__)
 
 _CLOSING = {
     RunStatus.COMPLETED: (EventType.RUN_COMPLETED, "info"),
@@ -34,14 +39,25 @@ _CLOSING = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a run ended, for its records."""
+
+    status: RunStatus
+    check: DeliverableCheck | None
+    error: ErrorInfo | None
+    text: str | None
+    usage: Mapping[str, int]
+
+
 class Scribe:
     """The only writer of `run.json`, and of everything that is written as a whole."""
 
     def __init__(self, context: RunContext, *, config_path: Path) -> None:
         self._context = context
-        self._root = context.sandbox_root
+        self._files = context.records.files
         self._config_path = config_path
-        self._manifest = new_sandbox_manifest(self._root)
+        self._manifest = new_sandbox_manifest(context.sandbox_root)
         config, created = context.config, now()
         facts: dict[str, Any] = {
             **context.core_fields(),
@@ -60,14 +76,15 @@ class Scribe:
             OSError: it could not be written.
         """
         context, config = self._context, self._context.config
+        self._files.expect_empty(FILES)
+        context.records.hold()
         self.emit(EventType.RUN_CREATED, f"run {context.run_id}", context.core_fields())
         self._save()
         clean = context.records.redactor.text
-        written = dump_config(config, origin=self._config_path, clean=clean)
-        put_file(self._root / CONFIG_FILE, written)
-        put_file(self._root / PROMPT_FILE, clean(prompt))
-        write_sandbox_manifest(self._root, self._manifest)
-        write_artifact_manifest(self._root, config.deliverables.required, context.records.tools)
+        self._files.put(CONFIG_FILE, dump_config(config, origin=self._config_path, clean=clean))
+        self._files.put(PROMPT_FILE, clean(prompt))
+        write_sandbox_manifest(self._files, self._manifest)
+        write_artifact_manifest(self._files, config.deliverables.required, context.records.tools)
         self.emit(
             EventType.CONFIG_LOADED,
             f"profile {config.profile.id}",
@@ -83,11 +100,11 @@ class Scribe:
         """Note in the manifest that these folders may be read as well."""
         readonly = [*self._manifest.readonly, *map(str, folders)]
         self._manifest = self._manifest.model_copy(update={"readonly": readonly})
-        write_sandbox_manifest(self._root, self._manifest)
+        write_sandbox_manifest(self._files, self._manifest)
 
     def keep_system_prompt(self, text: str) -> None:
         """Write the prompt that the engine gets."""
-        put_file(self._root / SYSTEM_PROMPT_FILE, self._context.records.redactor.text(text))
+        self._files.put(SYSTEM_PROMPT_FILE, self._context.records.redactor.text(text))
         self.emit(
             EventType.PROMPT_RENDERED,
             f"system prompt of {len(text)} characters",
@@ -96,46 +113,57 @@ class Scribe:
 
     def start(self, tools: Sequence[str]) -> None:
         """The engine begins."""
-        self._enter(RunStatus.RUNNING, started_at=now())
+        self._state = self._state.changed(status=RunStatus.RUNNING, started_at=now())
+        self._save()
         self.emit(EventType.RUN_STARTED, "the engine begins", {"tools": list(tools)})
 
-    def close(
-        self,
-        status: RunStatus,
-        check: DeliverableCheck,
-        *,
-        error: ErrorInfo | None,
-        text: str | None,
-        usage: Mapping[str, int],
-    ) -> None:
-        """Write down the end. Nothing is recorded after it: the manifests vouch for the records.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        self._end_transcript(status, check, error, text)
-        event, severity = _CLOSING[status]
-        data: dict[str, Any] = {}
-        if error is not None:
-            data["error"] = error.model_dump(mode="json", exclude_none=True)
-            data["governance"] = verdict_on(error).value
-        self.emit(event, str(error) if error else "the run is complete", data, severity=severity)
-        records = self._context.records
-        records.close()
-        required = self._context.config.deliverables.required
-        self._enter(
-            status,
-            failure_reason=str(error) if error else None,
-            error=error,
-            ended_at=now(),
-            usage=dict(usage),
-            found=check.found,
-            missing=list(check.missing),
-            manifests={
-                ARTIFACT_MANIFEST: write_artifact_manifest(self._root, required, records.tools),
-                SANDBOX_MANIFEST: write_sandbox_manifest(self._root, self._manifest, final=True),
-            },
+    def find_changed_records(self) -> ErrorInfo | None:
+        """The error of a run whose records were changed by something else; None if none was."""
+        changed = self._files.find_changed()
+        if not changed:
+            return None
+        listed = ", ".join(f"{name} ({problem})" for name, problem in sorted(changed.items()))
+        return ErrorInfo(
+            code="records_changed",
+            message=f"something other than the run changed its records: {listed}",
+            category=ErrorCategory.INTERNAL,
+            details={"changed": changed},
         )
+
+    def close(self, closing: Closing) -> Closing:
+        """Write down the end, whatever breaks on the way. The last thing written is `run.json`.
+
+        Returns:
+            How the run ended: as it was given, or failed with the first error of writing it down.
+        """
+        closing = self._attempt(closing, lambda: self._end_transcript(closing))
+        closing = self._attempt(closing, self._files.restore)
+        state = self._ended(closing)
+        vouched = self._attempt(closing, lambda: self._emit_end(closing, self._content(state)))
+        records, manifests = self._context.records, dict[str, str]()
+
+        def write_manifests() -> None:
+            required = self._context.config.deliverables.required
+            artifacts = write_artifact_manifest(self._files, required, records.tools)
+            boundaries = write_sandbox_manifest(self._files, self._manifest, final=True)
+            manifests[ARTIFACT_MANIFEST] = artifacts.sha256
+            manifests[SANDBOX_MANIFEST] = boundaries.sha256
+
+        last = self._attempt(vouched, write_manifests)
+        if last is not closing:  # the closing event says otherwise: `verify` will report it
+            state = self._ended(last)
+        self._state = state.model_copy(update={"manifests": manifests})
+        saved = self._attempt(last, self._save)
+        if saved is not last:
+            self._save_over(saved)
+        records.close()
+        return saved
+
+    def seal(self) -> str | None:
+        """SHA-256 over `run.json` and the manifests as they were written; None if they were not."""
+        names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
+        hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
+        return seal_of(hashes) if self._state.manifests and len(hashes) == len(names) else None
 
     def emit(
         self,
@@ -159,27 +187,85 @@ class Scribe:
         data = error.model_dump(mode="json", exclude_none=True)
         self.emit(EventType.ERROR, str(error), data, severity="error")
 
-    def _end_transcript(
-        self, status: RunStatus, check: DeliverableCheck, error: ErrorInfo | None, text: str | None
-    ) -> None:
-        records = self._context.records
+    def _end_transcript(self, closing: Closing) -> None:
+        records, missing = self._context.records, closing.check.missing if closing.check else {}
         for call in records.tools.calls:
             said = call.result_summary or ""
             line = f"- `{call.tool_name}` {call.status}, {call.duration_ms} ms: {said}"
             self.tell("Tool Calls", line)
         for one in self._context.config.deliverables.required:
-            self.tell("Deliverables", f"- {one.path}: {check.missing.get(one.path, 'present')}")
-        self.tell("Result", f"Status: {status}")
-        if error is not None:
-            self.tell("Result", quoted(str(error)))
-        if text:
-            self.tell("Result", quoted(text))
+            self.tell("Deliverables", f"- {one.path}: {missing.get(one.path, 'present')}")
+        self.tell("Result", f"Status: {closing.status}")
+        if closing.error is not None:
+            self.tell("Result", quoted(str(closing.error)))
+        if closing.text:
+            self.tell("Result", quoted(closing.text))
         records.transcript.finalize(self._context)
 
-    def _enter(self, status: RunStatus, **changes: Any) -> None:
-        self._state = self._state.changed(status=status, **changes)
-        self._save()
+    def _emit_end(self, closing: Closing, content: Mapping[str, Any]) -> None:
+        event, severity = _CLOSING[closing.status]
+        data: dict[str, Any] = {VOUCHER: state_hash(content)}
+        if closing.error is not None:
+            data["error"] = closing.error.model_dump(mode="json", exclude_none=True)
+            data["governance"] = verdict_on(closing.error).value
+        summary = str(closing.error) if closing.error else "the run is complete"
+        self.emit(event, summary, data, severity=severity)
+
+    def _ended(self, closing: Closing) -> RunState:
+        return self._state.changed(
+            status=closing.status,
+            failure_reason=str(closing.error) if closing.error else None,
+            error=closing.error,
+            ended_at=now(),
+            usage=dict(closing.usage),
+            found=closing.check.found if closing.check else [],
+            missing=list(closing.check.missing) if closing.check else [],
+        )
+
+    def _attempt(self, closing: Closing, step: Callable[[], object]) -> Closing:
+        """Do one step of closing; a run whose records cannot be completed has failed."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the next steps are done all the same
+            logger.warning("the run's records are not complete: %s", type(error).__name__)
+            if closing.error is not None and closing.error.category is ErrorCategory.INTERNAL:
+                return closing
+            return self._broken(closing, error)
+        return closing
+
+    def _broken(self, closing: Closing, error: Exception) -> Closing:
+        info = error_info(error, ErrorCategory.INTERNAL)
+        message = f"the records of the run could not be completed: {info.message}"
+        info = info.model_copy(update={"message": message, "category": ErrorCategory.INTERNAL})
+        clean = self._context.records.redactor.payload(info.model_dump(mode="json"))
+        failed = ErrorInfo.model_validate(clean)
+        return Closing(RunStatus.FAILED, closing.check, failed, closing.text, closing.usage)
+
+    def _save_over(self, closing: Closing) -> None:
+        """Write a short `run.json` over the one that is there."""
+        error = closing.error
+        if error is not None:
+            error = error.model_copy(update={"message": error.message[:200], "details": None})
+        self._state = self._state.model_copy(
+            update={
+                "status": closing.status,
+                "error": error,
+                "failure_reason": str(error) if error else None,
+                "found": [],
+                "missing": [],
+                "manifests": {},
+            }
+        )
+        try:
+            self._files.overwrite(RUN_FILE, self._text())
+        except OSError as problem:
+            logger.error("run.json could not be written: %s", problem)  # noqa: TRY400
+
+    def _content(self, state: RunState) -> dict[str, Any]:
+        return self._context.records.redactor.payload(storable(state.model_dump(mode="json")))
+
+    def _text(self) -> str:
+        return json.dumps(self._content(self._state), indent=2, ensure_ascii=False) + "\n"
 
     def _save(self) -> None:
-        clean = self._context.records.redactor.payload(self._state.model_dump(mode="json"))
-        put_file(self._root / RUN_FILE, json.dumps(clean, indent=2, ensure_ascii=False) + "\n")
+        self._files.put(RUN_FILE, self._text())

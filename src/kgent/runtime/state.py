@@ -1,5 +1,7 @@
 """Where a run is, and the one file that says so: `run.json`, replaced as a whole each time."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +13,8 @@ from agent_core.types import utc_now
 from kgent.errors import ErrorInfo
 
 RUN_FILE = "run.json"
+VOUCHER = "run_json_sha256"
+"""The key under which the closing event holds the hash of `run.json`."""
 
 
 class RunStatus(StrEnum):
@@ -90,6 +94,26 @@ class RunState(BaseModel):
 def now() -> str:
     """The time as it is written everywhere: UTC, ISO 8601, microseconds."""
     return utc_now().isoformat(timespec="microseconds")
+
+
+def state_hash(state: Mapping[str, Any]) -> str:
+    """SHA-256 of the content of `run.json`, as canonical JSON, without its `manifests`.
+
+    The closing event holds it; the manifests come after that event, because they vouch for it.
+    """
+    content = {key: value for key, value in state.items() if key != "manifests"}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def seal_of(hashes: Mapping[str, str]) -> str:
+    """The seal of a run folder: SHA-256 over the hashes of `run.json` and of the manifests.
+
+    Args:
+        hashes: file name and SHA-256 of each.
+    """
+    lines = "".join(f"{name} {sha256}\n" for name, sha256 in sorted(hashes.items()))
+    return hashlib.sha256(f"kgent seal 1\n{lines}".encode()).hexdigest()
 
 
 def read_state(root: Path) -> RunState:

@@ -1,34 +1,23 @@
-"""What lies in a run folder, with size and SHA-256: enough to rebuild it, or to notice a change."""
+"""What is in a run folder, with size and SHA-256: enough to notice every change of content."""
 
-import hashlib
 import os
+import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from agent_core.tools.files import open_file
+from agent_core.errors import AgentCoreError
 from kgent.config.models import DeliverableConfig
 from kgent.records.context import ARCHIVE
-from kgent.records.files import put_file
+from kgent.records.files import FileRecord, RunFiles, describe_file
 from kgent.records.logs import ToolLogger
+from kgent.records.names import NamedRecord, name_bytes, readable_name
 from kgent.runtime.state import now
 from kgent.sandbox.paths import WRITABLE
-from kgent.sandbox.workspace import ARTIFACT_MANIFEST, RECORDS, SANDBOX_MANIFEST
-
-MAX_ARTIFACTS = 10_000
-_CHUNK = 2**18
-
-
-class FileRecord(BaseModel):
-    """A file as it was: path relative to the run folder, size, SHA-256 in hex."""
-
-    model_config = ConfigDict(frozen=True)
-
-    path: str
-    bytes: int
-    sha256: str
+from kgent.sandbox.workspace import ARTIFACT_MANIFEST, FILES, FOLDERS, RECORDS, SANDBOX_MANIFEST
 
 
 class SandboxManifest(BaseModel):
@@ -44,29 +33,62 @@ class SandboxManifest(BaseModel):
     files: list[FileRecord] = []
 
 
-class ArtifactRecord(BaseModel):
+class ArtifactRecord(NamedRecord):
     """A file that the run produced. What is required and missing has no size and no hash."""
 
-    model_config = ConfigDict(frozen=True)
-
-    path: str
     kind: str
     created_by: str
     required: bool = False
     content_type: str | None = None
     bytes: int | None = None
     sha256: str | None = None
-    status: Literal["present", "missing"] = "present"
+    status: Literal["present", "missing", "unreadable"] = "present"
+
+
+class OtherRecord(NamedRecord):
+    """What is in a run folder and is not a file: a folder, a link and its target, a pipe."""
+
+    kind: Literal["folder", "link", "special"]
+    target: str | None = None
 
 
 class ArtifactManifest(BaseModel):
-    """Everything below `deliverables/`, `workspace/` and `archive/`, in the order of paths."""
+    """Everything in the run folder that is not one of its records, in the order of paths."""
 
     model_config = ConfigDict(frozen=True)
 
     artifacts: list[ArtifactRecord] = []
+    others: list[OtherRecord] = []
     updated_at: str
-    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in a run folder: its path in it, as the file system takes it, and what it is."""
+
+    name: str
+    kind: Literal["file", "folder", "link", "special"]
+    target: str | None = None
+
+    def other(self) -> OtherRecord:
+        """The entry as a record; for everything but files."""
+        assert self.kind != "file"  # noqa: S101 - files have records with a hash
+        return OtherRecord(
+            path=readable_name(self.name),
+            kind=self.kind,
+            target=readable_name(self.target) if self.target is not None else None,
+            path_hex=name_bytes(self.name),
+        )
+
+
+def list_entries(root: Path) -> list[Entry]:
+    """Everything in a run folder but the records and folders that every run folder has.
+
+    Links are listed and not followed. A folder that cannot be read is listed without its content.
+    """
+    expected = {*FILES, *FOLDERS}
+    found = [entry for entry in _walk(root) if entry.name not in expected]
+    return sorted(found, key=lambda entry: os.fsencode(entry.name))
 
 
 def new_sandbox_manifest(root: Path, *, read_roots: Iterable[Path] = ()) -> SandboxManifest:
@@ -80,40 +102,43 @@ def new_sandbox_manifest(root: Path, *, read_roots: Iterable[Path] = ()) -> Sand
     )
 
 
-def write_sandbox_manifest(root: Path, manifest: SandboxManifest, *, final: bool = False) -> str:
-    """Write `sandbox-manifest.json`; `final` adds the records, which must be closed.
+def write_sandbox_manifest(
+    files: RunFiles, manifest: SandboxManifest, *, final: bool = False
+) -> FileRecord:
+    """Write `sandbox-manifest.json`; `final` adds the records as they were written.
 
     Returns:
-        The SHA-256 of the manifest.
+        Size and SHA-256 of the manifest.
 
     Raises:
-        OSError: something cannot be read or written.
+        OSError: it cannot be written.
     """
     if final:
-        records = [described(root, name) for name in RECORDS]
+        records = [record for name in RECORDS if (record := files.record(name))]
         manifest = manifest.model_copy(update={"files": records})
-    return _write(root / SANDBOX_MANIFEST, manifest)
+    return _write(files, SANDBOX_MANIFEST, manifest)
 
 
 def write_artifact_manifest(
-    root: Path, required: Iterable[DeliverableConfig], tools: ToolLogger
-) -> str:
-    """Write `artifact-manifest.json` from what lies in the run folder now.
+    files: RunFiles, required: Iterable[DeliverableConfig], tools: ToolLogger
+) -> FileRecord:
+    """Write `artifact-manifest.json` from what is in the run folder now.
+
+    What the run itself wrote to `archive/` is recorded as it was written.
 
     Returns:
-        The SHA-256 of the manifest.
+        Size and SHA-256 of the manifest.
 
     Raises:
         OSError: something cannot be read or written.
     """
     owed = {deliverable.path: deliverable for deliverable in required}
-    found: list[ArtifactRecord] = []
-    truncated = False
-    for path in sorted(_files(root)):
-        if len(found) == MAX_ARTIFACTS:
-            truncated = True
-            break
-        found.append(_artifact(root, path, owed.get(path), tools.maker_of(path)))
+    entries = list_entries(files.root)
+    found = [
+        _artifact(files, entry.name, owed.get(entry.name), tools.maker_of(entry.name))
+        for entry in entries
+        if entry.kind == "file"
+    ]
     present = {artifact.path for artifact in found}
     gone = [
         ArtifactRecord(
@@ -125,63 +150,73 @@ def write_artifact_manifest(
             status="missing",
         )
         for path, deliverable in owed.items()
-        if path not in present and not (root / path).is_dir()
+        if path not in present and not (files.root / path).is_dir()
     ]
-    artifacts = sorted([*found, *gone], key=lambda artifact: artifact.path)
-    manifest = ArtifactManifest(artifacts=artifacts, updated_at=now(), truncated=truncated)
-    return _write(root / ARTIFACT_MANIFEST, manifest)
+    manifest = ArtifactManifest(
+        artifacts=sorted([*found, *gone], key=lambda artifact: artifact.path),
+        others=[entry.other() for entry in entries if entry.kind != "file"],
+        updated_at=now(),
+    )
+    return _write(files, ARTIFACT_MANIFEST, manifest)
 
 
-def described(root: Path, name: str) -> FileRecord:
-    """A file of the run folder as it is now. Links are not followed.
+def _walk(root: Path) -> Iterator[Entry]:
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(root / folder) as inside:
+                entries = [_entry(folder, one) for one in inside]
+        except OSError:
+            if not folder:
+                raise
+            continue
+        waiting += [entry.name for entry in entries if entry.kind == "folder"]
+        yield from entries
 
-    Raises:
-        OSError: it cannot be read.
-        ToolError: it is no ordinary file.
-    """
-    size, digest = 0, hashlib.sha256()
-    with open_file(root.resolve() / name) as file:
-        while chunk := file.read(_CHUNK):
-            size += len(chunk)
-            digest.update(chunk)
-    return FileRecord(path=name, bytes=size, sha256=digest.hexdigest())
+
+def _entry(folder: str, found: os.DirEntry[str]) -> Entry:
+    name = f"{folder}/{found.name}" if folder else found.name
+    mode = found.stat(follow_symlinks=False).st_mode
+    if stat.S_ISLNK(mode):
+        return Entry(name, "link", _target(found.path))
+    if stat.S_ISDIR(mode):
+        return Entry(name, "folder")
+    return Entry(name, "file" if stat.S_ISREG(mode) else "special")
 
 
-def _files(root: Path) -> Iterator[str]:
-    for name in (*WRITABLE, ARCHIVE):
-        for folder, _, names in os.walk(root / name):
-            for file in names:
-                path = Path(folder, file)
-                if path.is_file() and not path.is_symlink():
-                    yield path.relative_to(root).as_posix()
+def _target(path: str) -> str:
+    return os.readlink(path)  # noqa: PTH115 - a Path would tidy up what the link says
 
 
 def _artifact(
-    root: Path, path: str, owed: DeliverableConfig | None, maker: str | None
+    files: RunFiles, name: str, owed: DeliverableConfig | None, maker: str | None
 ) -> ArtifactRecord:
-    record = described(root, path)
+    written = files.record(name)
+    try:
+        record = written or describe_file(files.root, name)
+    except (OSError, AgentCoreError):
+        record = None
     return ArtifactRecord(
-        path=path,
-        kind=owed.kind if owed else _kind(path),
-        created_by=f"tool:{maker}" if maker else _origin(path),
+        path=readable_name(name),
+        kind=owed.kind if owed else _kind(name),
+        created_by=f"tool:{maker}" if maker else ("runtime" if written else "agent"),
         required=owed is not None,
         content_type=owed.content_type if owed else None,
-        bytes=record.bytes,
-        sha256=record.sha256,
+        bytes=record.bytes if record else None,
+        sha256=record.sha256 if record else None,
+        status="present" if record else "unreadable",
+        path_hex=name_bytes(name),
     )
 
 
 def _kind(path: str) -> str:
-    return {"deliverables": "deliverable", "workspace": "working_file"}.get(
-        path.partition("/")[0], "archive"
-    )
+    kinds = {"deliverables": "deliverable", "workspace": "working_file", ARCHIVE: "archive"}
+    return kinds.get(path.partition("/")[0], "other")
 
 
-def _origin(path: str) -> str:
-    return "runtime" if path.startswith(f"{ARCHIVE}/") else "agent"
-
-
-def _write(path: Path, manifest: BaseModel) -> str:
-    raw = manifest.model_dump_json(indent=2).encode() + b"\n"
-    put_file(path, raw)
-    return hashlib.sha256(raw).hexdigest()
+def _write(files: RunFiles, name: str, manifest: BaseModel) -> FileRecord:
+    files.put(name, manifest.model_dump_json(indent=2) + "\n")
+    record = files.record(name)
+    assert record is not None  # noqa: S101 - it was just written
+    return record

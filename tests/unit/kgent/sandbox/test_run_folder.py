@@ -170,7 +170,8 @@ def test_the_sandbox_manifest_tells_the_boundaries_and_vouches_for_the_records(
     context = a_context(tmp_path)
     root = context.sandbox_root
     manifest = new_sandbox_manifest(root)
-    write_sandbox_manifest(root, manifest)
+    files = context.records.files
+    write_sandbox_manifest(files, manifest)
     written = json.loads((root / "sandbox-manifest.json").read_text())
     assert written["writable"] == ["workspace/", "deliverables/"]
     assert written["root"] == str(root)
@@ -178,10 +179,11 @@ def test_the_sandbox_manifest_tells_the_boundaries_and_vouches_for_the_records(
     assert written["forbidden"]
     assert written["created_at"]
     assert written["files"] == []
-    (root / "prompt.md").write_text("hello", encoding="utf-8")
-    write_sandbox_manifest(root, manifest, final=True)
-    files = json.loads((root / "sandbox-manifest.json").read_text())["files"]
-    (prompt,) = (file for file in files if file["path"] == "prompt.md")
+    files.put("prompt.md", "hello")
+    (root / "prompt.md").write_text("rewritten", encoding="utf-8")
+    write_sandbox_manifest(files, manifest, final=True)
+    records = json.loads((root / "sandbox-manifest.json").read_text())["files"]
+    (prompt,) = (file for file in records if file["path"] == "prompt.md")
     assert prompt == {
         "path": "prompt.md",
         "bytes": 5,
@@ -200,7 +202,7 @@ def test_the_artifact_manifest_has_what_is_there_and_what_is_owed(tmp_path: Path
         DeliverableConfig(path="deliverables/a.md", kind="report", content_type="text/markdown"),
         DeliverableConfig(path="deliverables/b.md"),
     ]
-    write_artifact_manifest(root, owed, context.records.tools)
+    write_artifact_manifest(context.records.files, owed, context.records.tools)
     artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
     assert [(one["path"], one["kind"], one["required"], one["status"]) for one in artifacts] == [
         ("deliverables/a.md", "report", True, "present"),
@@ -209,3 +211,8 @@ def test_the_artifact_manifest_has_what_is_there_and_what_is_owed(tmp_path: Path
     ]
     assert artifacts[0]["sha256"] == hashlib.sha256(b"done").hexdigest()
     assert artifacts[0]["bytes"] == 4
+    others = json.loads((root / "artifact-manifest.json").read_text())["others"]
+    assert [(one["path"], one["kind"], one["target"]) for one in others] == [
+        ("workspace/link", "link", "/etc/passwd"),
+        ("workspace/pipe", "special", None),
+    ]

@@ -1,0 +1,62 @@
+"""Standard streams that are closed, full or gone must not trouble a command."""
+
+import contextlib
+import os
+import sys
+
+from agent_core.cli.options import FAILED, OUTPUT_CLOSED
+
+
+def open_missing_streams() -> None:
+    """Put `/dev/null` where a standard stream is closed, and let every stream show any text.
+
+    Otherwise the next file that is opened, perhaps the database, would take the free number and
+    get whatever is written to the stream.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            # Closed by the interpreter at exit, like the stream it stands for.
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def report_output_error(program: str, error: OSError) -> int:
+    """Say on standard error that standard output cannot be written, and return the exit code.
+
+    A reader that is gone is no error to report: the code is 141 then.
+    """
+    if isinstance(error, BrokenPipeError):
+        return OUTPUT_CLOSED
+    reason = error.strerror or str(error)
+    with contextlib.suppress(OSError, ValueError):
+        print(f"{program}: cannot write to standard output: {reason}", file=sys.stderr, flush=True)
+    return FAILED
+
+
+def flush_output(code: int) -> int:
+    """Write out what is buffered, and return the exit code.
+
+    What cannot be written is dropped, so that the interpreter does not complain about it when it
+    ends: the code is then 141 if the reader is gone and 1 otherwise, unless it was an error before.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError, ValueError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
+            if stream is sys.stdout:
+                code = code or (OUTPUT_CLOSED if isinstance(error, BrokenPipeError) else FAILED)
+    return code

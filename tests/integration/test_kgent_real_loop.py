@@ -1,5 +1,6 @@
 """Both engines against a model server on a socket: a deliverable is written by the real loops."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 from kgent_runs import lines, profile, state, types
-from model_server import ModelServer, Reply, Status
+from model_server import ModelServer, Received, Reply, Status
 
 KEY = "sk-test-4242424242424242"
 ENGINES = pytest.mark.parametrize("engine", ["core", "pydantic_ai"])
@@ -94,14 +95,75 @@ def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(
 
 
 @ENGINES
-def test_a_call_of_a_tool_that_is_not_there_is_recorded(tmp_path: Path, engine: str) -> None:
-    with ModelServer.in_thread([calls("fly", to="the moon"), WRITES, "Done."]) as server:
+def test_calls_that_cannot_be_made_are_recorded_like_any_other(tmp_path: Path, engine: str) -> None:
+    unreadable = ScriptedCall(name="read_file", arguments="{not json")
+    script: list[Reply] = [
+        calls("fly", to="the moon"),
+        Calls(calls=[unreadable]),
+        WRITES,
+        "Done.",
+    ]
+    with ModelServer.in_thread(script) as server:
         result = conduct(tmp_path, engine, server, [])
     assert result.status is RunStatus.COMPLETED
-    assert result.sandbox_root is not None
-    (error,) = lines(result.sandbox_root / "logs" / "errors.jsonl")
-    assert error["code"] == "tool_not_available"
-    assert error["correlation_id"]
+    root = result.sandbox_root
+    assert root is not None
+    unknown, broken, written = lines(root / "logs" / "tools.jsonl")
+    assert (unknown["tool_name"], unknown["status"]) == ("fly", "failed")
+    assert unknown["args_summary"] == {"to": "the moon"}
+    assert (broken["tool_name"], broken["status"]) == ("read_file", "failed")
+    assert "{not json" in json.dumps(broken["args_summary"])
+    assert written["status"] == "completed"
+    first = lines(root / "logs" / "errors.jsonl")[0]
+    assert first["code"] == "tool_not_available"
+    assert first["correlation_id"] == unknown["call_id"]
+    assert types(root).count("tool.started") == 3
+    assert types(root).count("tool.failed") == 2
+
+
+AMBIENT = {
+    "OPENAI_API_KEY": "sk-ambient-key-1111111111",
+    "OPENAI_ADMIN_KEY": "sk-ambient-admin-2222222222",
+    "OPENAI_ORG_ID": "org-ambient-3333333333",
+    "OPENAI_PROJECT_ID": "proj-ambient-4444444444",
+    "OPENAI_BASE_URL": "http://127.0.0.1:9/ambient",
+    "OPENAI_CUSTOM_HEADERS": "X-Ambient: header-5555555555",
+}
+
+
+@pytest.mark.parametrize("key_env", ["KGENT_TEST_KEY", None])
+@ENGINES
+def test_no_credential_of_the_environment_is_used_but_the_one_the_profile_names(
+    tmp_path: Path, engine: str, key_env: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in AMBIENT.items():
+        monkeypatch.setenv(name, value)
+
+    def echo(request: Received) -> Reply:
+        body = {"error": {"message": f"Incorrect key: {dict(request.headers)}"}}
+        return Status(401, json.dumps(body).encode())
+
+    with ModelServer.in_thread(echo) as server:
+        path = profile(
+            tmp_path,
+            model={
+                "provider": "openai",
+                "name": "m",
+                "base_url": server.base_url("openai"),
+                "api_key_env": key_env,
+            },
+            runtime={"engine": engine},
+        )
+        result = run(path, "x", RunOptions(sandbox=tmp_path / "run"))
+        (request,) = server.requests
+    assert result.status is RunStatus.FAILED
+    sent = json.dumps(dict(request.headers))
+    assert (KEY in sent) is (key_env is not None)
+    left = "".join(
+        path.read_text(encoding="utf-8") for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
+    assert [name for name, value in AMBIENT.items() if value.split()[-1] in sent + left] == []
+    assert KEY not in left
 
 
 @ENGINES

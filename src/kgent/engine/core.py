@@ -198,13 +198,23 @@ class _Conversation:
 
     def _write_down(self, event: RuntimeEvent) -> None:
         payload: Mapping[str, Any] = event.payload
+        call_id = event.tool_call_id or event.event_id
         record_unheard_call(
             self._request.context,
-            call_id=event.tool_call_id or event.event_id,
+            call_id=call_id,
+            args=self._arguments(call_id),
             name=str(payload.get("tool_name", "?")),
             code=str(payload.get("code", ErrorCode.TOOL_NOT_AVAILABLE)),
             message=str(payload.get("message", "the call could not be made")),
         )
+
+    def _arguments(self, call_id: str) -> object:
+        """What the model sent with a call; text where it was no JSON object."""
+        calls = (call for node in reversed(self._journal.path) for call in node.calls)
+        call = next((call for call in calls if call.tool_call_id == call_id), None)
+        if call is None:
+            return {}
+        return call.metadata.get("invalid_arguments", call.arguments)
 
 
 def _result(outcome: Outcome, request: AgentRunRequest) -> AgentResult:

@@ -125,6 +125,7 @@ def _call(step: MockCall, request: AgentRunRequest) -> None:
         request.context,
         call_id=call_id,
         name=step.tool,
+        args=step.args,
         code=ErrorCode.TOOL_NOT_AVAILABLE.value,
         message=f"there is no tool {step.tool[:80]} in this run",
     )

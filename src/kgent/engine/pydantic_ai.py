@@ -1,5 +1,6 @@
 """The other engine: Pydantic AI. Importing this module needs the extra `pydantic-ai`."""
 
+import json
 from collections.abc import AsyncIterable, Mapping
 from functools import partial
 
@@ -49,7 +50,7 @@ class PydanticAIAgentEngine:
 async def _converse(
     request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
 ) -> AgentResult:
-    usage = RunUsage()
+    usage, sent = RunUsage(), dict[str, object]()
     agent = Agent(
         model,
         instructions=request.system_prompt,
@@ -62,7 +63,7 @@ async def _converse(
                 request.prompt,
                 usage_limits=UsageLimits(request_limit=request.max_steps),
                 usage=usage,
-                event_stream_handler=partial(_watch, request),
+                event_stream_handler=partial(_watch, request, sent),
             )
     except UsageLimitExceeded:
         return out_of_steps(request.max_steps, usage=_counted(usage))
@@ -73,6 +74,7 @@ async def _converse(
 
 async def _watch(
     request: AgentRunRequest,
+    sent: dict[str, object],
     _: RunContext[None],
     events: AsyncIterable[messages.AgentStreamEvent],
 ) -> None:
@@ -83,25 +85,46 @@ async def _watch(
                     request.tell(EngineEventKind.STEP)
                 if isinstance(part, messages.TextPart):
                     request.tell(EngineEventKind.TEXT, part.content)
-            case messages.PartDeltaEvent(delta=messages.TextPartDelta(content_delta=text)):
-                request.tell(EngineEventKind.TEXT, text)
-            case messages.PartDeltaEvent(delta=messages.ThinkingPartDelta(content_delta=str(text))):
-                request.tell(EngineEventKind.REASONING, text)
+            case messages.PartDeltaEvent(delta=delta):
+                _tell_delta(request, delta)
+            case messages.FunctionToolCallEvent(part=call):
+                sent[call.tool_call_id] = call.args or {}
             case messages.FunctionToolResultEvent(part=part) if part.outcome == "retried":
-                _write_down(request, part)
+                _write_down(request, part, sent.get(part.tool_call_id, {}))
             case _:
                 pass
 
 
-def _write_down(request: AgentRunRequest, refusal: messages.ToolReturnPart) -> None:
+def _tell_delta(request: AgentRunRequest, delta: messages.ModelResponsePartDelta) -> None:
+    match delta:
+        case messages.TextPartDelta(content_delta=text):
+            request.tell(EngineEventKind.TEXT, text)
+        case messages.ThinkingPartDelta(content_delta=str(text)):
+            request.tell(EngineEventKind.REASONING, text)
+        case _:
+            pass
+
+
+def _write_down(request: AgentRunRequest, refusal: messages.ToolReturnPart, args: object) -> None:
     """Record a call that the framework answered itself: no such tool, or no usable arguments."""
     record_unheard_call(
         request.context,
         call_id=refusal.tool_call_id,
         name=refusal.tool_name,
+        args=_decoded(args),
         code=ErrorCode.TOOL_NOT_AVAILABLE.value,
         message=refusal.model_response_str().partition("\n")[0],
     )
+
+
+def _decoded(args: object) -> object:
+    """Arguments as an object, if they are one; the framework passes on the text of the model."""
+    if not isinstance(args, str):
+        return args
+    try:
+        return json.loads(args)
+    except (ValueError, RecursionError):
+        return args
 
 
 def _counted(usage: RunUsage) -> dict[str, int]:

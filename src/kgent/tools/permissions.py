@@ -30,6 +30,7 @@ class Action(StrEnum):
     WRITE = "write"
     DELETE = "delete"
     EXECUTE = "execute"
+    UNKNOWN = "unknown"
 
 
 CHANGES = frozenset({Action.WRITE, Action.DELETE})

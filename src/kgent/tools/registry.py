@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, ErrorInfo, error_info
 from kgent.memory.contract import MemoryClient
 from kgent.records.events import EventType
+from kgent.records.logs import ToolCallRecord
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
+from kgent.runtime.state import now
 from kgent.skills.registry import SkillRegistry
 from kgent.tools import filesystem as files
-from kgent.tools.guarded import Call, GuardedTool
+from kgent.tools.guarded import Call, GuardedTool, summarised
 from kgent.tools.memory import RecallMemory, WriteMemory, recall_memory, write_memory
 from kgent.tools.permissions import Action, build_effective_policy
 from kgent.tools.results import ToolResult, failed
@@ -20,6 +22,8 @@ from kgent.tools.shell import RunCommand, run_command
 from kgent.tools.skills import ListSkills, LoadSkill, list_skills, load_skill
 
 A = TypeVar("A", bound=Arguments)
+
+_SHOWN_NAME = 80
 
 
 class ToolHandler(Protocol):
@@ -71,18 +75,53 @@ def call_tool(
 
 
 def record_unheard_call(
-    context: RunContext, *, call_id: str, name: str, code: str, message: str
+    context: RunContext, *, call_id: str, name: str, args: object, code: str, message: str
 ) -> None:
-    """Write down a call that no handler ever saw: no such tool, or arguments that are no object."""
+    """Record a call that no handler saw, like any other: no such tool, or unreadable arguments.
+
+    Args:
+        context: the run.
+        call_id: the model's id of the call.
+        name: the tool that was called.
+        args: what the model sent: a mapping, or text that is no JSON object.
+        code: why the call could not be made.
+        message: the same in words.
+    """
     error = ErrorInfo(code=code, message=message, category=ErrorCategory.TOOL)
+    shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…"
+    given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else {"arguments": args}
+    summary = summarised(dict(given))
+    emit, when = context.records.events.emit, now()
+    began = emit(
+        EventType.TOOL_STARTED,
+        f"{shown} begins",
+        {"args": summary},
+        actor="engine",
+        correlation_id=call_id,
+    )
+    context.records.tools.record(
+        ToolCallRecord(
+            call_id=call_id,
+            tool_name=shown,
+            action=Action.UNKNOWN.value,
+            started_at=when,
+            completed_at=now(),
+            duration_ms=0,
+            status="failed",
+            args_summary=summary,
+            result_summary=message,
+            error=error,
+        )
+    )
     context.records.errors.record(error, correlation_id=call_id)
-    context.records.events.emit(
+    emit(
         EventType.TOOL_FAILED,
-        f"{name}: {message}",
-        {"tool": name, "error": error.model_dump(mode="json", exclude_none=True)},
+        f"{shown}: {message}",
+        {"tool": shown, "error": error.model_dump(mode="json", exclude_none=True)},
         actor="engine",
         severity="warning",
         correlation_id=call_id,
+        parent_event_id=began.event_id,
     )
 
 

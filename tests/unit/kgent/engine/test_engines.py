@@ -12,6 +12,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
+from kgent.config.loader import load_config
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -22,6 +23,7 @@ from kgent.engine.base import (
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockFailure, MockPause
 from kgent.engine.pydantic_ai import PydanticAIAgentEngine
+from kgent.engine.pydantic_model import http_client, model_of
 from kgent.engine.select import select_engine
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
 from kgent.memory.client import NoMemory
@@ -314,3 +316,26 @@ def test_a_model_that_cannot_be_had_is_a_fault_of_the_profile(
     with pytest.raises(KgentError, match=said) as caught:
         engine.run(request(context))
     assert caught.value.category is ErrorCategory.CONFIG
+
+
+def test_the_address_of_a_model_does_not_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/ambient")
+    for provider, address in (
+        ("openai", "https://api.openai.com/v1/"),
+        ("ollama", "http://127.0.0.1:11434/v1/"),
+    ):
+        model = {"provider": provider, "name": "m"}
+        config = load_config(profile(tmp_path, model=model, runtime={"engine": "pydantic_ai"}))
+        assert model_of(config, http_client(config)).base_url == address
+
+
+@pytest.mark.parametrize("provider", ["bedrock", "google-cloud", "azure", "gateway/openai"])
+def test_providers_that_find_credentials_by_themselves_are_refused(
+    tmp_path: Path, provider: str
+) -> None:
+    model = {"provider": provider, "name": "m"}
+    config = load_config(profile(tmp_path, model=model, runtime={"engine": "pydantic_ai"}))
+    with pytest.raises(KgentError, match="with this engine there are anthropic, ollama, openai"):
+        model_of(config, http_client(config))

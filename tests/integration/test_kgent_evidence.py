@@ -1,0 +1,284 @@
+"""What `kgent verify` and the seal notice: a table of changes to a finished run folder."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgent.cli import main
+from kgent.review.verify import verify
+from kgent.runtime.options import RunResult
+from kgent.runtime.state import RunStatus, state_hash
+from kgent_runs import a_run, calls, lines, state
+
+Change = Callable[[Path], None]
+
+
+def finished(tmp_path: Path) -> RunResult:
+    result = a_run(
+        tmp_path,
+        calls("write_file", path="deliverables/report.md", content="It rained.\n"),
+        calls("write_file", path="workspace/notes.md", content="clouds\n"),
+        calls("run_command", argv=["sh", "-c", "mkdir empty; ln -s notes.md link"]),
+        "Done.",
+        deliverables={"required": ["deliverables/report.md"]},
+        tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
+    )
+    assert result.status is RunStatus.COMPLETED
+    assert result.sandbox_root is not None
+    return result
+
+
+def rewrite(root: Path, name: str, change: Callable[[str], str]) -> None:
+    path = root / name
+    before = path.read_text(encoding="utf-8")
+    after = change(before)
+    assert after != before
+    path.write_text(after, encoding="utf-8")
+
+
+def edit_state(root: Path, **fields: Any) -> None:
+    content = state(root) | fields
+    (root / "run.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def swap(root: Path) -> None:
+    one, other = root / "deliverables" / "report.md", root / "workspace" / "notes.md"
+    one.rename(root / "swap")
+    other.rename(one)
+    (root / "swap").rename(other)
+
+
+def replace_by_link(root: Path) -> None:
+    report = root / "deliverables" / "report.md"
+    shutil.copy(report, root.parent / "elsewhere.md")
+    report.unlink()
+    report.symlink_to(root.parent / "elsewhere.md")
+
+
+def lead_elsewhere(root: Path) -> None:
+    (root / "workspace" / "link").unlink()
+    (root / "workspace" / "link").symlink_to("/etc/passwd")
+
+
+def drop_last_event(root: Path) -> None:
+    rewrite(root, "events.jsonl", lambda text: "".join(text.splitlines(keepends=True)[:-1]))
+
+
+def swap_events(root: Path) -> None:
+    def swapped(text: str) -> str:
+        first, second, *rest = text.splitlines(keepends=True)
+        return "".join([second, first, *rest])
+
+    rewrite(root, "events.jsonl", swapped)
+
+
+def rename_artifact(root: Path) -> None:
+    (root / "workspace" / "notes.md").rename(root / "workspace" / "other.md")
+
+
+def add_key_twice(root: Path) -> None:
+    rewrite(root, "run.json", lambda text: text.replace("{", '{\n  "status": "failed",', 1))
+
+
+def forge_report(root: Path) -> None:
+    """Change a deliverable, and every hash that depends on it: a consistent forgery."""
+    report, manifest = root / "deliverables" / "report.md", root / "artifact-manifest.json"
+    old = hashlib.sha256(report.read_bytes()).hexdigest()
+    report.write_text("It snowed.\n", encoding="utf-8")
+    new = hashlib.sha256(report.read_bytes()).hexdigest()
+    content = manifest.read_text(encoding="utf-8").replace(old, new)
+    manifest.write_text(content, encoding="utf-8")
+    manifests = state(root)["manifests"]
+    hashed = hashlib.sha256(content.encode()).hexdigest()
+    edit_state(root, manifests=manifests | {"artifact-manifest.json": hashed})
+
+
+def forge_status(root: Path) -> None:
+    """Change the outcome in `run.json`, the closing event, and every hash that depends on them."""
+    content = state(root) | {"usage": {"model_calls": 1}}
+    events = lines(root / "events.jsonl")
+    events[-1]["data"]["run_json_sha256"] = state_hash(content)
+    text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
+    (root / "events.jsonl").write_text(text, encoding="utf-8")
+    manifest = json.loads((root / "sandbox-manifest.json").read_text())
+    for file in manifest["files"]:
+        raw = (root / file["path"]).read_bytes()
+        file |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    raw = json.dumps(manifest).encode()
+    (root / "sandbox-manifest.json").write_bytes(raw)
+    hashed = hashlib.sha256(raw).hexdigest()
+    content["manifests"] = content["manifests"] | {"sandbox-manifest.json": hashed}
+    (root / "run.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+NOTICED: dict[str, tuple[Change, str]] = {
+    "a deliverable is edited": (
+        lambda root: rewrite(root, "deliverables/report.md", lambda _: "It snowed.\n"),
+        "deliverables/report.md was changed",
+    ),
+    "a file is added": (
+        lambda root: (root / "deliverables" / "more.md").touch(),
+        "deliverables/more.md was added after the run",
+    ),
+    "a file is added beside the records": (
+        lambda root: (root / "logs" / "extra").touch(),
+        "logs/extra was added after the run",
+    ),
+    "a hidden file is added": (
+        lambda root: (root / ".hidden").touch(),
+        ".hidden was added after the run",
+    ),
+    "a file that is not UTF-8 is added": (
+        lambda root: (root / "workspace" / os.fsdecode(b"caf\xe9")).touch(),
+        "workspace/caf\\xe9 was added after the run",
+    ),
+    "a folder is added": (
+        lambda root: (root / "workspace" / "new").mkdir(),
+        "workspace/new (folder) was added after the run",
+    ),
+    "a link is added": (
+        lambda root: (root / "workspace" / "new").symlink_to("notes.md"),
+        "workspace/new (link) was added after the run",
+    ),
+    "a file is deleted": (
+        lambda root: (root / "workspace" / "notes.md").unlink(),
+        "workspace/notes.md is missing",
+    ),
+    "an empty folder is deleted": (
+        lambda root: (root / "workspace" / "empty").rmdir(),
+        "workspace/empty (folder) is missing",
+    ),
+    "a link leads elsewhere": (lead_elsewhere, "workspace/link was changed: link to notes.md"),
+    "a file is renamed": (rename_artifact, "workspace/other.md was added after the run"),
+    "two files are swapped": (swap, "deliverables/report.md was changed"),
+    "a file becomes a link to the same content": (
+        replace_by_link,
+        "deliverables/report.md is missing, or is no ordinary file any more",
+    ),
+    "the prompt is rewritten": (
+        lambda root: rewrite(root, "prompt.md", lambda _: "Something else."),
+        "prompt.md was changed",
+    ),
+    "the system prompt is rewritten": (
+        lambda root: rewrite(root, "effective-system-prompt.md", lambda text: text + "!"),
+        "effective-system-prompt.md was changed",
+    ),
+    "the transcript is edited": (
+        lambda root: rewrite(root, "transcript.md", lambda text: text + "\n"),
+        "transcript.md was changed",
+    ),
+    "the profile is edited": (
+        lambda root: rewrite(root, "config.yaml", lambda text: text.replace("writer", "other")),
+        "config.yaml was changed",
+    ),
+    "the last event is cut off": (drop_last_event, "one closing event must end it"),
+    "two events are swapped": (swap_events, "event 1 has the sequence 2"),
+    "a tool call is taken out": (
+        lambda root: rewrite(root, "logs/tools.jsonl", lambda text: text.partition("\n")[2]),
+        "logs/tools.jsonl was changed",
+    ),
+    "the status in run.json is edited": (
+        lambda root: edit_state(root, status="failed"),
+        "run.json says failed, the last event says run.completed",
+    ),
+    "a time in run.json is edited": (
+        lambda root: edit_state(root, started_at="2020-01-01T00:00:00+00:00"),
+        "run.json was changed after the run",
+    ),
+    "the usage in run.json is edited": (
+        lambda root: edit_state(root, usage={}),
+        "run.json was changed after the run",
+    ),
+    "the found deliverables in run.json are edited": (
+        lambda root: edit_state(root, found=[]),
+        "run.json was changed after the run",
+    ),
+    "the fingerprint in run.json is edited": (
+        lambda root: edit_state(root, config_fingerprint="0" * 64),
+        "run.json was changed after the run",
+    ),
+    "an id in run.json is edited": (
+        lambda root: edit_state(root, task_id="task_other"),
+        "run.json has another task_id than the events",
+    ),
+    "a key is added to run.json": (
+        lambda root: edit_state(root, approved_by="nobody"),
+        "run.json was changed after the run",
+    ),
+    "a key stands in run.json twice": (add_key_twice, "it has the key 'status' twice"),
+    "a manifest is edited": (
+        lambda root: rewrite(root, "artifact-manifest.json", lambda t: t.replace("tool:", "")),
+        "artifact-manifest.json was changed after the run",
+    ),
+    "a manifest is deleted": (
+        lambda root: (root / "sandbox-manifest.json").unlink(),
+        "sandbox-manifest.json is missing",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_verify_notices_that(tmp_path: Path, name: str) -> None:
+    root = finished(tmp_path).sandbox_root
+    assert root is not None
+    assert verify(root).problems == []
+    change, problem = NOTICED[name]
+    change(root)
+    assert problem in "\n".join(verify(root).problems)
+
+
+@pytest.mark.parametrize("forge", [forge_report, forge_status])
+def test_a_consistent_forgery_is_noticed_by_the_seal_only(
+    tmp_path: Path, forge: Change, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = finished(tmp_path)
+    root, seal = result.sandbox_root, result.seal
+    assert root is not None
+    assert seal is not None
+    assert main(["verify", str(root), "--seal", seal]) == 0
+    forge(root)
+    assert verify(root).problems == []
+    capsys.readouterr()
+    assert main(["verify", str(root), "--seal", seal]) == 1
+    assert "the seal does not fit" in capsys.readouterr().out
+
+
+def test_what_does_not_change_content_is_not_noticed(tmp_path: Path) -> None:
+    result = finished(tmp_path)
+    assert result.sandbox_root is not None
+    moved = tmp_path / "moved"
+    result.sandbox_root.rename(moved)
+    report = moved / "deliverables" / "report.md"
+    report.chmod(0o444)
+    os.utime(report, (0, 0))
+    os.link(report, tmp_path / "second name")
+    assert verify(moved, seal=result.seal).problems == []
+
+
+def test_verify_compares_with_the_seal_that_the_run_has_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = finished(tmp_path)
+    assert main(["verify", str(result.sandbox_root)]) == 0
+    assert f"seal     {result.seal}" in capsys.readouterr().out
+
+
+def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:
+    name = "file-with-a-rather-long-name"
+    many = f'i=0; while [ $i -lt 4000 ]; do : > "{name}-$i.txt"; i=$((i+1)); done'
+    result = a_run(
+        tmp_path,
+        calls("run_command", argv=["sh", "-c", many]),
+        "Done.",
+        tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
+    )
+    assert result.status is RunStatus.COMPLETED
+    assert result.sandbox_root is not None
+    assert verify(result.sandbox_root).problems == []
+    assert verify(result.sandbox_root).checked > 4000

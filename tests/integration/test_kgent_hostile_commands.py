@@ -1,0 +1,219 @@
+"""Allowed commands that attack the run folder: every run ends, and says what happened."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgent.cli import main
+from kgent.review.story import read_story
+from kgent.review.verify import verify
+from kgent.runtime.options import RunResult
+from kgent.runtime.state import RunStatus
+from kgent_runs import a_run, calls, lines, profile, state, types
+
+SHELL = {"shell": {"enabled": True, "allowed_commands": ["sh"]}}
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def run_script(tmp_path: Path, script: str) -> RunResult:
+    return a_run(tmp_path, calls("run_command", argv=["sh", "-c", script]), "Done.", tools=SHELL)
+
+
+ATTACKS = {
+    "deletes run.json": "rm ../run.json",
+    "puts a folder in place of run.json": "rm ../run.json; mkdir -p ../run.json/a",
+    "puts a link in place of run.json": "ln -sf /etc/passwd ../run.json",
+    "puts a pipe in place of run.json": "rm ../run.json; mkfifo ../run.json",
+    "rewrites run.json": "echo '{}' > ../run.json",
+    "deletes the events": "rm ../events.jsonl",
+    "empties the events": ": > ../events.jsonl",
+    "adds an event": "echo '{}' >> ../events.jsonl",
+    "puts a folder in place of the events": "rm ../events.jsonl; mkdir ../events.jsonl",
+    "deletes the logs": "rm -r ../logs",
+    "puts a file in place of the logs": "rm -r ../logs; : > ../logs",
+    "puts a link in place of the logs": "rm -r ../logs; ln -s /tmp ../logs",
+    "deletes the transcript": "rm ../transcript.md",
+    "rewrites the prompt": "echo other > ../prompt.md",
+    "rewrites the system prompt": "echo other > ../effective-system-prompt.md",
+    "rewrites the profile": "echo other > ../config.yaml",
+    "deletes the manifests": "rm ../*-manifest.json",
+    "takes the rights away": "chmod 000 .. ../logs ../run.json",
+    "deletes everything": "rm -rf ../* ../.[a-z]*",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
+    tmp_path: Path, attack: str
+) -> None:
+    result = run_script(tmp_path, ATTACKS[attack])
+    root = tmp_path / "run"
+    if attack == "takes the rights away" and os.geteuid() == 0:
+        assert result.status is RunStatus.COMPLETED  # the superuser needs no rights
+        return
+    written = state(root)
+    assert (result.status, written["status"]) == (RunStatus.FAILED, "failed")
+    assert result.error is not None
+    assert (result.error.code, result.error.category) == ("records_changed", "internal")
+    assert written["error"]["category"] == "internal"
+    assert not result.is_blocked
+    assert not read_story(root).is_lost
+    assert Path("/etc/passwd").read_text(encoding="utf-8").startswith("root:")
+
+
+KEPT = ("deletes the events", "deletes the logs", "puts a folder in place of the events")
+
+
+@pytest.mark.parametrize("attack", KEPT)
+def test_records_that_were_removed_are_put_back_whole(tmp_path: Path, attack: str) -> None:
+    run_script(tmp_path, ATTACKS[attack])
+    root = tmp_path / "run"
+    assert [event["sequence"] for event in lines(root / "events.jsonl")] == [
+        *range(1, len(types(root)) + 1)
+    ]
+    assert types(root)[-1] == "run.failed"
+    assert len(lines(root / "logs" / "tools.jsonl")) == 1
+    assert verify(root).problems == []
+
+
+@pytest.mark.parametrize("name", ["prompt.md", "effective-system-prompt.md", "config.yaml"])
+def test_verify_notices_a_record_that_was_rewritten_in_mid_run(tmp_path: Path, name: str) -> None:
+    result = run_script(tmp_path, f"echo other > ../{name}")
+    assert result.sandbox_root is not None
+    assert f"{name} was changed" in "\n".join(verify(result.sandbox_root).problems)
+
+
+def test_a_run_whose_folder_was_moved_away_ends_with_a_run_json_in_its_place(
+    tmp_path: Path,
+) -> None:
+    result = run_script(tmp_path, "mv ../../run ../../gone")
+    assert result.status is RunStatus.FAILED
+    assert state(tmp_path / "run")["status"] == "failed"
+
+
+def test_any_file_name_is_recorded_and_found_again(tmp_path: Path) -> None:
+    names = [b"caf\xe9.txt", b"caf\\xe9.txt", b"new\nline", b"\xff\xfe", "汉字".encode()]
+    script = "; ".join(
+        "printf x > \"$(printf '" + "".join(f"\\{byte:03o}" for byte in name) + "'; printf .)\""
+        for name in names
+    )
+    result = a_run(
+        tmp_path,
+        calls("run_command", argv=["sh", "-c", script]),
+        calls("list_files", path="workspace"),
+        "Done.",
+        tools=SHELL,
+    )
+    root = result.sandbox_root
+    assert root is not None
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    written = {os.fsencode(path.name) for path in (root / "workspace").iterdir()}
+    assert written == {name + b"." for name in names}
+    artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
+    recorded = {
+        bytes.fromhex(one["path_hex"]) if "path_hex" in one else one["path"].encode()
+        for one in artifacts
+    }
+    assert recorded == {b"workspace/" + name for name in written}
+    assert verify(root).problems == []
+    assert main(["show", str(root)]) == 0
+    assert main(["show", str(root), "--html", str(tmp_path / "page.html")]) == 0
+
+
+def limited_run(tmp_path: Path, size: int) -> subprocess.CompletedProcess[str]:
+    """A run in a process that may write files of `size` bytes at most, as on a full disk."""
+    (tmp_path / "s.json").write_text('["Done.", "Done."]', encoding="utf-8")
+    path = profile(tmp_path, model={"path": "s.json"})
+    program = (
+        "import resource, signal, sys; from kgent.cli import main;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}));"
+        f"sys.exit(main(['run', '--config', {str(path)!r}, '--prompt', 'x' * 9000,"
+        f" '--sandbox', {str(tmp_path / 'run')!r}]))"
+    )
+    return subprocess.run(  # noqa: S603 - our own interpreter and program
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+
+
+@pytest.mark.parametrize("size", [2000, 3000, 5000, 8000])
+def test_a_disk_without_room_ends_in_a_terminal_run_json(tmp_path: Path, size: int) -> None:
+    done = limited_run(tmp_path, size)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert state(tmp_path / "run")["status"] == "failed"
+    assert state(tmp_path / "run")["error"]["category"] == "internal"
+    for name in ("events.jsonl", "logs/errors.jsonl"):
+        lines(tmp_path / "run" / name)  # whole lines only
+
+
+def kgent(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own interpreter and program
+        ["sh", "-c", f'exec "{sys.executable}" -m kgent {arguments}'],  # noqa: S607
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+
+
+COMMANDS = (
+    "run --config kgent.yaml --prompt x --sandbox other",
+    "validate --config kgent.yaml",
+    "show run",
+    "verify run",
+    "--help",
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [*((command, "") for command in COMMANDS), ("--help", "1")]
+)
+def test_a_full_standard_output_is_an_error_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, unbuffered: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    a_run(tmp_path)
+    done = kgent(f"{command} > /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if command.startswith("run"):
+        assert state(tmp_path / "other")["status"] == "completed"
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "command", ["run --config kgent.yaml --prompt x --sandbox other", "--help"]
+)
+def test_closed_streams_change_no_exit_code(tmp_path: Path, command: str, streams: str) -> None:
+    a_run(tmp_path)
+    done = kgent(f"{command} {streams}", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+
+
+def test_a_reader_that_goes_away_is_exit_code_141(tmp_path: Path) -> None:
+    a_run(tmp_path)
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(  # noqa: S603 - our own interpreter and program
+        [sys.executable, "-m", "kgent", "verify", str(tmp_path / "run")],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=20,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

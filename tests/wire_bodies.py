@@ -222,3 +222,66 @@ OLLAMA: dict[str, Any] = {
         {"content": "Go on, � \x00 end.", "role": "user"},
     ],
 }
+
+_NAMED = "[images in the result of call call_1 of code__read_file]"
+_IMAGE_URL = {"image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "type": "image_url"}
+_IMAGE_SOURCE = {
+    "source": {"data": "iVBORw0KGgo=", "media_type": "image/png", "type": "base64"},
+    "type": "image",
+}
+
+PICTURES: dict[str, list[dict[str, Any]]] = {
+    "openai": [
+        {"content": "a chart\n[an image, image/png]", "role": "tool", "tool_call_id": "call_1"},
+        {
+            "content": "error internal_error: half of it\n[an image, image/png]",
+            "role": "tool",
+            "tool_call_id": "call_2",
+        },
+        {
+            "content": [
+                {"text": _NAMED, "type": "text"},
+                _IMAGE_URL,
+                {"text": "[images in the result of call call_2]", "type": "text"},
+                _IMAGE_URL,
+            ],
+            "role": "user",
+        },
+    ],
+    "anthropic": [
+        {
+            "content": [
+                {
+                    "content": [{"text": "a chart", "type": "text"}, _IMAGE_SOURCE],
+                    "tool_use_id": "call_1",
+                    "type": "tool_result",
+                },
+                {
+                    "content": "error internal_error: half of it",
+                    "is_error": True,
+                    "tool_use_id": "call_2",
+                    "type": "tool_result",
+                },
+                {"text": "[images in the result of call call_2]", "type": "text"},
+                {"cache_control": {"type": "ephemeral"}, **_IMAGE_SOURCE},
+            ],
+            "role": "user",
+        }
+    ],
+    "ollama": [
+        {
+            "content": "a chart\n[an image, image/png]",
+            "images": ["iVBORw0KGgo="],
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "tool_name": "code__read_file",
+        },
+        {
+            "content": "error internal_error: half of it\n[an image, image/png]",
+            "images": ["iVBORw0KGgo="],
+            "role": "tool",
+            "tool_call_id": "call_2",
+            "tool_name": "code__read_file",
+        },
+    ],
+}

@@ -18,6 +18,7 @@ from agent_core.providers.base import ProviderAdapter, RawExchange, Traceable
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall
 from agent_core.types import (
+    ImageBlock,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
@@ -28,8 +29,10 @@ from agent_core.types import (
     ModelTextDelta,
     Role,
     TextBlock,
+    ToolCallBlock,
     ToolCallDelta,
     ToolDefinition,
+    ToolResultBlock,
 )
 from model_server import Answer, Ending, ModelServer, Reply, Sends, Silence, Status
 from model_server_wire import Protocol, events as wire_events
@@ -110,6 +113,50 @@ async def test_what_will_not_pass_is_not_tried_again(protocol: str, status: int)
     assert [type(event) for event in found] == [ModelStarted, ModelFailed]
     assert failure(found).error.details["status"] == status
     assert not failure(found).error.retryable
+
+
+def asked_about_a_picture() -> ModelRequest:
+    """A history with a tool's picture in it."""
+    call = ToolCallBlock(tool_call_id="one", name="draw")
+    picture = ImageBlock(mime_type="image/png", data="iVBORw0KGgo=")
+    result = ToolResultBlock(tool_call_id="one", content=[picture])
+    return asked().model_copy(
+        update={
+            "messages": [
+                *asked().messages,
+                ModelMessage(role=Role.ASSISTANT, content=[call]),
+                ModelMessage(role=Role.TOOL, content=[result]),
+            ]
+        }
+    )
+
+
+NO_IMAGES = Status(400, b'{"error": {"message": "this model does not support image input"}}')
+
+
+@pytest.mark.parametrize("refusal", [NO_IMAGES, Status(400), Status(413), Status(422)])
+async def test_a_service_that_refuses_a_tools_picture_is_given_words_from_then_on(
+    protocol: str, refusal: Status
+) -> None:
+    async with opened(protocol, [refusal, "done", "again"]) as (adapter, server):
+        found = [event async for event in adapter.stream(asked_about_a_picture())]
+        again = [event async for event in adapter.stream(asked_about_a_picture())]
+
+    assert [type(event) for event in found[:2]] == [ModelStarted, ModelRetry]
+    assert (shown(found), shown(again)) == ("done", "again")
+    assert ["iVBORw0KGgo=" in each.text for each in server.requests] == [True, False, False]
+    assert all("was not shown it" in each.text for each in server.requests[1:])
+
+
+async def test_a_refusal_that_is_not_for_the_picture_changes_nothing(protocol: str) -> None:
+    replies = [Status(400), Status(400), "done"]
+    async with opened(protocol, replies) as (adapter, server):
+        refused = [event async for event in adapter.stream(asked_about_a_picture())]
+        found = [event async for event in adapter.stream(asked_about_a_picture())]
+
+    assert failure(refused).error.details["status"] == 400
+    assert shown(found) == "done"
+    assert ["iVBORw0KGgo=" in each.text for each in server.requests] == [True, False, True]
 
 
 @pytest.mark.parametrize(

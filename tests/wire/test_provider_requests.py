@@ -31,7 +31,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import ModelServer, Received
-from wire_bodies import ANTHROPIC, OLLAMA, OPENAI
+from wire_bodies import ANTHROPIC, OLLAMA, OPENAI, PICTURES
 
 PNG = "iVBORw0KGgo="
 
@@ -140,6 +140,39 @@ async def test_a_whole_conversation_is_sent_exactly_like_this(session: Session) 
 
     assert received.path == PATHS[session.key]
     assert json.dumps(received.body, indent=1) == json.dumps(BODIES[session.key], indent=1)
+
+
+PICTURED = [
+    message(Role.USER, TextBlock(text="Draw.")),
+    message(
+        Role.ASSISTANT,
+        ToolCallBlock(tool_call_id="call_1", name="code.read_file"),
+        ToolCallBlock(tool_call_id="call_2", name="code.read_file"),
+    ),
+    message(
+        Role.TOOL,
+        ToolResultBlock(
+            tool_call_id="call_1",
+            content=[TextBlock(text="a chart"), ImageBlock(mime_type="image/png", data=PNG)],
+            metadata={"tool_name": "code.read_file"},
+        ),
+        ToolResultBlock(
+            tool_call_id="call_2",
+            is_error=True,
+            error=ErrorPayload(
+                type="ToolError", code=ErrorCode.INTERNAL_ERROR, message="half of it"
+            ),
+            content=[ImageBlock(mime_type="image/png", data=PNG)],
+        ),
+    ),
+]
+
+
+async def test_pictures_in_results_are_sent_exactly_like_this(session: Session) -> None:
+    received = await session.send(asked(system=[], messages=PICTURED))
+
+    found = received.body["messages"][-len(PICTURES[session.key]) :]
+    assert json.dumps(found, indent=1) == json.dumps(PICTURES[session.key], indent=1)
 
 
 async def test_the_next_turn_begins_with_the_same_bytes(session: Session) -> None:

@@ -11,7 +11,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.chunks import ChunkParser, count, table, text
 from agent_core.providers.failures import Called
 from agent_core.providers.names import wire_name
-from agent_core.providers.rendering import block_text, joined_text, with_error
+from agent_core.providers.rendering import block_text, images_of, joined_text, with_error
 from agent_core.providers.reply import Call, Prose, ReplyDraft
 from agent_core.providers.requests import chosen_tool
 from agent_core.providers.serialised import Kept, body_of
@@ -82,7 +82,8 @@ class AnthropicRequests:
 
     def _write(self, message: ModelMessage) -> _Written | None:
         """None when nothing is left to say: empty messages are refused."""
-        blocks = [jsontext.dump(block) for block in self._blocks(message)]
+        written = [*self._blocks(message), *_images_of_failures(message)]
+        blocks = [jsontext.dump(block) for block in written]
         if not blocks:
             return None
         is_user = message.role is not Role.ASSISTANT
@@ -167,16 +168,25 @@ def _image(block: ImageBlock) -> dict[str, Any]:
     return {"type": "image", "source": source}
 
 
+def _images_of_failures(message: ModelMessage) -> Iterator[dict[str, Any]]:
+    """The pictures of failed calls, behind all results: a failure itself takes text only."""
+    for block in message.content:
+        if isinstance(block, ToolResultBlock) and block.is_error and (images := images_of(block)):
+            yield {"type": "text", "text": f"[images in the result of call {block.tool_call_id}]"}
+            yield from map(_image, images)
+
+
 def _result(result: ToolResultBlock) -> dict[str, Any]:
-    images = [block for block in result.content if isinstance(block, ImageBlock) and block.data]
-    words: list[ContentBlock] = [block for block in result.content if block not in images]
+    images = images_of(result)
+    shown = {id(image) for image in images}
+    words: list[ContentBlock] = [block for block in result.content if id(block) not in shown]
     said = with_error(result, joined_text(words, "\n"))
     written: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": _wire_id(result.tool_call_id),
         "content": said,
     }
-    if images:
+    if images and not result.is_error:
         spoken = [{"type": "text", "text": said}] if said.strip() else []
         written["content"] = [*spoken, *map(_image, images)]
     if result.is_error:

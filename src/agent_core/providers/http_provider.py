@@ -20,8 +20,17 @@ from agent_core.providers.base import RawExchange, RawExchangeSink
 from agent_core.providers.chunks import ChunkParser
 from agent_core.providers.decoding import Decoder
 from agent_core.providers.failures import Called, CallError, error_payload, explanation_of
+from agent_core.providers.rendering import has_result_images, without_result_images
 from agent_core.providers.retry import pause_before_retry_s, retry_after_s
-from agent_core.types import ModelEvent, ModelFailed, ModelRequest, ModelRetry, ModelStarted
+from agent_core.types import (
+    ErrorPayload,
+    ModelCompleted,
+    ModelEvent,
+    ModelFailed,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+)
 
 MAX_CONNECTIONS = 1000
 MAX_ERROR_BODY = 64 * 1024
@@ -33,6 +42,9 @@ REUSE_S = 0.05
 """How long the connection may take to become free after the last event."""
 KEEPALIVE_LIMIT = 10
 """Comments and pings alone hold a call open for this many times the timeout."""
+
+_IMAGE_REFUSALS = {400, 415, 422}
+HTTP_TOO_LARGE = 413
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,7 @@ class HttpProvider:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
         self._sink: RawExchangeSink | None = None
+        self._shows_result_images = True
 
     def trace(self, sink: RawExchangeSink | None) -> None:
         """Give `sink` every attempt once it is over; None stops that."""
@@ -117,12 +130,40 @@ class HttpProvider:
             await session.close()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-        """Make one model call; see `ProviderAdapter.stream`."""
+        """Make one model call; see `ProviderAdapter.stream`.
+
+        A service that refuses the pictures in results is asked again with words in their place,
+        and given words from then on if it takes those.
+        """
         called = Called(self._dialect.provider, request.model, offers_tools=bool(request.tools))
-        prepared = self._dialect.prepare(request, called)
+        has_images = has_result_images(request.messages)
+        shows_images = has_images and self._shows_result_images
+        worded = without_result_images(request) if has_images else request
+        prepared = self._dialect.prepare(request if shows_images else worded, called)
         key = _key(self._config, called)
         yield ModelStarted(provider=called.provider, model=request.model)
 
+        refusal: ErrorPayload | None = None
+        async with aclosing(self._tries(request, called, prepared, key=key)) as events:
+            async for event in events:
+                if shows_images and isinstance(event, ModelFailed) and _is_of_images(event.error):
+                    refusal = event.error
+                else:
+                    yield event
+        if refusal is None:
+            return
+        yield ModelRetry(attempt=1, delay_ms=0, error=refusal)
+        prepared = self._dialect.prepare(worded, called)
+        async with aclosing(self._tries(worded, called, prepared, key=key)) as events:
+            async for event in events:
+                if isinstance(event, ModelCompleted):
+                    self._shows_result_images = False
+                yield event
+
+    async def _tries(
+        self, request: ModelRequest, called: Called, prepared: Prepared, *, key: str
+    ) -> AsyncGenerator[ModelEvent]:
+        """As many attempts as it takes, or as there may be."""
         number = 0
         while True:
             number += 1
@@ -391,6 +432,16 @@ def _key(config: ModelConfig, called: Called) -> str:
             details={**called.details, "variable": name},
         )
     return key
+
+
+def _is_of_images(error: ErrorPayload) -> bool:
+    """Whether the pictures in results may be why a call was refused."""
+    missing = error.details.get("capability")
+    if missing is not None:
+        return missing == "images"
+    status = error.details.get("status")
+    too_large = error.code is ErrorCode.PROMPT_TOO_LONG and status == HTTP_TOO_LARGE
+    return too_large or (error.code is ErrorCode.PROVIDER_ERROR and status in _IMAGE_REFUSALS)
 
 
 def _without_key(failure: CallError, key: str) -> CallError:

@@ -24,6 +24,7 @@ from agent_core.providers.failures import Called, CallError, error_payload, one_
 from agent_core.providers.names import ToolNames
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.options import EXTRA_BODY, own_options
+from agent_core.providers.rendering import has_result_images, without_result_images
 from agent_core.providers.reply import ReplyDraft
 from agent_core.types import ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
@@ -134,6 +135,8 @@ class LocalProvider:
         temperature = config.temperature if request.temperature is None else request.temperature
         if temperature is not None:
             head["temperature"] = temperature
+        if has_result_images(request.messages):  # an engine without a projector takes none
+            request = without_result_images(request)
         return self._requests.body(request, {**head, **options, **extra}, called).decode()
 
     async def _engine(self) -> Engine:

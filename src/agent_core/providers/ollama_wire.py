@@ -7,7 +7,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.chunks import ChunkParser, count, items, table, text
 from agent_core.providers.failures import Called
 from agent_core.providers.names import wire_name
-from agent_core.providers.rendering import joined_text, result_text
+from agent_core.providers.rendering import images_of, joined_text, result_text
 from agent_core.providers.reply import ReplyDraft
 from agent_core.providers.requests import function_tool, system_message
 from agent_core.providers.serialised import Kept, body_of
@@ -74,8 +74,10 @@ class OllamaRequests:
         }
         for block in message.content:
             if isinstance(block, ToolResultBlock):
-                answer = {"role": "tool", "content": result_text(block)}
+                answer: dict[str, Any] = {"role": "tool", "content": result_text(block)}
                 answer["tool_call_id"] = block.tool_call_id
+                if images := images_of(block):
+                    answer["images"] = [image.data for image in images]
                 if block.tool_call_id in names:
                     answer["tool_name"] = names[block.tool_call_id]
                 yield answer

@@ -7,7 +7,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.chunks import ChunkParser, count, items, table, text
 from agent_core.providers.failures import Called
 from agent_core.providers.names import wire_name
-from agent_core.providers.rendering import block_text, joined_text, result_text
+from agent_core.providers.rendering import block_text, images_of, joined_text, result_text
 from agent_core.providers.reply import Call, ReplyDraft
 from agent_core.providers.requests import chosen_tool, function_tool, system_message
 from agent_core.providers.serialised import Kept, body_of
@@ -68,8 +68,13 @@ class OpenAIRequests:
         ]
         if message.role is Role.ASSISTANT:
             written += self._assistant(message)
-        elif content := _user_content(message):
-            written.append({"role": "user", "content": content})
+        else:
+            parts = [part for result in results for part in _result_images(result)]
+            content = _user_content(message)
+            if parts and content:
+                parts += content if isinstance(content, list) else [_text_part(content)]
+            if said := parts or content:
+                written.append({"role": "user", "content": said})
         return b",".join(map(jsontext.dump, written))
 
     def _assistant(self, message: ModelMessage) -> Iterator[dict[str, Any]]:
@@ -93,6 +98,25 @@ def _tool_choice(request: ModelRequest, called: Called) -> str | dict[str, Any]:
     return {"type": "function", "function": {"name": chosen_tool(request, called)}}
 
 
+def _result_images(result: ToolResultBlock) -> Iterator[dict[str, Any]]:
+    """The pictures of a result, after words that name its call: the answer itself has none."""
+    images = images_of(result)
+    if images:
+        name = text(result.metadata.get("tool_name"))
+        tool = f" of {wire_name(name)}" if name else ""
+        yield _text_part(f"[images in the result of call {result.tool_call_id}{tool}]")
+        yield from map(_image_part, images)
+
+
+def _text_part(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def _image_part(image: ImageBlock) -> dict[str, Any]:
+    url = f"data:{image.mime_type};base64,{image.data}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def _user_content(message: ModelMessage) -> str | list[dict[str, Any]]:
     """Plain text where it is all text, since not every service takes parts."""
     images = [block for block in message.content if isinstance(block, ImageBlock) and block.data]
@@ -101,10 +125,9 @@ def _user_content(message: ModelMessage) -> str | list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for block in message.content:
         if isinstance(block, ImageBlock) and block.data:
-            url = f"data:{block.mime_type};base64,{block.data}"
-            parts.append({"type": "image_url", "image_url": {"url": url}})
+            parts.append(_image_part(block))
         elif said := block_text(block):
-            parts.append({"type": "text", "text": said})
+            parts.append(_text_part(said))
     return parts
 
 

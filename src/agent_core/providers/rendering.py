@@ -8,6 +8,8 @@ from agent_core.types import (
     ContentBlock,
     ImageBlock,
     JsonBlock,
+    ModelMessage,
+    ModelRequest,
     TextBlock,
     ToolResultBlock,
 )
@@ -31,6 +33,46 @@ def block_text(block: ContentBlock) -> str:
             return f"[an image, {block.mime_type}{where}]"
         case _:
             return ""
+
+
+def images_of(result: ToolResultBlock) -> list[ImageBlock]:
+    """The pictures of a result that a model can be shown."""
+    return [block for block in result.content if isinstance(block, ImageBlock) and block.data]
+
+
+def has_result_images(messages: Iterable[ModelMessage]) -> bool:
+    """Whether some result of these messages has a picture."""
+    return any(
+        images_of(block)
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    )
+
+
+def without_result_images(request: ModelRequest) -> ModelRequest:
+    """The request with words in place of the pictures in results, for models that see none."""
+    messages = [
+        _without_images(message) if has_result_images([message]) else message
+        for message in request.messages
+    ]
+    return request.model_copy(update={"messages": messages})
+
+
+def _without_images(message: ModelMessage) -> ModelMessage:
+    content = [
+        block.model_copy(update={"content": [_in_words(part) for part in block.content]})
+        if isinstance(block, ToolResultBlock)
+        else block
+        for block in message.content
+    ]
+    return message.model_copy(update={"content": content})
+
+
+def _in_words(block: ContentBlock) -> ContentBlock:
+    if not isinstance(block, ImageBlock):
+        return block
+    return TextBlock(text=f"{block_text(block)[:-1]}; this model was not shown it]")
 
 
 def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:

@@ -1,7 +1,9 @@
 """Runs among files that somebody has written to stall or break them."""
 
+import asyncio
 import logging
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -93,3 +95,40 @@ async def test_recall_goes_on_among_broken_files_and_names_them(home: Home, proj
     assert answer.content[0].data["memory_ids"] == ["mem_good"]
     assert len(answer.content[0].data["unreadable"]) == len(HEADS)
     assert answer.content[0].data["unreadable"][0].startswith("reference/broken0.md: ")
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        "*a*a*a*a*a*b\n",
+        "**/*a*a*a*a*a*a*a*b\n",
+        "\n".join(f"*{'a*' * n}b" for n in range(3, 60)),
+        "!*a*a*a*a*a*b\n" * 50,
+        "?*?*?*?*?*?*?*?*?*?*b\n",
+    ],
+)
+async def test_no_ignore_file_stalls_a_run_or_holds_the_event_loop(
+    home: Home, project: Path, patterns: str
+) -> None:
+    (project / ".gitignore").write_text(patterns, encoding="utf-8")
+    for number in range(40):
+        (project / f"{'a' * 120}{number}" / ("a" * 200)).mkdir(parents=True)
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = perf_counter()
+            await asyncio.sleep(0.005)
+            longest = max(longest, perf_counter() - before)
+
+    async with runtime(home, project, split("Done.")) as made:
+        await ask(made)  # imports and caches
+        watching = asyncio.create_task(watch())
+        started = perf_counter()
+        handle = await ask(made, "again")
+        took = perf_counter() - started
+        watching.cancel()
+    assert await handle.wait() is RunStatus.COMPLETED
+    assert took < 5
+    assert longest < 0.5

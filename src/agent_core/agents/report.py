@@ -1,17 +1,16 @@
 """What a parent gets of its child: one structured result, checked if the parent gave a shape."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.providers.jsontext import unfenced
 from agent_core.tools.results import storable
 from agent_core.tools.schema import json_path
 from agent_core.types import ArtifactRefBlock, JsonBlock, Node
 
-_FENCED = re.compile(r"\A\s*```(?:json)?[ \t]*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _PARTS = ("findings", "artifacts", "proposed_actions")
 _MAX_ERRORS = 5
 
@@ -63,9 +62,8 @@ def parsed(text: str) -> Any:
     Raises:
         ValueError: it is none.
     """
-    match = _FENCED.match(text)
     try:
-        return storable(json.loads(match[1] if match else text))
+        return storable(json.loads(unfenced(text)))
     except (RecursionError, TypeError) as error:
         raise ValueError("it is nested too deeply") from error
 

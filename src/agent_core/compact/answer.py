@@ -5,8 +5,8 @@ import re
 from typing import Any, cast
 
 from agent_core.errors import ErrorCode, SchemaError
+from agent_core.providers.jsontext import unfenced
 
-_FENCED = re.compile(r"\A\s*```[\w-]*[ \t]*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _BROKEN = re.compile(r"""\A\s*\{\s*"summary"\s*:\s*"(.*)\Z""", re.DOTALL)
 
 
@@ -16,9 +16,7 @@ def summary_of(text: str) -> str:
     Raises:
         SchemaError: there is none.
     """
-    match = _FENCED.match(text)
-    inner = match[1] if match else text
-    summary = _from_json(inner.strip())
+    summary = _from_json(unfenced(text).strip())
     if summary is None or not summary.strip():
         message = "the compact agent answered without a summary"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)

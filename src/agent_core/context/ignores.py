@@ -1,46 +1,25 @@
 """Which folders a walk need not enter, by the project's `.gitignore` files."""
 
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+
+from agent_core.tools.wildcards import Wildcards
 
 _MAX_BYTES = 262_144
-_PLAIN = re.compile(r"[\w.@+-]+/?")
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoreFile:
-    """One `.gitignore`; it speaks about folders below its own.
-
-    Plain names, the usual case, are looked up; `pathspec` judges the rest. A file with an
-    exception (`!name`) depends on the order of its lines and is judged by `pathspec` alone.
-    """
+    """One `.gitignore`; it speaks about folders below its own, `base` (ending in `/`, or empty)."""
 
     base: str
-    names: frozenset[str]
-    spec: Any
+    patterns: Wildcards
 
-    @classmethod
-    def parse(cls, base: str, text: str) -> "IgnoreFile":
-        """Read the patterns; `base` is its folder below the root, ending in `/` unless empty."""
-        lines = [line.rstrip() for line in text.splitlines()]
-        patterns = [line for line in lines if line and not line.startswith("#")]
-        names: set[str] = set()
-        if not any(line.startswith("!") for line in patterns):
-            names = {line.rstrip("/") for line in patterns if _PLAIN.fullmatch(line)}
-            patterns = [line for line in patterns if not _PLAIN.fullmatch(line)]
-        return cls(base, frozenset(names), _compiled(patterns))
-
-    def verdict(self, folder: str, name: str) -> bool | None:
-        """Whether `folder` (below the root, ending in `/`) is ignored; None: nothing is said."""
-        if name in self.names:
-            return True
-        if self.spec is None:
-            return None
-        verdict: bool | None = self.spec.check_file(folder[len(self.base) :]).include
-        return verdict
+    def verdict(self, folder: str) -> bool | None:
+        """Whether `folder` (below the root) is ignored; None: nothing is said."""
+        return self.patterns.verdict(os.fsencode(folder[len(self.base) :]))
 
 
 def read_ignore_file(path: str, base: str) -> IgnoreFile | None:
@@ -51,36 +30,19 @@ def read_ignore_file(path: str, base: str) -> IgnoreFile | None:
             content = file.read(_MAX_BYTES + 1)
     except OSError:
         return None
-    if len(content) > _MAX_BYTES:
-        return None
-    return IgnoreFile.parse(base, content.decode("utf-8", "replace"))
+    return None if len(content) > _MAX_BYTES else IgnoreFile(base, _parsed(content))
 
 
-def is_ignored(folder: str, name: str, rules: Sequence[IgnoreFile]) -> bool:
+def is_ignored(folder: str, rules: Sequence[IgnoreFile]) -> bool:
     """The file closest to the folder that says anything decides."""
     for rule in reversed(rules):
-        verdict = rule.verdict(folder, name)
+        verdict = rule.verdict(folder)
         if verdict is not None:
             return verdict
     return False
 
 
-def _compiled(patterns: Iterable[str]) -> Any:
-    lines = list(patterns)
-    if not lines:
-        return None
-    from pathspec import GitIgnoreSpec  # noqa: PLC0415 - few walks need it, and it is slow to load
-
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError:  # a pattern git itself would pass over
-        valid = [line for line in lines if _is_valid(line, GitIgnoreSpec)]
-        return GitIgnoreSpec.from_lines(valid)
-
-
-def _is_valid(line: str, spec: Any) -> bool:
-    try:
-        spec.from_lines([line])
-    except ValueError:
-        return False
-    return True
+@lru_cache(maxsize=32)
+def _parsed(content: bytes) -> Wildcards:
+    """The patterns of a file; run after run reads the same ones."""
+    return Wildcards.parse(content, folders=True)

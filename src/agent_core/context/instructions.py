@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
 from pathlib import Path
+from time import thread_time
 from typing import Any, cast
 
 from agent_core.assets import parse_front_matter
@@ -40,6 +41,8 @@ SKIPPED_FOLDERS = frozenset(
 _NAMES = ("CLAUDE.md", "AGENTS.md")
 _TELLING = frozenset({*_NAMES, ".gitignore"})
 _MOST_ENTRIES = 200_000
+_MOST_SECONDS = 1.0
+"""Of CPU time: a tree that takes longer is cut short there, and marked as `truncated`."""
 _VALUE_CHARS, _FIELDS_CHARS = 200, 400
 _PLAIN = (str, int, float, bool, date)
 
@@ -130,13 +133,13 @@ class _Walk:
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Path below the root, and resolved path, of each instruction file."""
-        entries = 0
+        entries, end = 0, thread_time() + _MOST_SECONDS
         waiting = deque[tuple[str, tuple[IgnoreFile, ...]]]([("", ())])
         while waiting and not self.cut_short:
             below, rules = waiting.popleft()
             names, folders, seen = self._list(below)
             entries += seen
-            self.cut_short = entries > _MOST_ENTRIES
+            self.cut_short = entries > _MOST_ENTRIES or thread_time() > end
             own = _own_file(self._root / below, names, root=self._root) if names else None
             if own:
                 yield f"{below}{own[1]}", own[0]
@@ -144,9 +147,9 @@ class _Walk:
                 rule = read_ignore_file(f"{self._root}/{below}.gitignore", below)
                 rules = (*rules, rule) if rule else rules
             for name in folders:
-                folder = f"{below}{name}/"
-                if not (rules and is_ignored(folder, name, rules)):
-                    waiting.append((folder, rules))
+                folder = f"{below}{name}"
+                if not (rules and is_ignored(folder, rules)):
+                    waiting.append((f"{folder}/", rules))
 
     def _list(self, below: str) -> tuple[frozenset[str], list[str], int]:
         """The telling files of a folder, the folders worth entering, and how much is in it.

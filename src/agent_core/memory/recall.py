@@ -20,7 +20,6 @@ from agent_core.memory.folder import Remembered
 
 logger = logging.getLogger(__name__)
 
-_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _WORD = re.compile(r"[^\W_]+")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ANSWER_TOKENS = 512
@@ -132,9 +131,9 @@ def _words(text: str) -> list[str]:
 
 
 def _ids_in(text: str) -> list[str]:
-    match = _OBJECT.search(text)
+    begin, end = text.find("{"), text.rfind("}")
     try:
-        value: Any = json.loads(match[0]) if match else None
+        value: Any = json.loads(text[begin : end + 1]) if begin >= 0 else None
     except (ValueError, RecursionError):
         value = None
     ids = cast("dict[str, Any]", value).get("memory_ids") if isinstance(value, dict) else None

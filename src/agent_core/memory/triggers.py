@@ -9,6 +9,9 @@ from agent_core.config.models import MemoryConfig
 from agent_core.memory.stretch import Stretch
 from agent_core.types import Node
 
+_LOOKED_AT = 16_384
+"""Characters at either end of a message."""
+
 _WISH = re.compile(
     r"\b(?:remember|don['\u2019]?t\s+forget|do\s+not\s+forget|keep\s+in\s+mind|memori[sz]e|always|"
     r"never|from\s+now\s+on|in\s+(?:the\s+)?future|i(?:['\u2019]d|\s+would)?\s+(?:always\s+)?prefer|"
@@ -30,7 +33,12 @@ class Reason(StrEnum):
 
 
 def is_wish(text: str) -> bool:
-    """Whether a user asks, in so many words, for something to be remembered."""
+    """Whether a user asks, in so many words, for something to be remembered.
+
+    Of a long text the beginning and the end are looked at: what is pasted between is no wish.
+    """
+    if len(text) > 2 * _LOOKED_AT:
+        text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
     return _WISH.search(text) is not None
 
 

@@ -1,7 +1,6 @@
 """What the extraction model answers: a strict form, checked before a single file is touched."""
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -9,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_core.errors import ErrorCode, SchemaError
+from agent_core.providers.jsontext import unfenced
 from agent_core.tools.schema import json_path, model_schema
 
-_FENCED = re.compile(r"\A\s*```[\w-]*[ \t]*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 _MOST_ENTRIES = 50
 
 Line = Annotated[str, Field(max_length=500)]
@@ -67,9 +66,8 @@ def parse_answer(text: str) -> Answer:
     Raises:
         SchemaError: it does not have the form; says where.
     """
-    match = _FENCED.match(text)
     try:
-        return Answer.model_validate(json.loads(match[1] if match else text), strict=False)
+        return Answer.model_validate(json.loads(unfenced(text)), strict=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(f"{json_path(first['loc'])}: {first['msg']}") from None

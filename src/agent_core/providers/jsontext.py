@@ -73,6 +73,17 @@ def whole(text: str) -> str:
     return text
 
 
+def unfenced(text: str) -> str:
+    """What stands in the code fence that a whole answer is in; an answer without one as it is."""
+    body = text.strip()
+    first, line_end, rest = body.partition("\n")
+    language = first.removeprefix("```").strip()
+    is_fenced = bool(line_end) and first.startswith("```") and rest.endswith("```")
+    if not is_fenced or any(not (sign.isalnum() or sign in "_-") for sign in language):
+        return text
+    return rest[:-3].rstrip()
+
+
 def _parse_leniently(raw: bytes | str) -> Any:
     """What the fast parser is too strict about: half surrogates and broken UTF-8 in strings."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw

@@ -39,7 +39,8 @@ _READER_TURNS = 3
 """An answer, and what it takes to tell a model that calls tools that it has none."""
 
 _REMEMBERED = 64
-"""Agents whose last report is kept, to say in their next run what has changed since."""
+"""Agents whose last report is kept, to say in their next run what has changed since; and runs
+whose surroundings are, for their children."""
 
 
 class NoCompaction:
@@ -96,6 +97,7 @@ class RunFactory:
         self._toolboxes = toolboxes
         self._hooks = hooks
         self._composers: OrderedDict[str, Composer] = OrderedDict()
+        self._found: OrderedDict[str, _Surroundings] = OrderedDict()
         self.scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
@@ -107,7 +109,7 @@ class RunFactory:
         """
         definition = seat.definition
         model = self._models.resolve(definition.model_profile if definition else None)
-        found = await asyncio.to_thread(_look_around, self._setup)
+        found = await self._surroundings(seat.run)
         toolbox = await self._toolboxes.fill(
             seat, instructions=found.instructions, skills=found.skills
         )
@@ -125,6 +127,16 @@ class RunFactory:
             project_dir=self._setup.project,
             limits=self._limits,
         )
+
+    async def _surroundings(self, run: RunIdentity) -> "_Surroundings":
+        """What lies around a run; a child sees what its parent saw when that began."""
+        found = self._found.get(run.parent_run_id or "")
+        if found is None:
+            found = await asyncio.to_thread(_look_around, self._setup)
+        self._found[run.run_id] = found
+        if len(self._found) > _REMEMBERED:
+            self._found.popitem(last=False)
+        return found
 
     def reader(self, run: RunIdentity, journal: Journal, max_tokens: int) -> RunContext:
         """What a run of the compact agent is made of: it reads one text and answers, that is all.

@@ -4,19 +4,18 @@ ripgrep's own `--glob` overrides ignore files, so it is used for exclusions only
 becomes a file type, which does not; a pattern with folders in it is checked on each path.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from agent_core.errors import ErrorCode, ToolError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from agent_core.tools.wildcards import Wildcards
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _MAX_ALTERNATIVES = 256
+_MAX_CHARS = 1024
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,11 @@ class Glob:
 
     def __post_init__(self) -> None:
         if "\0" in self.pattern or "\n" in self.pattern:
-            message = "a glob has no line ends or NULs in it"
-            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.glob"})
+            raise _refused("a glob has no line ends or NULs in it")
+        if len(self.pattern) > _MAX_CHARS:
+            raise _refused(f"a glob has at most {_MAX_CHARS} characters")
+        if len(_expanded(self.pattern)) > _MAX_ALTERNATIVES:
+            raise _refused(f"the braces of a glob stand for at most {_MAX_ALTERNATIVES} patterns")
 
     def __str__(self) -> str:
         return self.pattern
@@ -45,21 +47,34 @@ class Glob:
         """Is a file (relative to the searched folder) wanted?"""
         if self._excludes or "/" not in self.pattern:
             return True  # ripgrep has seen to it
-        return self._spec.match_file(path)
+        name = os.fsencode(path)
+        if self._of_files.verdict(name):
+            return True
+        places = (at for at, sign in enumerate(name) if sign == ord("/"))
+        return any(self._of_folders.verdict(name[:at]) for at in places)
 
     @property
     def _excludes(self) -> bool:
         return self.pattern.startswith("!")
 
     @cached_property
-    def _spec(self) -> "GitIgnoreSpec":
-        from pathspec import GitIgnoreSpec  # noqa: PLC0415 - few searches need it
+    def _of_files(self) -> Wildcards:
+        return Wildcards.parse(self._lines, folders=False)
 
-        return GitIgnoreSpec.from_lines(_expanded(self.pattern))
+    @cached_property
+    def _of_folders(self) -> Wildcards:
+        return Wildcards.parse(self._lines, folders=True)
+
+    @property
+    def _lines(self) -> bytes:
+        return "\n".join(_expanded(self.pattern)).encode("utf-8", "surrogatepass")
 
 
 def _expanded(pattern: str) -> list[str]:
-    """`a.{b,c}` as `a.b` and `a.c`: what ripgrep knows and ignore files do not."""
+    """`a.{b,c}` as `a.b` and `a.c`: what ripgrep knows and ignore files do not.
+
+    Ends with what it has when there are too many.
+    """
     done: list[str] = []
     waiting = [pattern]
     while waiting and len(done) + len(waiting) <= _MAX_ALTERNATIVES:
@@ -69,4 +84,8 @@ def _expanded(pattern: str) -> list[str]:
             waiting += (f"{head}{choice}{tail}" for choice in braces[1].split(","))
         else:
             done.append(current)
-    return done
+    return [*done, *waiting]
+
+
+def _refused(message: str) -> ToolError:
+    return ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.glob"})

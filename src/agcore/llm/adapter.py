@@ -28,6 +28,7 @@ from agent_core.types import (
     ModelRequest,
     ModelTextDelta,
     Role,
+    StopReason,
     SystemBlock,
 )
 
@@ -133,7 +134,14 @@ class AdapterProvider:
 
 
 def response_of(completed: ModelCompleted) -> ChatResponse:
-    """The engine's finished reply as ours."""
+    """The engine's finished reply as ours.
+
+    Raises:
+        LlmError: `Stream`; the model gave up in the middle of it.
+    """
+    if completed.stop_reason is StopReason.ERROR:
+        reason = completed.raw_stop_reason or "no reason given"
+        raise StreamBrokenError(f"the model gave up in the middle of its reply ({reason})")
     content: list[ContentBlock] = completed.content
     return ChatResponse(
         message=ChatMessage(role=ChatRole.ASSISTANT, content=content),

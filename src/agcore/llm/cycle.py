@@ -19,6 +19,7 @@ from agcore.llm.errors import (
     RequestBlockedError,
     StreamBrokenError,
     ToolTurnLimitError,
+    provider_errors,
 )
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor
 from agcore.llm.joining import joined
@@ -306,12 +307,15 @@ class LlmCycle:
         await self._hooks.execute(context)
 
     async def _whole(self, request: ChatRequest) -> _Pieces:
-        yield await self._provider.chat(request)
+        with provider_errors():
+            response = await self._provider.chat(request)
+        yield response
 
     async def _piecewise(self, request: ChatRequest) -> _Pieces:
-        async with aclosing(joined(self._provider.stream(request))) as pieces:
-            async for piece in pieces:
-                yield AssistantTextDelta(piece) if isinstance(piece, str) else piece
+        with provider_errors():
+            async with aclosing(joined(self._provider.stream(request))) as pieces:
+                async for piece in pieces:
+                    yield AssistantTextDelta(piece) if isinstance(piece, str) else piece
 
     async def _once(self, request: ChatRequest) -> ChatResponse:
         try:

@@ -12,7 +12,8 @@
     - RequestBlockedError         a hook stopped the call
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -153,3 +154,25 @@ def from_core(error: AgentCoreError) -> LlmError:
     if isinstance(error, ConfigError) and "variable" in error.details:
         return AuthenticationError(error.message)
     return OtherLlmError(error.message)
+
+
+@contextmanager
+def provider_errors() -> Generator[None]:
+    """Whatever a provider raises as an `LlmError`: a reply that broke off is never a finished one.
+
+    Raises:
+        LlmError: of the kind that fits; chained.
+    """
+    try:
+        yield
+    except AgentCoreError as error:
+        known = from_core(error)
+        raise known from (None if known is error else error)
+    except TimeoutError as error:
+        raise RequestTimeoutError(f"the provider gave no answer in time: {error}") from error
+    except (OSError, EOFError) as error:
+        message = f"the connection was lost: {type(error).__name__}: {error}"
+        raise StreamBrokenError(message, retryable=True) from error
+    except Exception as error:
+        message = f"the reply broke off: {type(error).__name__}: {error}"
+        raise StreamBrokenError(message) from error

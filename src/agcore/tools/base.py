@@ -1,13 +1,15 @@
 """A tool as a class, for those who like a class; the engine's `@tool` makes one of a function."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from agcore.tools.errors import ToolExecutionError
+from agent_core.loop.cancelled import is_cancelled
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool_from
+from agent_core.tools.threads import OpenCall
 from agent_core.types import RunIdentity, ToolDefinition, ToolPermission, new_id
 
 
@@ -66,15 +68,21 @@ def as_tool(tool: BaseTool | Tool) -> Tool:
     return tool.engine_tool if isinstance(tool, BaseTool) else tool
 
 
-def call_context(session_id: str, tool_call_id: str) -> ToolContext:
-    """What a call is told about where it happens. There is no project and no artifact here."""
+def open_call() -> OpenCall:
+    """What a call may use while it runs, in the current task. There are no artifacts here."""
+    task = asyncio.current_task()
+    return OpenCall(_unseen, _no_artifacts, lambda: is_cancelled(task))
+
+
+def call_context(session_id: str, tool_call_id: str, opened: OpenCall) -> ToolContext:
+    """What a call is told about where it happens. There is no project here."""
     return ToolContext(
         run=RunIdentity(session_id=session_id, agent_id="agcore", run_id=new_id("run")),
         tool_call_id=tool_call_id,
         project_dir=Path.cwd(),
-        progress=_unseen,
-        artifact=_no_artifacts,
-        is_cancelled=_never,
+        progress=opened.progress,
+        artifact=opened.artifact,
+        is_cancelled=opened.is_cancelled,
     )
 
 
@@ -85,6 +93,3 @@ def _unseen(_line: str) -> None:
 async def _no_artifacts(*_args: object, filename: str, **_more: object) -> NoReturn:
     message = f"the toolkit keeps no artifacts; return {filename} in the answer instead"
     raise ToolExecutionError("artifact", message)
-
-
-_never: Callable[[], bool] = bool

@@ -6,11 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, bounded, failed, value_of
-from agcore.tools.base import BaseTool, as_tool, call_context
+from agcore.tools.base import BaseTool, as_tool, call_context, open_call
 from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.errors import ConfigError, ToolError as CoreToolError
-from agent_core.tools import Action, Tool, Toolbox, ToolOutput, ToolRegistry as CoreRegistry, wrap
+from agent_core.loop.cancelled import is_cancelled
+from agent_core.tools import (
+    Action,
+    Lane,
+    Tool,
+    Toolbox,
+    ToolOutput,
+    ToolRegistry as CoreRegistry,
+    wrap,
+)
+from agent_core.tools.lanes import batches, ends_turn, not_run
+from agent_core.tools.threads import OpenCall
 from agent_core.types import ToolCall, ToolDefinition, ToolResult, new_id
 
 TIMEOUT_S = 120.0
@@ -118,6 +129,8 @@ class ToolRegistry:
     ) -> list[ToolOutcome]:
         """Make several calls at once: one outcome for each, in order, whatever happens to others.
 
+        The caller has decided that they may run side by side; a model's calls go through `answer`.
+
         Args:
             invocations: the calls.
             timeout_s: how long each may take, in seconds.
@@ -133,18 +146,28 @@ class ToolRegistry:
         return await asyncio.gather(*map(outcome, invocations))
 
     async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Answer a model's calls, all at once: one result for each, in order.
+        """Answer a model's calls by the engine's rules: one result for each, in order.
 
-        A tool that fails is an answer too, for the model to read.
+        Calls that only read run side by side, one that writes runs alone, and after a write that
+        failed the later calls are answered without being run. A tool that fails is an answer
+        too, for the model to read.
         """
+        results: list[ToolResult] = []
+        for lane, batch in batches(calls, self._lane):
+            results += await asyncio.gather(*map(self._answer, batch))
+            if ends_turn(lane, results[-1]):
+                break
+        return [*results, *map(not_run, calls[len(results) :])]
 
-        async def result(call: ToolCall) -> ToolResult:
-            try:
-                return await self._run(call, self._timeout_s)
-            except ToolError as error:
-                return failed(call, error)
+    async def _answer(self, call: ToolCall) -> ToolResult:
+        try:
+            return await self._run(call, self._timeout_s)
+        except ToolError as error:
+            return failed(call, error)
 
-        return await asyncio.gather(*map(result, calls))
+    def _lane(self, call: ToolCall) -> Lane:
+        tool = self._known.get(call.name)
+        return tool.lane if tool else Lane.READ
 
     def _allows(self, name: str) -> bool:
         return self._permissions.permission(name) is Permission.ALLOWED
@@ -166,9 +189,10 @@ class ToolRegistry:
         """
         clock = asyncio.timeout(timeout_s)
         try:
-            action = await self._permitted(call)
-            async with clock:  # a user who is asked first may take as long as they like
-                returned = await action.run()
+            with open_call() as opened:
+                action = await self._permitted(call, opened)
+                async with clock:  # a user who is asked first may take as long as they like
+                    returned = await action.run()
             result = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
         except CoreToolError as error:
             known = from_core(call.name, error)
@@ -179,17 +203,19 @@ class ToolRegistry:
             raise ToolTimeoutError(
                 call.name, f"{call.name} gave no answer in {timeout_s:g} s"
             ) from None
-        except Exception as error:
+        except BaseException as error:  # what a tool raises to end the program ends its call
+            if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
+                raise
             raise ToolExecutionError(call.name, f"{call.name} failed: {error}") from error
         update = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
         return bounded(result, self._result_limit).model_copy(update=update)
 
-    async def _permitted(self, call: ToolCall) -> Action:
+    async def _permitted(self, call: ToolCall, opened: OpenCall) -> Action:
         """The call, looked at and allowed, but not run yet."""
         if call.name in self._registered:
             self._permissions.check(call.name)
         tool, arguments = Toolbox(self._known).resolve(call)
-        context = call_context(self._session_id, call.tool_call_id)
+        context = call_context(self._session_id, call.tool_call_id, opened)
         action = await tool.prepare(arguments, context)
         await self._permissions.require(call, tool.definition, action.access, context.run)
         return action

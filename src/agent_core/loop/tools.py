@@ -3,10 +3,10 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
-from itertools import groupby
 from time import perf_counter
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
@@ -16,6 +16,7 @@ from agent_core.loop.outcome import error_payload
 from agent_core.redaction.tracebacks import log_failure
 from agent_core.tools.base import Lane, ToolContext
 from agent_core.tools.failures import failure_of
+from agent_core.tools.lanes import batches, ends_turn, not_run
 from agent_core.tools.limits import Kept
 from agent_core.tools.threads import OpenCall
 from agent_core.types import (
@@ -47,19 +48,19 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     waiting = list(calls)
     adds: list[Draft] = []
     try:
-        for lane, batch in _batches(ctx, calls):
+        for lane, batch in batches(calls, partial(_lane, ctx)):
             stop_if_cancelled()
             done = await _side_by_side(ctx, batch)
             del waiting[: len(batch)]
             adds.extend(draft for kept in done for draft in kept.adds)
-            if lane is Lane.WRITE and done[0].result.is_error:
+            if ends_turn(lane, done[0].result):
                 break  # the later calls were planned for a world that isn't there
     except asyncio.CancelledError:
         for call in _unanswered(ctx, waiting):
             _answer(ctx, call, _aborted(call, _NEVER_BEGAN))
         raise
     for call in waiting:
-        _answer(ctx, call, _not_run(call))
+        _answer(ctx, call, not_run(call))
     for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
@@ -179,16 +180,9 @@ def _answer(
 _FLAGS = ("partial", "aborted", "abort_reason", "reason")
 
 
-def _batches(ctx: RunContext, calls: Iterable[ToolCall]) -> Iterator[tuple[Lane, list[ToolCall]]]:
-    def lane_of(call: ToolCall) -> Lane:
-        tool = ctx.toolbox.get(call.name)
-        return tool.lane if tool else Lane.READ
-
-    for lane, group in groupby(calls, lane_of):
-        if lane in {Lane.READ, Lane.AGENT}:
-            yield lane, list(group)
-        else:
-            yield from ((lane, [call]) for call in group)
+def _lane(ctx: RunContext, call: ToolCall) -> Lane:
+    tool = ctx.toolbox.get(call.name)
+    return tool.lane if tool else Lane.READ
 
 
 def _unanswered(ctx: RunContext, calls: Sequence[ToolCall]) -> list[ToolCall]:
@@ -206,12 +200,6 @@ def _failed(call: ToolCall, error: ErrorPayload, **metadata: object) -> ToolResu
         error=error,
         metadata=metadata,
     )
-
-
-def _not_run(call: ToolCall) -> ToolResult:
-    message = "not run: an earlier write of this turn failed, and this call was planned after it"
-    error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "previous_write_failed"})
-    return _failed(call, error_payload(error), reason="previous_write_failed")
 
 
 def _aborted(call: ToolCall, message: str) -> ToolResult:

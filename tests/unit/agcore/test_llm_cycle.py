@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agcore.llm import (
+    AdapterProvider,
     AssistantTextDelta,
     ChatChunk,
     ChatMessage,
@@ -38,9 +39,13 @@ from agcore.llm import (
     Usage,
     tool_call_reply,
 )
-from agent_core.types import TextBlock
+from agent_core.errors import ErrorCode, ProviderError
+from agent_core.providers.scripted import Says, ScriptedProvider
+from agent_core.types import StopReason, TextBlock
 
 QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
+
+ONCE = CycleConfig(retry=RetryConfig(max_attempts=1))
 
 
 class Echoes:
@@ -307,6 +312,84 @@ async def test_phase0_a_stream_without_a_finish_reason_is_not_finished() -> None
     events = [e async for e in LlmCycle(Plays(ChatChunk(text="Half"))).submit_stream("Go")]
     assert isinstance(events[-1], Error)
     assert isinstance(events[-1].error, LlmError.Stream)
+
+
+class Breaks:
+    """A provider whose stream gives some pieces and then raises what clients raise."""
+
+    def __init__(self, error: BaseException, *pieces: ChatChunk) -> None:
+        self._error = error
+        self._pieces = pieces
+        self.calls = 0
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        self.calls += 1
+        raise self._error
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
+        self.calls += 1
+        for piece in self._pieces:
+            yield piece
+        raise self._error
+
+
+PART_OF_A_CALL = ChatChunk(tool_calls=[ToolCallChunk(0, "call_a", "echo", '{"n": 1}')])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionResetError("reset"), LlmError.Stream),
+        (EOFError("end"), LlmError.Stream),
+        (RuntimeError("payload is not complete"), LlmError.Stream),
+        (TimeoutError("silence"), LlmError.Timeout),
+        (ProviderError(ErrorCode.PROVIDER_ERROR, "gone"), LlmError.Other),
+    ],
+)
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (ChatChunk(text="Half"),),
+        (PART_OF_A_CALL,),
+        (ChatChunk(text="Whole", finish_reason=FinishReason.STOP),),
+        (PART_OF_A_CALL, ChatChunk(finish_reason=FinishReason.TOOL_CALLS)),
+    ],
+)
+async def test_a_stream_that_breaks_is_an_error_whatever_it_gave_and_no_tool_runs(
+    error: Exception, kind: type[LlmError], pieces: tuple[ChatChunk, ...]
+) -> None:
+    runner = Echoes()
+    cycle = LlmCycle(Breaks(error, *pieces), ONCE)
+    events = [event async for event in cycle.submit_stream("Go", runner)]
+    assert isinstance(events[-1], Error)
+    assert isinstance(events[-1].error, kind)
+    assert not any(isinstance(e, TurnComplete | ToolExecutionStarted) for e in events)
+    assert cycle.messages() == cycle.added() == []
+
+
+async def test_what_a_client_raises_is_an_error_of_the_call_and_retried_by_its_kind() -> None:
+    provider = Breaks(ConnectionResetError("reset"))
+    with pytest.raises(LlmError.Stream):
+        await LlmCycle(provider, QUICK).submit("Go")
+    assert provider.calls > 1
+    provider = Breaks(ConnectionResetError("reset"), ChatChunk(text="seen"))
+    *_, last = [event async for event in LlmCycle(provider, QUICK).submit_stream("Go")]
+    assert isinstance(last, Error)
+    assert provider.calls == 1
+
+
+async def test_a_reply_that_its_model_gave_up_is_no_reply() -> None:
+    gave_up = Says(text="Half", stop_reason=StopReason.ERROR)
+    for submit in ("chat", "stream"):
+        cycle = LlmCycle(AdapterProvider(ScriptedProvider([gave_up]), "m"), ONCE)
+        if submit == "chat":
+            with pytest.raises(LlmError.Stream, match="gave up"):
+                await cycle.submit("Go")
+        else:
+            *_, last = [event async for event in cycle.submit_stream("Go")]
+            assert isinstance(last, Error)
+            assert isinstance(last.error, LlmError.Stream)
+        assert cycle.messages() == []
 
 
 async def test_closing_a_stream_closes_the_providers() -> None:

@@ -1,6 +1,7 @@
 """Tools: registered, allowed, called alone and together, bounded, and told apart when they fail."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -221,15 +222,131 @@ async def test_large_json_becomes_text_and_large_images_a_word() -> None:
 
 async def test_every_call_of_a_model_is_answered_in_order() -> None:
     calls = [
-        ToolCall(tool_call_id="1", name="fails"),
-        ToolCall(tool_call_id="2", name="nobody"),
-        ToolCall(tool_call_id="3", name="get_weather", metadata={"invalid_arguments": "{"}),
-        ToolCall(tool_call_id="4", name="get_weather", arguments={"city": "Genf"}),
+        ToolCall(tool_call_id="1", name="nobody"),
+        ToolCall(tool_call_id="2", name="get_weather", metadata={"invalid_arguments": "{"}),
+        ToolCall(tool_call_id="3", name="get_weather", arguments={"city": "Genf"}),
+        ToolCall(tool_call_id="4", name="fails"),
     ]
     results = await registry().answer(calls)
     assert [result.tool_call_id for result in results] == ["1", "2", "3", "4"]
-    assert [result.is_error for result in results] == [True, True, True, False]
-    assert all(result.error for result in results[:3])
+    assert [result.is_error for result in results] == [True, True, False, True]
+    assert all(result.error for result in results if result.is_error)
+
+
+class Log:
+    """Tools that write down when they begin and end."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def tool(self, name: str, permission: ToolPermission | None, **behaviour: Any) -> BaseTool:
+        log = self.lines
+
+        class Logged(BaseTool):
+            async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+                log.append(f"{name}+")
+                await asyncio.sleep(0.01)
+                log.append(f"{name}-")
+                if behaviour.get("fails"):
+                    raise RuntimeError("boom")
+                return ToolResult(is_error=behaviour.get("answers_error", False))
+
+        Logged.name = name
+        if permission is not None:
+            Logged.permission = permission
+        return Logged()
+
+
+def called(*names: str) -> list[ToolCall]:
+    return [ToolCall(tool_call_id=f"{n}_{name}", name=name) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("permission", [ToolPermission.WRITE, None])
+async def test_writers_run_alone_and_readers_together(permission: ToolPermission | None) -> None:
+    log = Log()
+    reads = [log.tool(name, ToolPermission.READONLY) for name in ("r1", "r2", "r3")]
+    writes = [log.tool(name, permission) for name in ("w1", "w2")]
+    results = await ToolRegistry([*reads, *writes]).answer(called("r1", "r2", "w1", "w2", "r3"))
+    assert log.lines == ["r1+", "r2+", "r1-", "r2-", "w1+", "w1-", "w2+", "w2-", "r3+", "r3-"]
+    assert not any(result.is_error for result in results)
+
+
+@pytest.mark.parametrize("behaviour", [{"fails": True}, {"answers_error": True}])
+async def test_calls_after_a_failed_write_are_answered_but_not_run(
+    behaviour: dict[str, bool],
+) -> None:
+    log = Log()
+    tools = [
+        log.tool("w1", None, **behaviour),
+        log.tool("w2", None),
+        log.tool("r1", ToolPermission.READONLY),
+    ]
+    calls = called("r1", "w1", "r1", "w2", "nobody")
+    results = await ToolRegistry(tools).answer(calls)
+    assert log.lines == ["r1+", "r1-", "w1+", "w1-"]
+    assert [result.tool_call_id for result in results] == [call.tool_call_id for call in calls]
+    assert [result.metadata.get("reason") for result in results] == [
+        None, None, *["previous_write_failed"] * 3,
+    ]  # fmt: skip
+    assert all("not run" in result.error.message for result in results[2:] if result.error)
+
+
+async def test_calls_after_a_write_that_was_denied_are_not_run() -> None:
+    log = Log()
+
+    async def says_no(_: PermissionRequest) -> PermissionDecision:
+        return PermissionDecision(decision=Decision.DENY)
+
+    checker = PermissionChecker(PermissionConfig(ask=says_no))
+    tools = [log.tool("w1", None), log.tool("r1", ToolPermission.READONLY)]
+    results = await ToolRegistry(tools, permissions=checker).answer(called("w1", "r1"))
+    assert log.lines == []
+    assert [result.is_error for result in results] == [True, True]
+
+
+async def test_a_failed_read_does_not_stop_what_follows() -> None:
+    log = Log()
+    tools = [log.tool("r1", ToolPermission.READONLY, fails=True), log.tool("w1", None)]
+    results = await ToolRegistry(tools).answer(called("r1", "w1"))
+    assert [result.is_error for result in results] == [True, False]
+
+
+@pytest.mark.parametrize("is_timeout", [True, False])
+async def test_a_tool_in_a_thread_hears_that_its_call_is_over(is_timeout: bool) -> None:
+    heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    def works(context: ToolContext) -> None:
+        assert not context.is_cancelled()
+        while not context.is_cancelled():
+            time.sleep(0.005)
+        loop.call_soon_threadsafe(heard.set)
+
+    registry = ToolRegistry([works], timeout_s=0.05 if is_timeout else 30)
+    answering = asyncio.create_task(registry.answer(called("works")))
+    if not is_timeout:
+        await asyncio.sleep(0.05)
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+    else:
+        (result,) = await answering
+        assert result.is_error
+    async with asyncio.timeout(5):
+        await heard.wait()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
+async def test_a_tool_that_raises_what_ends_programs_ends_its_own_call(
+    error: BaseException,
+) -> None:
+    @tool
+    async def ends() -> None:
+        raise error
+
+    (result,) = await ToolRegistry([ends]).answer(called("ends"))
+    assert result.is_error
 
 
 async def test_a_narrower_registry_has_no_other_tools() -> None:

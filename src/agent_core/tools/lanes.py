@@ -1,0 +1,44 @@
+"""How the calls of one turn follow one another: readers together, writers alone."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+
+from agent_core.errors import ErrorCode
+from agent_core.tools.base import Lane
+from agent_core.types import ErrorPayload, ToolCall, ToolResult
+
+_TOGETHER = frozenset({Lane.READ, Lane.AGENT})
+
+
+def batches(
+    calls: Iterable[ToolCall], lane_of: Callable[[ToolCall], Lane]
+) -> Iterator[tuple[Lane, list[ToolCall]]]:
+    """The calls in order, those that may run side by side in one batch."""
+    for lane, group in groupby(calls, lane_of):
+        if lane in _TOGETHER:
+            yield lane, list(group)
+        else:
+            yield from ((lane, [call]) for call in group)
+
+
+def ends_turn(lane: Lane, result: ToolResult) -> bool:
+    """Whether the later calls of the turn must not run, because they count on this one."""
+    return lane is Lane.WRITE and result.is_error
+
+
+def not_run(call: ToolCall) -> ToolResult:
+    """The answer to a call that came after a write that failed."""
+    reason = "previous_write_failed"
+    return ToolResult(
+        tool_call_id=call.tool_call_id,
+        tool_name=call.name,
+        is_error=True,
+        error=ErrorPayload(
+            type="ToolError",
+            code=ErrorCode.CANCELLED,
+            message="not run: an earlier write of this turn failed, and this call was planned"
+            " after it",
+            details={"reason": reason},
+        ),
+        metadata={"reason": reason},
+    )

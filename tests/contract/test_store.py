@@ -24,6 +24,8 @@ from agent_core.types import (
     Role,
     RunChange,
     RunMode,
+    RunOpening,
+    RunPrompt,
     RunStatus,
     SessionNote,
     TextBlock,
@@ -106,7 +108,7 @@ async def test_a_resumed_session_keeps_its_folder_its_agent_and_its_history(
 ) -> None:
     await session.append(a_batch(a_node("n1"), active_node_id="n1", run=COMPLETED, release="me"))
     again = await session.open_run(
-        an_opening(run_id="run_2", cwd="/elsewhere", agent_id="agent_unused", owner="you"),
+        an_opening(run_id="run_2", agent_id="agent_unused", owner="you"),
         is_dead=nobody_is_dead,
     )
     assert again.resumed
@@ -117,6 +119,55 @@ async def test_a_resumed_session_keeps_its_folder_its_agent_and_its_history(
     assert again.position.seq == 2
     assert again.position.run_seq == 1
     assert again.position.node_seq == 2
+
+
+async def test_a_session_opened_from_another_folder_is_refused_and_nothing_is_stored(
+    session: SessionStore, tmp_path: Path
+) -> None:
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    before = await session.page("s1")
+    for owner in ("me", "you"):
+        with pytest.raises(StorageError) as refused:
+            await session.open_run(
+                an_opening(run_id="run_2", cwd=str(tmp_path), owner=owner), is_dead=nobody_is_dead
+            )
+        assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
+        assert "/project" in refused.value.message
+    assert await session.page("s1") == before
+    assert await session.run("run_2") is None
+
+
+async def test_a_session_moves_to_another_folder_if_told_to_and_says_so(
+    session: SessionStore, tmp_path: Path
+) -> None:
+    await session.append(a_batch(a_node("n1"), run=COMPLETED, release="me"))
+    moved = await session.open_run(
+        an_opening(run_id="run_2", cwd=str(tmp_path), move_session=True), is_dead=nobody_is_dead
+    )
+    assert moved.session.cwd == str(tmp_path)
+    again = await session.open_run(
+        an_opening(run_id="run_3", cwd=str(tmp_path), move_session=True), is_dead=nobody_is_dead
+    )
+    assert again.session.cwd == str(tmp_path)
+    moves = [
+        event
+        for event in (await session.page("s1")).events
+        if event.event_type is EventType.SESSION_MOVED
+    ]
+    assert [(event.run_id, event.payload) for event in moves] == [
+        (None, {"from": "/project", "to": str(tmp_path)})
+    ]
+
+
+async def test_a_folder_reached_by_another_name_is_the_same_folder(
+    store: SessionStore, tmp_path: Path
+) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    await store.open_run(an_opening(cwd=str(link)), is_dead=nobody_is_dead)
+    again = an_opening(run_id="run_2", cwd=str(real))
+    assert (await store.open_run(again, is_dead=nobody_is_dead)).resumed
 
 
 async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> None:
@@ -170,6 +221,79 @@ async def test_taking_over_from_a_dead_owner_closes_what_it_left_open(
 
 
 # appending
+
+
+def queued(run_id: str, **values: Any) -> RunOpening:
+    prompt = RunPrompt(content=[TextBlock(text=f"said with {run_id}")], metadata={"k": "\ud800"})
+    return an_opening(run_id=run_id, status=RunStatus.QUEUED, prompt=prompt, **values)
+
+
+async def test_what_a_dead_owner_had_queued_is_handed_over_in_order(session: SessionStore) -> None:
+    for run_id in ("run_9", "run_3", "run_5"):
+        await session.open_run(queued(run_id), is_dead=nobody_is_dead)
+    await session.append(a_batch(run_id="run_5", run=RunChange(status=RunStatus.CANCELLED)))
+    await session.open_run(
+        an_opening(run_id="run_bare", status=RunStatus.QUEUED), is_dead=nobody_is_dead
+    )
+    lost = await session.close_lost_runs(everybody_is_dead)
+    assert [run.run_id for run in lost] == ["run_1", "run_bare"]
+    waiting = await session.run("run_9")
+    assert waiting is not None
+    assert (waiting.status, waiting.error) == (RunStatus.QUEUED, None)
+    taken = await session.open_run(
+        an_opening(run_id="run_new", owner="you"), is_dead=nobody_is_dead
+    )
+    assert [run.run_id for run in taken.queued] == ["run_9", "run_3"]
+    assert taken.queued[0].prompt == queued("run_9").prompt
+    assert taken.lost == []
+    later = await session.open_run(
+        an_opening(run_id="run_later", owner="you"), is_dead=nobody_is_dead
+    )
+    assert later.queued == []  # they are this owner's own by now
+
+
+async def test_an_opening_hands_over_and_closes_at_once(session: SessionStore) -> None:
+    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
+    taken = await session.open_run(
+        an_opening(run_id="run_new", owner="you"), is_dead=everybody_is_dead
+    )
+    assert [run.run_id for run in taken.lost] == ["run_1"]
+    assert [run.run_id for run in taken.queued] == ["run_2"]
+
+
+async def test_an_owner_that_was_believed_dead_cannot_begin_what_it_had_queued(
+    session: SessionStore,
+) -> None:
+    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening(run_id="run_new", owner="you"), is_dead=everybody_is_dead)
+    begin = RunChange(status=RunStatus.RUNNING)
+    with pytest.raises(StorageError) as refused:
+        await session.append(a_batch(run_id="run_2", run=begin, owner="me"))
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    await session.append(a_batch(run_id="run_2", run=begin, owner="you"))
+
+
+async def test_a_prompt_stays_in_its_row_until_it_stands_in_the_history(
+    session: SessionStore,
+) -> None:
+    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
+    await session.open_run(queued("run_3"), is_dead=nobody_is_dead)
+    done = RunChange(status=RunStatus.FAILED)
+    told = RunChange(status=RunStatus.COMPLETED, has_prompt_node=True)
+    await session.append(a_batch(run_id="run_2", run=done))
+    await session.append(a_batch(run_id="run_3", run=told))
+    kept, gone = await session.run("run_2"), await session.run("run_3")
+    assert kept is not None
+    assert gone is not None
+    assert (kept.prompt, gone.prompt) == (queued("run_2").prompt, None)
+
+
+async def test_an_active_node_that_is_missing_is_replaced_by_the_last_one_that_is_there(
+    session: SessionStore,
+) -> None:
+    await session.append(a_batch(a_node("n1"), active_node_id="gone", run=COMPLETED, release="me"))
+    again = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=nobody_is_dead)
+    assert again.session.active_node_id == "n1"
 
 
 async def test_sequence_numbers_follow_without_a_gap(session: SessionStore) -> None:

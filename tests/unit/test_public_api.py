@@ -90,6 +90,7 @@ CODES = (
     "storage_error",
     "migration_failed",
     "session_active",
+    "session_elsewhere",
     "session_not_found",
     "node_not_found",
     "run_not_found",

@@ -3,10 +3,18 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import Outcome, RunContext, Tally, conclude, converse, settle
+from agent_core.loop import (
+    Outcome,
+    RunContext,
+    Tally,
+    conclude,
+    converse,
+    settle,
+    to_the_end,
+)
 from agent_core.types import (
     AgentRecord,
     AgentRole,
@@ -21,8 +29,6 @@ from agent_core.types import (
     RunStatus,
     utc_now,
 )
-
-T = TypeVar("T")
 
 
 class StopReason(StrEnum):
@@ -201,17 +207,3 @@ class ChildRun:
 
 def _told(error: ErrorPayload | None) -> dict[str, Any]:
     return {"code": error.code, "message": error.message} if error else {}
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` whole, even if the caller is cancelled meanwhile; then say so.
-
-    Raises:
-        asyncio.CancelledError: the caller was cancelled; the work is done all the same.
-    """
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

@@ -118,8 +118,13 @@ class AgentRuntime:
         message: str | UserMessage,
         session_id: str | None = None,
         mode: RunMode | str = RunMode.NORMAL,
+        *,
+        move_session: bool = False,
     ) -> RunHandle:
         """Start a run, or queue it behind the session's running one.
+
+        A session works in the folder it was begun in. Messages that a process had queued when it
+        died are run first, in their order.
 
         An error inside the run never escapes from here: the run ends `failed`, and the handle,
         its row and the closing event say why.
@@ -129,19 +134,24 @@ class AgentRuntime:
             session_id: the session to resume, or the id of a new one; `[A-Za-z0-9_-]{1,64}`.
                 Default: a new session.
             mode: `normal`, or `orchestrator` to lead workers.
+            move_session: let a session that was begun in another folder work in this project from
+                now on.
 
         Raises:
             AgentCoreError: `validation_error`: the message, session id or mode is malformed.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
-            StorageError: `session_active`: another living process has the session.
+            StorageError: `session_active`: another living process has the session;
+                `session_elsewhere`: it works in another folder; nothing is stored.
         """
         draft = _draft(message)
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         services = await self._services()
-        run = await services.start(draft, session_id=chosen, mode=_checked_mode(mode))
+        run = await services.start(
+            draft, session_id=chosen, mode=_checked_mode(mode), move_session=move_session
+        )
         return RunHandle(run, services)
 
-    async def compact_session(self, session_id: str) -> RunHandle:
+    async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.
 
         It waits for its turn like every run. Nothing is deleted: `switch_node` to a message before
@@ -149,10 +159,12 @@ class AgentRuntime:
 
         Raises:
             AgentCoreError: `validation_error`: the session id is malformed.
-            StorageError: `session_not_found`; `session_active`: another process has the session.
+            StorageError: `session_not_found`; `session_active`: another process has the session;
+                `session_elsewhere`: it works in another folder, and `move_session` is not set.
         """
         services = await self._services()
-        return RunHandle(await services.compact(_checked_session_id(session_id)), services)
+        run = await services.compact(_checked_session_id(session_id), move_session=move_session)
+        return RunHandle(run, services)
 
     def register_provider(self, key: str, factory: ProviderFactory) -> None:
         """Add a provider for `[model] provider = "<key>"`.

@@ -21,7 +21,10 @@ from agent_core.redaction.visible import visible
 
 Options = RunOptions | TaskOptions | MemoryOptions | SessionOptions
 
-_SYNOPSIS = 'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] "message"'
+_SYNOPSIS = (
+    'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] [--move-session] "message"'
+)
+_MOVE = "let a session that was begun in another folder work in this one from now on"
 _DESCRIPTION = "Give an agent a task in a project, and watch it work."
 _STREAMS = """\
 The answer goes to standard output; tools, questions and the session go to standard error.
@@ -104,6 +107,7 @@ def _parsed(argv: Sequence[str] | None) -> Options:
             session_id=getattr(found, "id", ""),
             path=found.path,
             limit=getattr(found, "limit", 0),
+            moves_session=getattr(found, "move_session", False),
         )
     message = _decoded(found.message)
     if not message.strip():
@@ -113,6 +117,7 @@ def _parsed(argv: Sequence[str] | None) -> Options:
         path=found.path,
         session_id=found.session_id,
         is_orchestrated=found.orchestrator,
+        moves_session=found.move_session,
     )
 
 
@@ -151,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
     )
+    run.add_argument("--move-session", action="store_true", help=_MOVE)
     run.add_argument("message", help="what to do; after -- it may begin with a dash")
     _add_tasks(commands)
     _add_sessions(commands)
@@ -182,6 +188,7 @@ def _add_sessions(commands: Any) -> None:
     listing.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20")
     show = actions.add_parser("show", help="show a session: its messages and what it has cost")
     compact = actions.add_parser("compact", help="summarise a session's history now")
+    compact.add_argument("--move-session", action="store_true", help=_MOVE)
     for action in (show, compact):
         action.add_argument("id", help="the session's id")
     for action in (listing, show, compact):

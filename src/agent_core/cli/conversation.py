@@ -53,7 +53,12 @@ class Runtime(Protocol):
     """What the command line uses of a runtime."""
 
     async def start(
-        self, message: str, session_id: str | None = None, mode: str = "normal"
+        self,
+        message: str,
+        session_id: str | None = None,
+        mode: str = "normal",
+        *,
+        move_session: bool = False,
     ) -> Handle: ...
 
 
@@ -123,6 +128,7 @@ async def _talk(
             options.message,
             session_id=options.session_id,
             mode="orchestrator" if options.is_orchestrated else "normal",
+            move_session=options.moves_session,
         )
         view.session(handle.session_id)
         board = None

@@ -36,6 +36,7 @@ class SessionOptions:
     session_id: str = ""
     path: str | None = None
     limit: int = 20
+    moves_session: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +47,4 @@ class RunOptions:
     path: str | None = None
     session_id: str | None = None
     is_orchestrated: bool = False
+    moves_session: bool = False

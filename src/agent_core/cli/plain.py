@@ -22,7 +22,6 @@ _SAID_ELSEWHERE = {
     EventType.PERMISSION_FAILED,  # a tool_denied follows
 }
 _WORTH_A_LINE = {
-    EventType.RUN_QUEUED: "waiting for the session's current run",
     EventType.COMPACT_STARTED: "summarising the conversation",
     EventType.CHILD_AGENT_CREATED: "child agent started",
     EventType.CHILD_AGENT_COMPLETED: "child agent finished",
@@ -48,6 +47,7 @@ class PlainView:
         self._child_tokens = 0
         self._summary_tokens = 0
         self._show: dict[EventType, Callable[[Mapping[str, Any]], None]] = {
+            EventType.RUN_QUEUED: self._queued,
             EventType.MODEL_STARTED: self._model_started,
             EventType.MODEL_TEXT_DELTA: self._text,
             EventType.MODEL_COMPLETED: self._model_ended,
@@ -118,6 +118,16 @@ class PlainView:
     def resumable(self, session_id: str) -> None:
         """Say how to go on after a run that was cancelled."""
         self._terminal.line(f"cancelled; to go on, run again with --session-id {session_id}")
+
+    def _queued(self, payload: Mapping[str, Any]) -> None:
+        taken_over = payload.get("taken_over")
+        count = len(taken_over) if isinstance(taken_over, list) else 0  # pyright: ignore[reportUnknownArgumentType]
+        text = "waiting for the runs in front"
+        if count:
+            text = (
+                f"first come {count} messages that were queued when a process of this session died"
+            )
+        self._terminal.line(text, Style.DIM)
 
     def _model_started(self, _: Mapping[str, Any]) -> None:
         self._has_text = False

@@ -14,7 +14,7 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.redaction.visible import shortened, visible
 from agent_core.runtime.spending import background_usage
-from agent_core.types import Node, NodeType, Role, RunStatus, Usage
+from agent_core.types import Node, NodeType, Role, RunRecord, RunStatus, TextBlock, Usage
 
 _LONGEST_MESSAGE = 400
 
@@ -40,7 +40,7 @@ async def _attend(options: SessionOptions, terminal: Terminal) -> int:
             case "show":
                 return await _show(runtime, terminal, options.session_id)
             case _:
-                return await _compact(runtime, terminal, options.session_id)
+                return await _compact(runtime, terminal, options)
 
 
 async def _list(runtime: AgentRuntime, terminal: Terminal, limit: int) -> int:
@@ -54,6 +54,7 @@ async def _list(runtime: AgentRuntime, terminal: Terminal, limit: int) -> int:
 async def _show(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> int:
     usage: defaultdict[str, Usage] = defaultdict(Usage)
     seen: set[str] = set()
+    unsaid: list[RunRecord] = []
     start: int | None = 1
     page = await runtime.replay_session(session_id)
     while start is not None:
@@ -62,12 +63,15 @@ async def _show(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> i
             if run.run_id not in seen:
                 seen.add(run.run_id)
                 usage["runs"] = usage["runs"].plus(run.usage)
+                unsaid += [run] if run.prompt is not None else []
         start = page.next_seq
     redactor = terminal_redactor(os.environ)
     active = page.session.active_node_id
     for node in await runtime.get_node_path(active) if active else []:
         if shown := _shown(node, redactor):
             terminal.text(f"{shown}\n")
+    for run in unsaid:
+        terminal.text(f"{_unsaid(run, redactor)}\n")
     for purpose, cost in {**usage, **background_usage(page.session.metadata)}.items():
         terminal.line(
             f"tokens of {visible(purpose, one_line=True)}: {cost.input_tokens} in,"
@@ -77,14 +81,25 @@ async def _show(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> i
     return COMPLETED
 
 
-async def _compact(runtime: AgentRuntime, terminal: Terminal, session_id: str) -> int:
+async def _compact(runtime: AgentRuntime, terminal: Terminal, options: SessionOptions) -> int:
     view = PlainView(terminal)
-    handle = await runtime.compact_session(session_id)
+    handle = await runtime.compact_session(options.session_id, move_session=options.moves_session)
     async for event in handle.events():
         view.event(event)
     status = await handle.wait()
     view.end(handle.result_text, handle.error, handle.usage)
     return COMPLETED if status is RunStatus.COMPLETED else FAILED
+
+
+def _unsaid(run: RunRecord, redactor: Redactor) -> str:
+    """A message that no model has seen, and why."""
+    blocks = run.prompt.content if run.prompt else []
+    text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return f"[{run.run_id}] user, {run.status}: {_shortened(text, redactor)}"
+
+
+def _shortened(text: str, redactor: Redactor) -> str:
+    return shortened(visible(redactor.text(text.strip())), _LONGEST_MESSAGE)
 
 
 def _shown(node: Node, redactor: Redactor) -> str:
@@ -93,5 +108,4 @@ def _shown(node: Node, redactor: Redactor) -> str:
         return f"[{node.node_id}] (summary of what came before)"
     if node.node_type is not NodeType.MESSAGE or node.role is Role.TOOL or not node.text.strip():
         return ""
-    text = shortened(visible(redactor.text(node.text.strip())), _LONGEST_MESSAGE)
-    return f"[{node.node_id}] {node.role}: {text}"
+    return f"[{node.node_id}] {node.role}: {_shortened(node.text, redactor)}"

@@ -29,6 +29,7 @@ class ErrorCode(StrEnum):
     STORAGE_ERROR = "storage_error"
     MIGRATION_FAILED = "migration_failed"
     SESSION_ACTIVE = "session_active"
+    SESSION_ELSEWHERE = "session_elsewhere"
     SESSION_NOT_FOUND = "session_not_found"
     NODE_NOT_FOUND = "node_not_found"
     RUN_NOT_FOUND = "run_not_found"

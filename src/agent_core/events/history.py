@@ -12,6 +12,7 @@ class HistoryStore(Protocol):
     def append(self, batch: Batch) -> asyncio.Future[Position]:
         """Queue a write and return at once; batches are stored in the order of the calls.
 
-        The future fails with `StorageError` if nothing was stored. Nobody may cancel it.
+        The future fails with `StorageError` if nothing was stored: `session_active` if another
+        owner than the batch's holds the session, or has closed the run. Nobody may cancel it.
         """
         ...

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from agent_core.events.history import HistoryStore
@@ -58,6 +60,27 @@ class Scrubber(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ends: its last events, and what the rows say from then on.
+
+    Attributes:
+        events: the closing event is the last one.
+        change: of the run's row.
+        agent_status: of the agent's row.
+        active_node_id: where the session's next message continues, if the run is a root agent's.
+    """
+
+    events: Sequence[EventDraft]
+    change: RunChange
+    agent_status: AgentStatus
+    active_node_id: str | None
+
+
+def _forget(_: "Journal") -> None:
+    """Leaves an end that could not be stored to whoever opens the store next."""
+
+
 class Journal:
     """One run's history: the path of nodes so far, and the only way to add to it.
 
@@ -66,9 +89,14 @@ class Journal:
     next one: words that belong together share a transaction, and none waits for long.
     Cancelling a `commit` never splits or loses a write.
 
+    One batch is under way at a time. If the store refuses it, what was written down after it is
+    dropped, the path ends at the last stored node again, and nothing but an end is stored any more:
+    a later batch would tell of things that follow from what is not there.
+
     `estimate` says what content will cost in a request, in tokens.
     `session_owner` is the runtime that holds the session, for the journal of a root agent: its
     nodes are where the session's next message continues. Other agents leave that alone.
+    `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
     """
 
     def __init__(
@@ -81,6 +109,7 @@ class Journal:
         estimate: Callable[[Sequence[ContentBlock]], int],
         path: Iterable[Node] = (),
         session_owner: str | None = None,
+        on_unclosed: Callable[["Journal"], None] = _forget,
     ) -> None:
         self.run = run
         self.path = list(path)
@@ -90,17 +119,26 @@ class Journal:
         self._scrubber = scrubber
         self._estimate = estimate
         self._owner = session_owner
+        self._on_unclosed = on_unclosed
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
+        self._recorded = 0
+        self._stored = 0
         self._writing: asyncio.Future[Position] | None = None
         self._failure: BaseException | None = None
         self._scheduled = False
         self._change: RunChange | None = None
+        self._late_end: Batch | None = None
         self._deltas: dict[EventType, DeltaRedactor] = {}
 
     def begin(self) -> None:
         """Mark the run and its agent as running, with the next write."""
         self._change = RunChange(status=RunStatus.RUNNING)
+
+    def queue(self, payload: Mapping[str, Any]) -> None:
+        """Record that the run has to wait, and mark it as queued with the same write."""
+        self._change = RunChange(status=RunStatus.QUEUED)
+        self.note(EventType.RUN_QUEUED, payload)
 
     def add(
         self,
@@ -127,6 +165,8 @@ class Journal:
             token_count=draft.token_count or self._estimate(content),
             created_at=utc_now(),
         )
+        if not self._is_open:
+            return node
         self.path.append(node)
         self._nodes.append(node)
         told = {"role": draft.role, "node_type": draft.node_type} if payload is None else payload
@@ -160,6 +200,11 @@ class Journal:
                 self._show_delta(event_type, rest)
         self._deltas.clear()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the store refused this run's history; the run cannot go on."""
+        return self._failure
+
     async def commit(self) -> None:
         """Return when everything written down is stored and shown.
 
@@ -167,39 +212,56 @@ class Journal:
             StorageError: it could not be stored; the run cannot go on.
         """
         self._flush()
-        if self._writing is not None:
-            await asyncio.shield(self._writing)
+        last = self._recorded
+        while self._stored < last and self._writing is not None:
+            await asyncio.wait([self._writing])
         if self._failure is not None:
             raise self._failure
         await self._stream.drain()
 
-    async def close(
-        self, change: RunChange, *, agent_status: AgentStatus, active_node_id: str | None
-    ) -> None:
-        """Store the end of the run with everything still waiting, and end the stream.
+    async def close(self, end: RunEnd, *, on_stored: Callable[[], None]) -> None:
+        """Store the end of the run with everything still waiting, show it, and end the stream.
 
-        A session whose last run this is becomes free for other processes.
+        A session whose last run this is becomes free for other processes. `on_stored` is called
+        before the closing event is shown, so that nobody sees the one without the other.
 
         Raises:
-            StorageError: the end could not be stored. The stream is ended all the same.
+            StorageError: this batch or an earlier one could not be stored. The path ends at the
+                last stored node; closing once more with an end that fits it stores only that end.
         """
         self.is_closing = True
-        try:
-            self._flush(run=change, agent_status=agent_status, active_node_id=active_node_id)
-            if self._writing is not None:
-                await asyncio.shield(self._writing)
-            if self._failure is not None:
-                raise self._failure
-        finally:
-            self._stream.close()
+        await self._written_out()
+        if self._failure is None:
+            self._write(self._take(end), on_stored)
+            await self._written_out()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        self._stream.close()
+
+    def close_later(self, end: RunEnd) -> None:
+        """Show an end that the store does not take now, and keep it for `close_again`."""
+        self._late_end = self._take(end)
+        for event in self._late_end.events:
+            self._stream.write(self._event(event))
+        self._stream.close()
+        self._on_unclosed(self)
+
+    async def close_again(self) -> None:
+        """Store the end that was shown and not stored; nothing is left to do if it has been.
+
+        Must not be cancelled.
+
+        Raises:
+            StorageError: it could not be stored this time either.
+        """
+        if self._late_end is not None:
+            await self._store.append(self._late_end)
+            self._late_end = None
 
     def clean(self, value: Any) -> Any:
         """Text or JSON-like data as an event would hold it: for what leaves the run beside it."""
         return self._scrubber.payload(value)
-
-    def show(self, event: EventDraft) -> None:
-        """Publish without storing: deltas, and the end of a run whose store has failed."""
-        self._stream.write(self._event(PendingEvent(new_id("evt"), utc_now(), event)))
 
     def _record(
         self,
@@ -209,57 +271,91 @@ class Journal:
         node_id: str | None,
         tool_call_id: str | None,
     ) -> None:
+        if not self._is_open:
+            return
         clean: dict[str, Any] = self._scrubber.payload(payload) if payload else {}
         draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
-        self._events.append(PendingEvent(new_id("evt"), utc_now(), draft))
+        self._events.append(_pending(draft))
+        self._recorded += 1
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _show_delta(self, event_type: EventType, text: str) -> None:
-        self.show(EventDraft(event_type, {"text": text}))
+        draft = EventDraft(event_type, {"text": text})
+        self._stream.write(self._event(_pending(draft)))
 
-    def _flush(
-        self,
-        *,
-        run: RunChange | None = None,
-        agent_status: AgentStatus | None = None,
-        active_node_id: str | None = None,
-    ) -> None:
+    @property
+    def _is_open(self) -> bool:
+        return self._failure is None and not self.is_closing
+
+    def _flush(self) -> None:
         self._scheduled = False
-        if not self._events and run is None:
-            return
-        nodes, events = self._nodes, self._events
-        self._nodes, self._events = [], []
-        if run is None and self._change is not None:
-            run, agent_status = self._change, AgentStatus.RUNNING
-        self._change = None
-        if active_node_id is None and nodes and not nodes[-1].is_partial:
-            active_node_id = nodes[-1].node_id
-        batch = Batch(
+        if self._events and self._writing is None and self._is_open:
+            self._write(self._take())
+
+    def _take(self, end: RunEnd | None = None) -> Batch:
+        """Everything that waits, as one batch."""
+        nodes, events, change = self._nodes, self._events, self._change
+        self._nodes, self._events, self._change = [], [], None
+        is_begun = change is not None and change.status is RunStatus.RUNNING
+        agent_status = AgentStatus.RUNNING if is_begun else None
+        active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
+        if end is not None:
+            events = [*events, *(_pending(event) for event in self._cleaned(end.events))]
+            change, agent_status = end.change, end.agent_status
+            active = end.active_node_id or active
+        return Batch(
             session_id=self.run.session_id,
             agent_id=self.run.agent_id,
             run_id=self.run.run_id,
             nodes=nodes,
             events=events,
-            run=run,
+            run=change,
             agent_status=agent_status,
-            active_node_id=active_node_id if self._owner else None,
-            release=self._owner if self.is_closing else None,
+            active_node_id=active if self._owner else None,
+            owner=self._owner,
+            release=self._owner if end is not None else None,
         )
-        self._writing = self._store.append(batch)
-        if self._writing.done():
-            self._publish(events, self._writing)
-        else:  # the first callback of the future: shown before anybody who waits goes on
-            self._writing.add_done_callback(lambda written: self._publish(events, written))
 
-    def _publish(self, events: list[PendingEvent], written: asyncio.Future[Position]) -> None:
+    def _cleaned(self, events: Sequence[EventDraft]) -> list[EventDraft]:
+        return [replace(event, payload=self._scrubber.payload(event.payload)) for event in events]
+
+    def _write(self, batch: Batch, on_stored: Callable[[], None] | None = None) -> None:
+        writing = self._writing = self._store.append(batch)
+        if writing.done():
+            self._written(batch, on_stored, writing)
+        else:  # the first callback of the future: shown before anybody who waits goes on
+            writing.add_done_callback(partial(self._written, batch, on_stored))
+
+    def _written(
+        self,
+        batch: Batch,
+        on_stored: Callable[[], None] | None,
+        written: asyncio.Future[Position],
+    ) -> None:
+        self._writing = None
         if failure := written.exception():
-            self._failure = self._failure or failure
+            self._fail(batch, failure)
             return
+        if on_stored is not None:
+            on_stored()
         start = written.result()
-        for offset, event in enumerate(events):
+        for offset, event in enumerate(batch.events):
             self._stream.write(self._event(event, start, offset))
+        self._stored += len(batch.events)
+        self._flush()
+
+    def _fail(self, batch: Batch, failure: BaseException) -> None:
+        """Go back to what is stored: neither this batch nor what follows from it has happened."""
+        self._failure = failure
+        missing = {node.node_id for node in (*batch.nodes, *self._nodes)}
+        self.path[:] = [node for node in self.path if node.node_id not in missing]
+        self._nodes, self._events, self._change = [], [], None
+
+    async def _written_out(self) -> None:
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
 
     def _event(
         self, event: PendingEvent, start: Position | None = None, offset: int = 0
@@ -279,3 +375,7 @@ class Journal:
             payload=dict(draft.payload),
             created_at=event.created_at,
         )
+
+
+def _pending(draft: EventDraft) -> PendingEvent:
+    return PendingEvent(new_id("evt"), utc_now(), draft)

@@ -35,11 +35,12 @@ class SessionWrites(HistoryStore, Protocol):
     async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
         """Create or resume the session, claim it, and add the run.
 
-        A session without an owner, or whose owner is dead, is taken over and the runs left open
-        in it are closed as lost.
+        A session without an owner, or whose owner is dead, is taken over: runs that were begun
+        are closed as lost, as `close_lost_runs` does, and those that were queued are handed over.
 
         Raises:
-            StorageError: `session_active`, a living owner other than the opening's has it.
+            StorageError: `session_elsewhere`, the session works in another folder and the opening
+                does not move it; `session_active`, a living owner other than the opening's has it.
         """
         ...
 
@@ -75,10 +76,11 @@ class SessionWrites(HistoryStore, Protocol):
         ...
 
     async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
-        """Close every open run whose session has no owner or a dead one, and free the sessions.
+        """Close every run that a dead owner has begun, or that has none, and free the sessions.
 
         A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
-        event; nothing can be appended to it any more. A session whose active node is partial or
+        event; nothing can be appended to it any more. A user's run that is queued with its prompt
+        stays so, for whoever opens the session next. A session whose active node is partial or
         missing continues from the last complete node before it.
 
         Returns:

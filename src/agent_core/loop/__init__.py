@@ -1,5 +1,6 @@
 """The agent loop. Read `run.py` first; it is one page."""
 
+from agent_core.loop.cancelled import to_the_end
 from agent_core.loop.context import (
     BuiltRequest,
     Compactor,
@@ -27,4 +28,5 @@ __all__ = [
     "error_payload",
     "run_agent",
     "settle",
+    "to_the_end",
 ]

@@ -47,8 +47,11 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
 
     Raises:
         ProviderError: the call failed; what was seen of it is stored as a partial message.
+        StorageError: the history so far could not be stored; nothing more is asked.
     """
     stop_if_cancelled()
+    if ctx.journal.failure is not None:
+        raise ctx.journal.failure
     tally.turns += 1
     request = await compose(ctx)
     started = perf_counter()

@@ -5,7 +5,29 @@ making. What counts is what was asked of the task.
 """
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
+    """Await `work` whole, however often the caller is cancelled meanwhile; then say so.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled; the work is done all the same.
+    """
+    task = work if isinstance(work, asyncio.Future) else asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        failure = None if task.cancelled() else task.exception()
+        raise cancelled from failure
+    return task.result()
 
 
 def is_cancelled(task: asyncio.Task[Any] | None) -> bool:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from agent_core.errors import AgentCoreError, ErrorCode, StorageError
-from agent_core.events import Journal, RunChange
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.events import Journal, RunChange, RunEnd
+from agent_core.loop.cancelled import to_the_end
 from agent_core.types import (
     AgentStatus,
     EndReason,
@@ -125,12 +127,37 @@ async def settle(
 
     A run that was cancelled before it `began` had no loop, and leaves the session where it is.
 
-    If even that cannot be stored, the run has failed with the storage error, and whoever watches
-    is told so.
+    If something of the run could not be stored, it has failed with the storage error and ends at
+    the last node that is stored. An end that cannot be stored either is shown, and stored later.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
     """
+    return await to_the_end(_settle(journal, outcome, on_end, began=began))
+
+
+async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: bool) -> Outcome:
     outcome = replace(outcome, error=_clean(journal, outcome.error))
-    mine = [node for node in journal.path if node.run_id == journal.run.run_id]
-    resting = resting_node(journal.path)
+    try:
+        end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
+        await journal.close(end, on_stored=partial(on_end, outcome))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run must have an end
+        failed = _clean(journal, error_payload(_as_core_error(error)))
+        outcome = replace(outcome, end_reason=EndReason.FAILED, error=failed)
+    else:
+        return outcome
+    end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
+    try:
+        await journal.close(end, on_stored=partial(on_end, outcome))
+    except Exception:  # noqa: BLE001 - the first failure is the one that is told
+        on_end(outcome)
+        journal.close_later(end)
+    return outcome
+
+
+def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) -> RunEnd:
+    mine = [node for node in path if node.run_id == run_id]
+    resting = resting_node(path)
     payload = {
         "end_reason": outcome.end_reason,
         "turns": outcome.turns,
@@ -140,31 +167,32 @@ async def settle(
         payload["error"] = outcome.error.model_dump(mode="json")
     loop_event, run_event = _CLOSING[outcome.status]
     level = EventLevel.ERROR if outcome.status is RunStatus.FAILED else EventLevel.INFO
+    events = [EventDraft(run_event, payload, level)]
     if began:
-        journal.note(loop_event, {"end_reason": outcome.end_reason}, level=level)
-    journal.note(run_event, payload, level=level)
+        events.insert(0, EventDraft(loop_event, {"end_reason": outcome.end_reason}, level))
+    resting_id = resting.node_id if resting else None
     change = RunChange(
         status=outcome.status,
         start_node_id=mine[0].node_id if mine else None,
-        end_node_id=resting.node_id if resting else None,
+        end_node_id=resting_id,
         end_reason=outcome.end_reason,
         turn_count=outcome.turns,
         usage=outcome.usage,
         error=outcome.error,
+        has_prompt_node=any(_is_message(node) for node in mine),
     )
-    on_end(outcome)
-    try:
-        await journal.close(
-            change,
-            agent_status=_AGENT_STATUS[outcome.status],
-            active_node_id=resting.node_id if resting else None,
-        )
-    except StorageError as error:
-        failed = error_payload(error)
-        outcome = Outcome(EndReason.FAILED, outcome.text, outcome.usage, outcome.turns, failed)
-        on_end(outcome)
-        journal.show(EventDraft(EventType.RUN_FAILED, {"error": failed.model_dump(mode="json")}))
-    return outcome
+    return RunEnd(events, change, _AGENT_STATUS[outcome.status], resting_id)
+
+
+def _is_message(node: Node) -> bool:
+    return node.role is Role.USER and node.node_type is NodeType.MESSAGE
+
+
+def _as_core_error(error: Exception) -> AgentCoreError:
+    if isinstance(error, AgentCoreError):
+        return error
+    message = f"the end of the run could not be written down ({type(error).__name__})"
+    return AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
 
 
 def _clean(journal: Journal, error: ErrorPayload | None) -> ErrorPayload | None:

@@ -196,8 +196,10 @@ class Compactions:
             )
         finally:
             work.settle()
-            await self._spending.add(session_id, PURPOSE, agent.usage)
-            await self._released(session_id)
+            try:
+                await self._spending.add(session_id, PURPOSE, agent.usage)
+            finally:
+                await self._released(session_id)
 
     async def _compaction(
         self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy

@@ -123,7 +123,7 @@ class Replay:
         update = {
             "session": self._record(result.session, "metadata"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
-            "runs": [self._record(run, "error", "metadata") for run in result.runs],
+            "runs": [self._record(run, "error", "metadata", "prompt") for run in result.runs],
             "nodes": [self._node(node) for node in result.nodes],
         }
         return result.model_copy(update=update)

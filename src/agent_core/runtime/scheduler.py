@@ -5,6 +5,7 @@ import heapq
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -65,8 +66,8 @@ class Scheduler:
     """First come, first served: within a session, and across sessions for the free places.
 
     A place is taken in two steps, because a run must be opened in the store in between:
-    `announce` takes a number and says whether the run will have to wait, `enqueue` hands the
-    opened run in.
+    `announce` keeps the session busy, `enqueue` hands the opened run in and says whether it has
+    to wait.
     """
 
     def __init__(self, conduct: Conduct, *, max_running: int, cancel_timeout_s: float) -> None:
@@ -77,26 +78,44 @@ class Scheduler:
         self._lanes: defaultdict[str, deque[Run]] = defaultdict(deque)
         self._ready: list[tuple[int, Run]] = []  # heads of their lanes, oldest first
         self._running = 0
+        self.is_closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
-    def announce(self, session_id: str) -> bool:
-        """Keep a place for a run of this session; returns whether it will have to wait."""
+    def announce(self, session_id: str) -> None:
+        """Keep the session busy for a run that is being opened."""
         self._announced[session_id] += 1
-        in_front = self._announced[session_id] - 1
-        return in_front > 0 or self._announced.total() > self._max_running
+        self._idle.clear()
 
     def withdraw(self, session_id: str) -> None:
-        """Give back a place that `announce` has kept."""
+        """Take back what `announce` has said."""
         self._announced[session_id] -= 1
         if not self._announced[session_id]:
             del self._announced[session_id]
+        if not self._announced:
+            self._idle.set()
 
-    def enqueue(self, run: Run) -> None:
-        """Start the run, or let it wait for its turn."""
+    def require_open(self) -> None:
+        """Refuse a run that was opened while the runtime was being closed.
+
+        Raises:
+            AgentCoreError: `validation_error`: `close` was called.
+        """
+        if self.is_closed:
+            message = "this runtime is being closed; the run was cancelled before it began"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+    def enqueue(self, run: Run) -> bool:
+        """Start the announced run, or let it wait for its turn; returns whether it waits."""
         lane = self._lanes[run.session_id]
         lane.append(run)
         if lane[0] is run:
             heapq.heappush(self._ready, (run.number, run))
         self._advance()
+        waits = run.task is None
+        if waits:
+            run.status = RunStatus.QUEUED
+        return waits
 
     def is_busy(self, session_id: str) -> bool:
         """Whether a run of this session is queued or running here."""
@@ -123,11 +142,21 @@ class Scheduler:
         timed_out = not run.ended.is_set()
         return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
 
+    async def settle_unbegun(self, run: Run) -> None:
+        """Write down that a run was cancelled before it began; it may not be in the queue."""
+        await settle(run.journal, _CANCELLED, run.finish, began=False)
+
     async def close(self) -> None:
-        """Cancel every run, the waiting ones first, as long as a cancellation may take."""
+        """Cancel every run, the waiting ones first, as long as a cancellation may take.
+
+        Runs that are being opened are refused, and waited for as well.
+        """
+        self.is_closed = True
         runs = [run for lane in self._lanes.values() for run in lane]
         runs.sort(key=lambda run: run.task is not None)
         await asyncio.gather(*(self.cancel(run) for run in runs))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self._cancel_timeout_s)
 
     def _advance(self) -> None:
         while self._ready and self._running < self._max_running:
@@ -141,7 +170,7 @@ class Scheduler:
         run.has_begun = True
         try:
             if run.cancel_requested:
-                await settle(run.journal, _CANCELLED, run.finish, began=False)
+                await self.settle_unbegun(run)
             else:
                 await self._conduct(run)
         except asyncio.CancelledError:
@@ -162,7 +191,7 @@ class Scheduler:
         """End a run that has not begun: no model was asked, no permission, nothing."""
         run.journal.note(EventType.RUN_DEQUEUED)
         try:
-            await settle(run.journal, _CANCELLED, run.finish, began=False)
+            await self.settle_unbegun(run)
         finally:
             self._leave(run)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
@@ -23,7 +23,7 @@ from agent_core.config.profiles import Profile, secret_env_names
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
-from agent_core.loop import Tally, conclude, converse
+from agent_core.loop import Tally, conclude, converse, to_the_end
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Background
@@ -39,6 +39,7 @@ from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.runtime.scrub import JournalScrubber
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.runtime.traces import Traces
+from agent_core.runtime.unclosed import UnclosedRuns
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.tools.limits import ResultKeeper
@@ -49,7 +50,6 @@ from agent_core.types import (
     Claim,
     DeleteSessionResult,
     Draft,
-    EventType,
     Node,
     NodeType,
     OpenedRun,
@@ -57,7 +57,8 @@ from agent_core.types import (
     RunIdentity,
     RunMode,
     RunOpening,
-    RunStatus,
+    RunPrompt,
+    RunRecord,
     SessionRecord,
     new_id,
 )
@@ -104,6 +105,8 @@ class Services:
         self._owner = owner
         self._scrubber = JournalScrubber(redactor)
         self._numbers = count()
+        self._unclosed = UnclosedRuns()
+        self._unreleased: set[str] = set()
         self._guard = PermissionGuard(
             parts.permission_callback, config, project_dir=setup.project, redactor=redactor
         )
@@ -155,15 +158,24 @@ class Services:
         """The runs that other runs have started."""
         return self._staff.children
 
-    async def start(self, prompt: Draft | None, *, session_id: str, mode: RunMode) -> Run:
+    async def start(
+        self,
+        prompt: Draft | None,
+        *,
+        session_id: str,
+        mode: RunMode,
+        move_session: bool = False,
+    ) -> Run:
         """Open a run and start it, or put it into the queue of its session.
 
-        A run without a prompt summarises the history and ends.
+        A run without a prompt summarises the history and ends. Runs of the session that a dead
+        process had queued go first, in their order.
 
         Raises:
             ConfigError: the model's provider is not registered, or an orchestrator has no valid
                 worker pool; nothing was stored.
             StorageError: `session_active`: another living process has the session;
+                `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
         """
         self.models.adapter(self.models.resolve())
@@ -171,39 +183,57 @@ class Services:
             prompt = await with_image_data(prompt, self.artifacts.read)
         if mode is RunMode.ORCHESTRATOR:
             self._staff.workers.require_any(self.toolboxes.known_names())
-        waits = self.scheduler.announce(session_id)
-        self.background.run_begins(session_id)
+        await self._unclosed.close()
+        opening = self._opening(session_id, mode, prompt, move_session=move_session)
+        self.scheduler.announce(session_id)
+        opened = asyncio.create_task(self.store.open_run(opening, is_dead=self._owner.is_dead))
         try:
-            opened = await self.store.open_run(
-                self._opening(session_id, mode, waits=waits), is_dead=self._owner.is_dead
-            )
+            await to_the_end(opened)
+            self.scheduler.require_open()
         except BaseException:
+            if _is_stored(opened):  # the caller has gone, and nobody gets a handle
+                self._take_over(opened.result().queued)
+                await to_the_end(self.scheduler.settle_unbegun(self._new_run(opened.result())))
             self.scheduler.withdraw(session_id)
             raise
-        run = self._new_run(opened, prompt, mode=mode, waits=waits)
-        if waits:
-            run.journal.note(EventType.RUN_QUEUED)
-        self.scheduler.enqueue(run)
-        try:
-            if waits:
+        return await self._enqueue(opened.result())
+
+    async def _enqueue(self, opened: OpenedRun) -> Run:
+        self.background.run_begins(opened.run.session_id)
+        self._take_over(opened.queued)
+        run = self._new_run(opened)
+        if self.scheduler.enqueue(run):
+            in_front = [waiting.run_id for waiting in opened.queued]
+            run.journal.queue({"taken_over": in_front} if in_front else {})
+            try:
                 await run.journal.commit()
-        except BaseException:  # nobody gets a handle: a run without one must not hold its place
-            await self.scheduler.cancel(run)
-            raise
+            except BaseException:  # nobody gets a handle: the run must not hold its place
+                await to_the_end(self.scheduler.cancel(run))
+                raise
         return run
 
-    async def compact(self, session_id: str) -> Run:
+    def _take_over(self, queued: Sequence[RunRecord]) -> None:
+        """Run what a dead owner of the session had queued; it says already that it was."""
+        if self.scheduler.is_closed:
+            return  # they wait on, for the next owner
+        for record in queued:
+            self.scheduler.announce(record.session_id)
+            self.scheduler.enqueue(self._run(record, is_new=False))
+
+    async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
         """Start a run that summarises a session's history and does nothing else.
 
         Raises:
             ConfigError: the model's provider is not registered.
-            StorageError: `session_not_found`, `session_active`.
+            StorageError: `session_not_found`, `session_active`, `session_elsewhere`.
         """
         session = await self.store.session(session_id)
         if session is None:
             message = f"there is no session {session_id}"
             raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
-        return await self.start(None, session_id=session_id, mode=RunMode.NORMAL)
+        return await self.start(
+            None, session_id=session_id, mode=RunMode.NORMAL, move_session=move_session
+        )
 
     def register_definition(self, definition: AgentDefinition) -> None:
         """Add an agent definition of the program's, and forget no secret that it names.
@@ -226,6 +256,7 @@ class Services:
         """
         if self.scheduler.is_busy(session_id):
             raise _active(session_id)
+        await self._unclosed.close()
         node = await self.store.node(node_id)
         if node is not None and node.session_id == session_id and not _is_visible(node):
             message = f"{node_id} is not a complete message of the user or an answer to one"
@@ -241,55 +272,80 @@ class Services:
         if self.scheduler.is_busy(session_id):
             raise _active(session_id)
         await self.background.cancel(session_id)
+        await self._unclosed.close()
         await self.store.delete_session(session_id, is_dead=self._owner.is_dead)
         self._guard.forget(session_id)
         failed = await self.artifacts.delete_session_files(session_id)
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 
     async def keep_alive(self) -> None:
-        """Tell other hosts, until cancelled, that this runtime lives."""
+        """Extend the leases until cancelled, and store ends that could not be stored before."""
         while True:
             await asyncio.sleep(HEARTBEAT.total_seconds())
             try:
                 await self.store.heartbeat(self._owner.owner_id, self._owner.lease_end())
-            except StorageError as error:
+                await self._unclosed.close()
+                for session_id in tuple(self._unreleased):
+                    await self._release(session_id)
+            except Exception as error:  # noqa: BLE001 - the next beat may succeed
                 logger.warning("the sessions' lease could not be renewed: %s", error)
 
-    def _opening(self, session_id: str, mode: RunMode, *, waits: bool) -> RunOpening:
+    async def give_back(self) -> None:
+        """Store the ends that are still missing, and free every session this runtime holds.
+
+        What cannot be stored is left to the next runtime, which finds this one dead.
+        """
+        try:
+            await self._unclosed.close()
+        except StorageError as error:
+            logger.warning("some runs are left open: %s", error)
+        try:
+            await self.store.release_all(self._owner.owner_id)
+        except StorageError as error:
+            logger.warning("the sessions could not be given back: %s", error)
+
+    def _opening(
+        self, session_id: str, mode: RunMode, prompt: Draft | None, *, move_session: bool
+    ) -> RunOpening:
         return RunOpening(
             session_id=session_id,
             cwd=str(self.setup.project),
+            move_session=move_session,
             owner=self._owner.owner_id,
             lease_expires_at=self._owner.lease_end(),
             agent_type=_ROLES[mode][0],
             agent_id=new_id("agent"),
             run_id=new_id("run"),
             mode=mode,
-            status=RunStatus.QUEUED if waits else RunStatus.PENDING,
+            prompt=self._stored_prompt(prompt) if prompt is not None else None,
         )
 
-    def _new_run(
-        self, opened: OpenedRun, prompt: Draft | None, *, mode: RunMode, waits: bool
-    ) -> Run:
+    def _stored_prompt(self, prompt: Draft) -> RunPrompt:
+        return RunPrompt(
+            content=self._scrubber.content(prompt.content),
+            metadata=self._scrubber.metadata(prompt.metadata),
+        )
+
+    def _new_run(self, opened: OpenedRun) -> Run:
+        return self._run(opened.run, is_new=not opened.resumed)
+
+    def _run(self, record: RunRecord, *, is_new: bool) -> Run:
         identity = RunIdentity(
-            session_id=opened.session.session_id,
-            agent_id=opened.agent.agent_id,
-            run_id=opened.run.run_id,
-            role=_ROLES[mode][1],
-            mode=mode,
+            session_id=record.session_id,
+            agent_id=record.agent_id,
+            run_id=record.run_id,
+            role=_ROLES[record.mode][1],
+            mode=record.mode,
         )
         stream = EventStream()
-        journal = self._journal(identity, stream, session_owner=self._owner.owner_id)
         return Run(
             number=next(self._numbers),
             identity=identity,
-            prompt=prompt,
-            journal=journal,
+            prompt=_draft(record.prompt) if record.prompt is not None else None,
+            journal=self._journal(identity, stream, session_owner=self._owner.owner_id),
             stream=stream,
-            history=SessionHistory(
-                self.store, identity.session_id, is_new=not (opened.resumed or waits)
-            ),
-            status=opened.run.status,
+            history=SessionHistory(self.store, identity.session_id, is_new=is_new),
+            status=record.status,
         )
 
     def _journal(
@@ -308,11 +364,14 @@ class Services:
             estimate=estimate_blocks,
             path=path,
             session_owner=session_owner,
+            on_unclosed=self._unclosed.add,
         )
 
     async def _conduct(self, run: Run) -> None:
         async def work(tally: Tally) -> None:
             try:
+                if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
+                    self._staff.workers.require_any(self.toolboxes.known_names())
                 async with open_crew(self._staff, run.journal) as crew:
                     ctx = await self.background.compactions.context(
                         Seat(
@@ -343,9 +402,14 @@ class Services:
 
     async def _release(self, session_id: str) -> None:
         """Give a session back once its last work in the background is over, if nothing runs."""
-        still_open = await self.store.active_run_ids(session_id)
-        if not still_open and not self.scheduler.is_busy(session_id):
-            await self.store.release(session_id, self._owner.owner_id)
+        self._unreleased.discard(session_id)
+        try:
+            still_open = await self.store.active_run_ids(session_id)
+            if not still_open and not self.scheduler.is_busy(session_id):
+                await self.store.release(session_id, self._owner.owner_id)
+        except StorageError as error:
+            self._unreleased.add(session_id)
+            logger.warning("the session %s could not be given back yet: %s", session_id, error)
 
 
 @asynccontextmanager
@@ -370,7 +434,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
         services = Services(parts, extensions, setup, store=store, owner=owner, redactor=redactor)
-        stack.push_async_callback(store.release_all, owner.owner_id)
+        stack.push_async_callback(services.give_back)
         stack.push_async_callback(services.models.close)
         if extensions.mcp:
             stack.push_async_callback(extensions.mcp.aclose)
@@ -385,6 +449,14 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
 async def _stopped(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+def _is_stored(opened: "asyncio.Future[OpenedRun]") -> bool:
+    return opened.done() and not opened.cancelled() and opened.exception() is None
+
+
+def _draft(prompt: RunPrompt) -> Draft:
+    return Draft(Role.USER, prompt.content, metadata=prompt.metadata)
 
 
 def _secrets(config: Config, *profiles: Profile) -> dict[str, str]:

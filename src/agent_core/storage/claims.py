@@ -6,7 +6,12 @@ from datetime import datetime
 
 from agent_core.storage import rules
 from agent_core.storage.rows import agent_row, dumps, iso, read, read_all, run_row, session_row
-from agent_core.storage.timeline import OPEN_RUN, insert_events, start_of
+from agent_core.storage.timeline import (
+    OPEN_RUN,
+    insert_events,
+    insert_session_event,
+    start_of,
+)
 from agent_core.types import (
     AgentRecord,
     Claim,
@@ -29,12 +34,18 @@ def open_run(
     session = find_session(connection, opening.session_id)
     resumed = session is not None
     lost: list[RunRecord] = []
+    queued: list[RunRecord] = []
     if session is None:
         session = rules.new_session(opening)
         insert_session(connection, session)
-    elif session.owner != opening.owner:
-        rules.refuse_unless_free(session, is_dead)
-        lost = _close_lost(connection, session)
+    else:
+        cwd = rules.move_to(session, opening)
+        if session.owner != opening.owner:
+            rules.refuse_unless_free(session, is_dead)
+            lost = _close_lost(connection, session)
+            queued = _open_runs(connection, opening.session_id)
+        if cwd is not None:
+            _move(connection, session, cwd)
     agent = _root_agent(connection, opening)
     run = rules.new_run(opening, agent.agent_id)
     position = insert_run(connection, run, opening.events)
@@ -56,6 +67,7 @@ def open_run(
         resumed=resumed,
         position=position,
         lost=lost,
+        queued=queued,
     )
 
 
@@ -159,7 +171,7 @@ def insert_run(
             (claim.owner, iso(claim.lease_expires_at), run.session_id),
         )
     connection.execute(
-        "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run_row(run)
+        "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run_row(run)
     )
     start = start_of(connection, run.session_id, run.run_id)
     insert_events(
@@ -181,15 +193,28 @@ def _root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRec
     return agent
 
 
-def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[RunRecord]:
+def _open_runs(connection: sqlite3.Connection, session_id: str) -> list[RunRecord]:
     rows = connection.execute(
         f"SELECT * FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
-        (session.session_id,),
+        (session_id,),
     ).fetchall()
-    lost = [rules.as_lost(run) for run in read_all(RunRecord, rows)]
+    return read_all(RunRecord, rows)
+
+
+def _move(connection: sqlite3.Connection, session: SessionRecord, cwd: str) -> None:
+    insert_session_event(connection, session.session_id, rules.moved_event(session, cwd))
+    connection.execute(
+        "UPDATE sessions SET cwd = ? WHERE session_id = ?", (cwd, session.session_id)
+    )
+
+
+def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[RunRecord]:
+    """Close the runs that were begun; those that wait for their turn are the next owner's."""
+    still_open = _open_runs(connection, session.session_id)
+    lost = [rules.as_lost(run) for run in still_open if not rules.waits_for_an_owner(run)]
     for run in lost:
         _store_lost(connection, run)
-    active = _last_complete(connection, session) if lost else session.active_node_id
+    active = _last_complete(connection, session)
     connection.execute(
         """UPDATE sessions SET owner = NULL, lease_expires_at = NULL, active_node_id = ?
         WHERE session_id = ?""",

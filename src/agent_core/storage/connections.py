@@ -41,6 +41,21 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
     return connection
 
 
+def reopen_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
+    """Another writing connection to a file that is open and up to date.
+
+    Raises:
+        sqlite3.Error: the file cannot be used.
+    """
+    connection = _connect(path, min(patience, BUSY_TIMEOUT))
+    try:
+        patiently(lambda: _set_up(connection), patience)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def open_reader(path: Path) -> sqlite3.Connection:
     """A connection that never writes and, thanks to the log, never waits for the writer."""
     connection = _connect(path)
@@ -115,12 +130,16 @@ def _connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connecti
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
     # A reader that held the log back must not leave a giant behind.
     connection.execute("PRAGMA journal_size_limit = 67108864")
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    _set_up(connection)
     if is_current(connection, path):
         return
     connection.execute("BEGIN IMMEDIATE")

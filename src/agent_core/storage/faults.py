@@ -22,7 +22,8 @@ _ENVIRONMENT = {
     sqlite3.SQLITE_NOTADB: "is not a session database; restore it from a backup, or move it away",
     sqlite3.SQLITE_PROTOCOL: "cannot be locked; keep it on a local disk",
 }
-_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_LASTING = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_PASSING = _ENVIRONMENT.keys() - _LASTING
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -69,13 +69,19 @@ class MemoryStore:
         session = self._tables.sessions.get(opening.session_id)
         resumed = session is not None
         lost: list[RunRecord] = []
+        queued: list[RunRecord] = []
         if session is None:
             session = rules.new_session(opening)
             self._tables.sessions[session.session_id] = session
             self._tables.events[session.session_id] = []
-        elif session.owner != opening.owner:
-            rules.refuse_unless_free(session, is_dead)
-            lost = self._tables.close_lost(session)
+        else:
+            cwd = rules.move_to(session, opening)
+            if session.owner != opening.owner:
+                rules.refuse_unless_free(session, is_dead)
+                lost = self._tables.close_lost(session)
+                queued = self._tables.open_runs(opening.session_id)
+            if cwd is not None:
+                self._tables.move(session, cwd)
         agent = self._tables.root_agent(opening)
         run = rules.new_run(opening, agent.agent_id)
         position = self._tables.add_run(run, opening.events)
@@ -87,7 +93,13 @@ class MemoryStore:
             root_agent_id=self._tables.sessions[opening.session_id].root_agent_id or agent.agent_id,
         )
         return OpenedRun(
-            session=session, agent=agent, run=run, resumed=resumed, position=position, lost=lost
+            session=session,
+            agent=agent,
+            run=run,
+            resumed=resumed,
+            position=position,
+            lost=lost,
+            queued=queued,
         )
 
     async def add_agent(self, agent: AgentRecord) -> None:

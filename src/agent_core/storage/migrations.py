@@ -128,7 +128,12 @@ _INITIAL = (
     "CREATE INDEX artifacts_by_run ON artifacts (run_id)",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, "sessions, history and artifacts", _INITIAL),)
+_PROMPTS = ("ALTER TABLE runs ADD COLUMN prompt_json TEXT",)
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(1, "sessions, history and artifacts", _INITIAL),
+    Migration(2, "messages of runs that have not begun", _PROMPTS),
+)
 
 _LEDGER = """CREATE TABLE schema_migrations (
     version INTEGER PRIMARY KEY NOT NULL,

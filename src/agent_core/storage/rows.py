@@ -160,6 +160,7 @@ def run_row(run: RunRecord) -> Row:
         dumps(run.metadata),
         iso(run.created_at),
         iso(run.updated_at),
+        dumps(run.prompt) if run.prompt else None,
     )
 
 

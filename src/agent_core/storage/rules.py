@@ -1,6 +1,8 @@
 """What opening, losing and refusing mean, whatever the rows are kept in."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
@@ -30,7 +32,7 @@ def new_session(opening: RunOpening) -> SessionRecord:
     now = utc_now()
     return SessionRecord(
         session_id=opening.session_id,
-        cwd=opening.cwd.encode("utf-8", "backslashreplace").decode(),
+        cwd=_as_text(opening.cwd),
         owner=opening.owner,
         lease_expires_at=opening.lease_expires_at,
         metadata=opening.session_metadata,
@@ -65,7 +67,43 @@ def new_run(opening: RunOpening, agent_id: str) -> RunRecord:
         metadata=opening.run_metadata,
         created_at=now,
         updated_at=now,
+        prompt=opening.prompt,
     )
+
+
+def waits_for_an_owner(run: RunRecord) -> bool:
+    """Whether a run that a dead owner left open has not begun, and can be run by another."""
+    is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
+    return is_queued and run.prompt is not None
+
+
+def move_to(session: SessionRecord, opening: RunOpening) -> str | None:
+    """The folder that the session moves to with this opening; None if it works there already.
+
+    Raises:
+        StorageError: `session_elsewhere`: it works in another folder, and was not told to move.
+    """
+    here = _as_text(opening.cwd)
+    if session.cwd == here or os.path.realpath(session.cwd) == here:
+        return None
+    if opening.move_session:
+        return here
+    if Path(session.cwd).is_dir():
+        where, cure = session.cwd, f"continue it there (--path {session.cwd}), or move it here"
+    else:
+        where, cure = f"{session.cwd}, a folder that does not exist any more", "move it here"
+    raise StorageError(
+        ErrorCode.SESSION_ELSEWHERE,
+        f"session {session.session_id} works in {where}, and this is {here}; {cure} with"
+        " --move-session (move_session=True)",
+        details={"session_id": session.session_id, "cwd": session.cwd, "opened_from": here},
+    )
+
+
+def moved_event(session: SessionRecord, cwd: str) -> PendingEvent:
+    """What the timeline says about a session that has moved."""
+    draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
+    return PendingEvent(new_id("evt"), utc_now(), draft)
 
 
 def as_lost(run: RunRecord) -> RunRecord:
@@ -108,11 +146,16 @@ def refuse_lost(run_id: str, metadata: Mapping[str, Any]) -> None:
         StorageError: `session_active`.
     """
     if metadata.get("reason") == OWNER_LOST:
-        raise StorageError(
-            ErrorCode.SESSION_ACTIVE,
-            f"run {run_id} was closed by another process, which had not heard from this one for"
-            " longer than its lease; resume the session to go on",
-        )
+        raise run_taken_over(run_id)
+
+
+def run_taken_over(run_id: str) -> StorageError:
+    """The error for a run that another process has closed, or will run."""
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"run {run_id} was taken over by another process, which had not heard from this one for"
+        " longer than its lease; resume the session to go on",
+    )
 
 
 def refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead) -> None:
@@ -161,6 +204,10 @@ def node_not_found(node_id: str, session_id: str | None = None) -> StorageError:
 def merged(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata with changes laid over it; None removes a key."""
     return {key: value for key, value in {**metadata, **changes}.items() if value is not None}
+
+
+def _as_text(path: str) -> str:
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def broken_tree(node_id: str) -> StorageError:

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent_core.errors import StorageError
 from agent_core.storage import claims, edits, queries
 from agent_core.storage.connections import PATIENCE, open_writer
 from agent_core.storage.faults import explained
@@ -41,7 +40,8 @@ class SqliteStore:
     The methods are described where they are asked for, in `agent_core.events.SessionStore`.
     """
 
-    def __init__(self, writer: Writer, readers: Readers) -> None:
+    def __init__(self, writer: Writer, readers: Readers, path: Path) -> None:
+        self._path = path
         self._writer = writer
         self._readers = readers
 
@@ -66,7 +66,7 @@ class SqliteStore:
         writer = Writer(connection, path, patience=patience)
         readers = Readers(path)
         try:
-            yield cls(writer, readers)
+            yield cls(writer, readers, path)
         finally:
             # Whoever closes last folds the log into the file: that must be the writer.
             try:
@@ -79,9 +79,9 @@ class SqliteStore:
     def append(self, batch: Batch) -> asyncio.Future[Position]:
         try:
             job = appending(batch)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the write
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
+            refused.set_exception(explained(error, self._path))
             return refused
         return self._writer.submit(job)
 

@@ -50,6 +50,8 @@ class Tables:
     def append(self, batch: Batch) -> Position:
         """Store a batch; whatever can fail fails before anything is changed."""
         start = self.start_of(batch.session_id, batch.run_id)
+        if batch.owner is not None and batch.owner != self.sessions[batch.session_id].owner:
+            raise rules.run_taken_over(batch.run_id)
         of = (batch.session_id, batch.agent_id, batch.run_id)
         nodes = [
             node.model_copy(update={"node_seq": start.node_seq + offset})
@@ -176,19 +178,27 @@ class Tables:
         return agent
 
     def close_lost(self, session: SessionRecord) -> list[RunRecord]:
-        """Close the session's open runs as lost, and free it."""
-        lost = [rules.as_lost(run) for run in self.open_runs(session.session_id)]
+        """Close the session's runs that were begun as lost, and free it."""
+        still_open = self.open_runs(session.session_id)
+        lost = [rules.as_lost(run) for run in still_open if not rules.waits_for_an_owner(run)]
         for run in lost:
             start = self.start_of(run.session_id, run.run_id)
             of = (run.session_id, run.agent_id, run.run_id)
             self.add_events(of, start=start, events=[rules.lost_event(run)])
             self.runs[run.run_id] = run
             self.change_agent(run.agent_id, status=AgentStatus.FAILED)
-        active = self._last_complete(session) if lost else session.active_node_id
+        active = self._last_complete(session)
         self.change_session(
             session.session_id, owner=None, lease_expires_at=None, active_node_id=active
         )
         return lost
+
+    def move(self, session: SessionRecord, cwd: str) -> None:
+        """Let the session work in another folder."""
+        start = Position(len(self.events[session.session_id]) + 1, 0, 0)
+        events = [rules.moved_event(session, cwd)]
+        self.add_events((session.session_id, None, None), start=start, events=events)
+        self.change_session(session.session_id, cwd=cwd)
 
     def refuse_while_active(
         self, session_id: str, is_dead: OwnerIsDead, *, only_root_runs: bool = False
@@ -241,6 +251,8 @@ class Tables:
         values = {name: getattr(change, name) for name in _RUN_COLUMNS}
         update = {name: value for name, value in values.items() if value is not None}
         update["metadata"] = rules.merged(run.metadata, change.metadata or {})
+        if change.has_prompt_node:
+            update["prompt"] = None
         update["updated_at"] = utc_now()
         self.runs[run_id] = run.model_copy(update=update)
 

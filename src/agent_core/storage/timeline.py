@@ -17,7 +17,8 @@ _START = """SELECT
     (SELECT max(seq) FROM events WHERE session_id = :session),
     (SELECT max(run_seq) FROM events WHERE run_id = :run),
     (SELECT max(node_seq) FROM nodes WHERE session_id = :session),
-    (SELECT status FROM runs WHERE run_id = :run AND session_id = :session)"""
+    (SELECT status FROM runs WHERE run_id = :run AND session_id = :session),
+    (SELECT owner FROM sessions WHERE session_id = :session)"""
 
 _NOTED = """SELECT active_node_id, metadata_json,
     (SELECT max(seq) FROM events WHERE session_id = :session),
@@ -44,7 +45,7 @@ def appending(batch: Batch) -> Callable[[sqlite3.Connection], Position]:
     changes = _changes_of(batch)
 
     def append(connection: sqlite3.Connection) -> Position:
-        start = start_of(connection, batch.session_id, batch.run_id)
+        start = start_of(connection, batch.session_id, batch.run_id, owner=batch.owner)
         if nodes:
             connection.executemany(
                 _INSERT_NODE, [(start.node_seq + i, *row) for i, row in enumerate(nodes)]
@@ -92,20 +93,24 @@ def noting(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
     return store
 
 
-def start_of(connection: sqlite3.Connection, session_id: str, run_id: str) -> Position:
+def start_of(
+    connection: sqlite3.Connection, session_id: str, run_id: str, *, owner: str | None = None
+) -> Position:
     """The numbers the next rows of this run get.
 
     Raises:
-        StorageError: `run_not_found`; `session_active` if the run was closed as lost, because
-            another process believed its owner dead.
+        StorageError: `run_not_found`; `session_active` if the run was closed as lost, or `owner`
+            does not hold the session any more, because another process believed it dead.
     """
-    last_seq, last_run_seq, last_node_seq, status = connection.execute(
+    last_seq, last_run_seq, last_node_seq, status, holder = connection.execute(
         _START, {"session": session_id, "run": run_id}
     ).fetchone()
     if status is None:
         raise rules.run_not_found(run_id)
     if status == "failed":
         _refuse_lost(connection, run_id)
+    if owner is not None and owner != holder:
+        raise rules.run_taken_over(run_id)
     return Position((last_seq or 0) + 1, (last_run_seq or 0) + 1, (last_node_seq or 0) + 1)
 
 
@@ -118,6 +123,17 @@ def insert_events(
 ) -> None:
     """Store events of a (session, agent, run)."""
     _insert_events(connection, of, start, [event_row(event) for event in events])
+
+
+def insert_session_event(
+    connection: sqlite3.Connection, session_id: str, event: PendingEvent
+) -> None:
+    """Store an event of a session, outside of any run."""
+    (last_seq,) = connection.execute(
+        "SELECT max(seq) FROM events WHERE session_id = ?", (session_id,)
+    ).fetchone()
+    row = ((last_seq or 0) + 1, None, session_id, None, None, *event_row(event))
+    connection.execute(_INSERT_EVENT, row)
 
 
 def _insert_events(
@@ -138,6 +154,8 @@ def _changes_of(batch: Batch) -> list[tuple[str, Row]]:
     now = iso(utc_now())
     if batch.run is not None:
         columns = {**_run_columns(batch.run), "updated_at": now}
+        if batch.run.has_prompt_node:
+            columns["prompt_json"] = None
         assignments = ", ".join(f"{column} = ?" for column in columns)
         sql = f"UPDATE runs SET {assignments} WHERE run_id = ?"  # noqa: S608 - our own names
         changes.append((sql, (*columns.values(), batch.run_id)))

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.connections import PATIENCE, patiently
+from agent_core.storage.connections import PATIENCE, patiently, reopen_writer
 from agent_core.storage.faults import explained, is_environmental
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class Writer:
     def __init__(
         self, connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE
     ) -> None:
-        self._connection = connection
+        self._connection: sqlite3.Connection | None = connection
         self._path = path
         self._patience = patience
         self._loop = asyncio.get_running_loop()
@@ -83,7 +83,8 @@ class Writer:
             group, is_open = self._next_group()
             if group:
                 self._report(self._outcomes(group))
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _next_group(self) -> tuple[list[_Waiting], bool]:
         group: list[_Waiting] = []
@@ -110,14 +111,30 @@ class Writer:
             outcomes += self._outcomes([waiting])
         return outcomes
 
+    def _ready_connection(self) -> sqlite3.Connection:
+        """The connection, without a transaction: one that a failure left open is taken back.
+
+        A connection that cannot even do that is replaced.
+        """
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                broken, self._connection = self._connection, None
+                with suppress(sqlite3.Error):
+                    broken.close()
+        if self._connection is None:
+            self._connection = reopen_writer(self._path, self._patience)
+        return self._connection
+
     def _store(self, group: Sequence[_Waiting]) -> list[_Outcome]:
-        connection = self._connection
+        connection = self._ready_connection()
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._patience)
         try:
             outcomes = [_Outcome(waiting.future, waiting.job(connection)) for waiting in group]
             patiently(lambda: connection.execute("COMMIT"), self._patience)
         except BaseException:
-            # A full disk may have rolled back already.
+            # A full disk may have rolled back already; what is left open now, the next job ends.
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

@@ -88,6 +88,7 @@ from agent_core.types.records import (
     InspectResult,
     ReplayResult,
     RunIdentity,
+    RunPrompt,
     RunRecord,
     SessionRecord,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "RunIdentity",
     "RunMode",
     "RunOpening",
+    "RunPrompt",
     "RunRecord",
     "RunStatus",
     "RuntimeEvent",

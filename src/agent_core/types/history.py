@@ -19,7 +19,7 @@ from agent_core.types.common import (
 )
 from agent_core.types.events import EventDraft
 from agent_core.types.nodes import Node
-from agent_core.types.records import AgentRecord, RunRecord, SessionRecord
+from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 
 OwnerIsDead = Callable[[str, datetime | None], bool]
 """Whether the process behind this owner id, with this lease, is gone. Must be quick: it is asked
@@ -45,7 +45,10 @@ class PendingEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChange:
-    """New values for a run's row; None leaves a value as it is, `metadata` is merged."""
+    """New values for a run's row; None leaves a value as it is, `metadata` is merged.
+
+    `has_prompt_node` says that the run's message stands in the history: its copy in the row goes.
+    """
 
     status: RunStatus | None = None
     start_node_id: str | None = None
@@ -55,6 +58,7 @@ class RunChange:
     usage: Usage | None = None
     error: ErrorPayload | None = None
     metadata: dict[str, Any] | None = None
+    has_prompt_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,7 @@ class Batch:
         run: what changes in the run's row.
         agent_status: what changes in the agent's row.
         active_node_id: where the session's next message continues.
+        owner: the runtime that holds the session, if only that one may store this.
         release: the owner that gives the session back to other processes, unless another run
             of the session is still open: then the last one to end gives it back.
     """
@@ -80,6 +85,7 @@ class Batch:
     run: RunChange | None = None
     agent_status: AgentStatus | None = None
     active_node_id: str | None = None
+    owner: str | None = None
     release: str | None = None
 
 
@@ -115,17 +121,20 @@ class RunOpening:
 
     Attributes:
         session_id: the session to resume, or the one to create.
-        cwd: where a new session works; a resumed one keeps its own.
+        cwd: where the session works: a resumed one has to have been working there.
+        move_session: a session that works elsewhere works in `cwd` from now on.
+        prompt: what the user says; a run without one only summarises the history.
         owner: the runtime that runs the session from now on.
         lease_expires_at: until when other hosts must believe that the owner lives.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
         agent_id: id of that agent, if the session has none yet.
         status: `queued` or `pending`.
-        events: what to record with the run, such as `run_queued`.
+        events: what to record with the run.
     """
 
     session_id: str
     cwd: str
+    move_session: bool = False
     owner: str
     lease_expires_at: datetime
     agent_type: AgentType
@@ -134,6 +143,7 @@ class RunOpening:
     run_id: str
     mode: RunMode = RunMode.NORMAL
     status: RunStatus = RunStatus.PENDING
+    prompt: RunPrompt | None = None
     run_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     session_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     events: Sequence[PendingEvent] = ()
@@ -146,7 +156,9 @@ class OpenedRun:
     Attributes:
         resumed: the session was there before.
         position: where the opening's events stand.
-        lost: runs that an owner now dead had left open; they are closed.
+        lost: runs that an owner now dead had begun; they are closed.
+        queued: runs that an owner now dead had not begun, in order; they are the new owner's to
+            run, before the opened one.
     """
 
     session: SessionRecord
@@ -155,3 +167,4 @@ class OpenedRun:
     resumed: bool
     position: Position
     lost: Sequence[RunRecord] = ()
+    queued: Sequence[RunRecord] = ()

@@ -18,6 +18,7 @@ from agent_core.types.common import (
     Usage,
     UtcDatetime,
 )
+from agent_core.types.content import ContentBlock
 from agent_core.types.events import RuntimeEvent
 from agent_core.types.model import ModelRequest
 from agent_core.types.nodes import Node
@@ -56,8 +57,18 @@ class AgentRecord(Frozen):
     updated_at: UtcDatetime
 
 
+class RunPrompt(Frozen):
+    """The message a run was started with."""
+
+    content: list[ContentBlock]
+    metadata: dict[str, Any] = {}
+
+
 class RunRecord(Frozen):
-    """One run of one agent."""
+    """One run of one agent.
+
+    `prompt` is the user's message until it stands in the history as the run's first node.
+    """
 
     run_id: SafeId
     session_id: SafeId
@@ -74,6 +85,7 @@ class RunRecord(Frozen):
     metadata: dict[str, Any] = {}
     created_at: UtcDatetime
     updated_at: UtcDatetime
+    prompt: RunPrompt | None = None
 
 
 class ArtifactRecord(Frozen):

@@ -166,7 +166,12 @@ class StagedRuntime:
         self._scene, self._callback = scene, callback
 
     async def start(
-        self, message: str, session_id: str | None = None, mode: str = "normal"
+        self,
+        message: str,
+        session_id: str | None = None,
+        mode: str = "normal",
+        *,
+        move_session: bool = False,
     ) -> StagedRun:
         if self._scene == "session_is_busy":
             raise StorageError(ErrorCode.SESSION_ACTIVE, "the session is busy")

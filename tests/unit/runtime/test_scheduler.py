@@ -56,9 +56,9 @@ async def test_d3_runs_of_one_session_follow_each_other_in_order() -> None:
     work, session = Work(), Session()
     queue = scheduler(work.conduct)
     runs = [await a_run(session) for _ in range(3)]
-    assert [queue.announce("s1") for _ in runs] == [False, True, True]
-    for run in runs:
-        queue.enqueue(run)
+    for _ in runs:
+        queue.announce("s1")
+    assert [queue.enqueue(run) for run in runs] == [False, True, True]
     await asyncio.sleep(0)
     assert work.begun == [runs[0].identity.run_id]
     for run in runs:
@@ -72,9 +72,9 @@ async def test_sessions_run_side_by_side_as_far_as_there_are_places() -> None:
     work = Work()
     queue = scheduler(work.conduct, most=2)
     runs = [await a_run(Session(session_id=f"s{n}")) for n in range(3)]
-    assert [queue.announce(run.session_id) for run in runs] == [False, False, True]
     for run in runs:
-        queue.enqueue(run)
+        queue.announce(run.session_id)
+    assert [queue.enqueue(run) for run in runs] == [False, False, True]
     await asyncio.sleep(0)
     assert work.begun == [run.identity.run_id for run in runs[:2]]
     work.gate(runs[1]).set()

@@ -24,7 +24,7 @@ COLUMNS = {
     "agents": "agent_id session_id parent_agent_id agent_type agent_definition_id"
     " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
     "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"
-    " end_reason turn_count usage_json error_json metadata_json created_at updated_at",
+    " end_reason turn_count usage_json error_json metadata_json created_at updated_at prompt_json",
     "nodes": "node_id session_id node_seq parent_id agent_id run_id role node_type content_json"
     " metadata_json token_count created_at",
     "events": "event_id seq run_seq session_id agent_id run_id level event_type node_id"
@@ -147,7 +147,9 @@ def test_an_older_database_keeps_its_rows_and_gets_what_is_new(
     asyncio.run(use(database))
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, NEXT))
     asyncio.run(use(database))
-    assert query(database, "SELECT version FROM schema_migrations ORDER BY version") == [(1,), (2,)]
+    assert query(database, "SELECT version FROM schema_migrations ORDER BY version") == [
+        (one.version,) for one in (*MIGRATIONS, NEXT)
+    ]
     assert query(database, "SELECT x FROM later") == [("y",)]
     assert query(database, "SELECT session_id FROM sessions") == [("s1",)]
 
@@ -157,7 +159,7 @@ def test_a_migration_that_fails_half_way_leaves_the_old_schema(
 ) -> None:
     asyncio.run(use(database))
     broken = Migration(
-        2, "broken", ("CREATE TABLE later (x TEXT)", "INSERT INTO nowhere VALUES (1)")
+        NEXT.version, "broken", ("CREATE TABLE later (x TEXT)", "INSERT INTO nowhere VALUES (1)")
     )
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, broken))
     with pytest.raises(StorageError) as failed:

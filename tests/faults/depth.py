@@ -1,7 +1,8 @@
 """How much the suite tries, and the count of what it tried."""
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -68,15 +69,21 @@ class Tally:
 
     def try_case(self, name: str, check: Callable[[], bool | None]) -> bool | None:
         """Check one case; a failure is kept for the verdict."""
+        with self.case(name):
+            return check()
+        return None
+
+    @contextmanager
+    def case(self, name: str) -> Generator[None]:
+        """A case; a failure in the block is kept for the verdict."""
         self.counts["tried"] += 1
         try:
-            return check()
+            yield
         except Exception as error:  # noqa: BLE001 - told by the verdict
             self.counts["failed"] += 1
             self.failures.append((name, error))
             if len(self.failures) >= _ENOUGH:
                 self.verdict()
-        return None
 
     def verdict(self) -> None:
         """Fail if a case did."""

@@ -11,15 +11,24 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest, tool
-from agent_core.providers.scripted import Calls, Says, ScriptedProvider, calls
+from agent_core.providers.scripted import (
+    Calls,
+    Hangs,
+    Pauses,
+    Reply,
+    Says,
+    ScriptedProvider,
+    calls,
+)
 from agent_core.types import Decision, EventType, ModelRequest, TextBlock
-from casts import Cast, together
+from casts import Cast, Line, together
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent.runtime.options import RunOptions
 from kgent.runtime.runner import run as run_profile
@@ -80,6 +89,23 @@ def task_script() -> dict[str, list[str | Calls]]:
         "first part": work("s1"),
         "second part": work("s2"),
     }
+
+
+def jumping(parts: Mapping[str, Sequence[Line]]) -> dict[str, list[Line]]:
+    """The same parts; where the clock is faked, it jumps before each reply, there and back."""
+    file = os.environ.get("FAKETIME_TIMESTAMP_FILE")
+    if file is None:
+        return {name: list(lines) for name, lines in parts.items()}
+    jumps = cycle(os.environ["FAULT_JUMPS"].split(","))
+
+    def after_a_jump(line: Line) -> Line:
+        def reply(request: ModelRequest) -> str | Reply:
+            Path(file).write_text(next(jumps), encoding="ascii")
+            return line(request) if callable(line) else line
+
+        return reply
+
+    return {name: [after_a_jump(line) for line in lines] for name, lines in parts.items()}
 
 
 def remembering(request: ModelRequest) -> str | Says:
@@ -158,14 +184,36 @@ async def ask(made: AgentRuntime, text: str, *, mode: str = "normal") -> None:
 
 
 async def session(home: str, project: str) -> None:
-    played = Cast({"go": session_script(), "again": ["fine"]})
+    played = Cast(jumping({"go": session_script(), "again": ["fine"]}))
     async with opened(home, project, played) as made:
         await ask(made, "go")
         await ask(made, "again")
 
 
+async def holding(home: str, project: str) -> None:
+    """A run whose answer never ends, until it is killed; it says when the answer has begun."""
+    async with opened(home, project, Cast({"go": [Hangs(text="so")]})) as made:
+        handle = await made.start("go", session_id="s1")
+        async for event in handle.events():
+            if event.event_type is EventType.MODEL_TEXT_DELTA:
+                say(started=handle.run_id)
+
+
+async def pausing(home: str, project: str) -> None:
+    """A run with pauses in it."""
+
+    def pause(request: ModelRequest) -> Pauses:
+        say(pausing=True)
+        return Pauses(seconds=0.4)
+
+    script = [pause, calls("note", text="one"), pause, "done"]
+    async with opened(home, project, Cast({"go": script, "again": ["fine"]})) as made:
+        await ask(made, "go")
+        await ask(made, "again")
+
+
 async def tasks(home: str, project: str) -> None:
-    async with opened(home, project, Cast(task_script())) as made:
+    async with opened(home, project, Cast(jumping(task_script()))) as made:
         await ask(made, "go", mode="orchestrator")
         await ask(made, "again", mode="orchestrator")
 
@@ -216,6 +264,8 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "tasks": tasks,
     "memory": memory,
     "upgrade": upgrade,
+    "holding": holding,
+    "pausing": pausing,
 }
 
 

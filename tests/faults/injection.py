@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -75,20 +75,37 @@ class Fault:
         return ["-e", f"trace={self.call}", "-e", f"inject={self.call}:{harm}:{when}", *chosen]
 
 
-def run_driver(program: str, home: Path, project: Path, fault: Fault | None = None) -> Ended:
-    """Run a driver to its end, or to the end the fault makes of it."""
-    log = home.parent / f"{home.name}.strace"
-    command = [sys.executable, drivers.__file__, program, str(home), str(project)]
-    if fault is not None:
-        options = ["-f", "-qq", "--seccomp-bpf", "-y", "-o", str(log), *fault.arguments]
-        command = ["strace", *options, *command]
-    environment = os.environ | {
+def command_of(program: str, home: Path, project: Path) -> list[str]:
+    """The command line of a driver."""
+    return [sys.executable, drivers.__file__, program, str(home), str(project)]
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    """The environment of a driver."""
+    return os.environ | {
         "SOONG_AGENT_HOME": str(home),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
+
+
+def run_driver(
+    program: str,
+    home: Path,
+    project: Path,
+    fault: Fault | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run a driver to its end, or to the end the fault makes of it."""
+    log = home.parent / f"{home.name}.strace"
+    command = command_of(program, home, project)
+    if fault is not None:
+        options = ["-f", "-qq", "--seccomp-bpf", "-y", "-o", str(log), *fault.arguments]
+        command = ["strace", *options, *command]
+    chosen = environment_of(home) | dict(environment or {})
     done = subprocess.run(  # noqa: S603 - our own program
-        command, capture_output=True, timeout=90, check=False, env=environment, cwd=project
+        command, capture_output=True, timeout=90, check=False, env=chosen, cwd=project
     )
     said = [json.loads(line) for line in done.stdout.splitlines() if line.endswith(b"}")]
     calls = log.read_text(errors="replace") if log.exists() else ""

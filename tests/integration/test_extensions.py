@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from agent_core import (
     EventType,
     RunStatus,
     ToolDefinition,
+    ToolRegistry,
     tool,
 )
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
@@ -146,18 +148,247 @@ async def test_a_disabled_tool_that_does_not_exist_is_reported_with_the_nearest_
     assert "code.run_command" in told[0]
 
 
-@pytest.mark.parametrize("name", ["code.read_file", "agent.mine", "internal.mine"])
+RESERVED = [
+    *("code.read_file", "code.mine", "agent.mine", "internal.mine", "mcp.mine", "mcp.a.b"),
+    *("mcp__a__b", "Mcp.a.b", "CODE.read_file", "code__read_file", "mcp_.a", "agent.__x"),
+]
+
+
+@pytest.mark.parametrize("name", RESERVED)
 async def test_a_tool_cannot_take_a_name_of_the_program(
     home: Home, project: Path, name: str
 ) -> None:
     async def nothing(arguments: dict[str, Any], context: Any) -> None:
         pass
 
+    @tool(name=name)
+    async def decorated() -> None:
+        """Does nothing."""
+
     made = runtime(home, project, ["hi"])
-    made.register_tool(ToolDefinition(name=name, description="mine"), nothing)
-    with pytest.raises(ConfigError, match=name):
+    with pytest.raises(ConfigError, match=re.escape(name)) as refusal:
+        made.register_tool(ToolDefinition(name=name, description="mine"), nothing)
+    assert refusal.value.code is ErrorCode.VALIDATION_ERROR
+    for registering in (made.register_tool, ToolRegistry().register):
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            registering(decorated)
+
+
+@pytest.mark.parametrize("name", ["mcp.mine", "code.mine", "mcp__mine"])
+async def test_a_tool_file_with_a_name_of_the_program_is_left_out(
+    home: Home, project: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    file = {"name": name, "description": "", "command_type": "exec", "command": "true"}
+    home.write("tools/mine.json", json.dumps(file))
+    provider = ScriptedProvider(["hi"])
+    async with runtime(home, project, provider) as made:
+        await ask(made)
+    assert name not in {each.name for each in provider.requests[0].tools}
+    assert "mine.json" in caplog.text
+
+
+async def test_a_command_allowed_for_the_session_opens_no_other_command(
+    home: Home, project: Path
+) -> None:
+    """Copying once was a way to install hooks, which are commands that run unasked."""
+    (project / "a").write_text("{}", encoding="utf-8")
+    elsewhere = project.with_name(f"{project.name}-elsewhere")
+    lines = [
+        ["cp", "a", "b"],
+        ["cp", "a", "b"],
+        ["cp", "a", str(home.path / "hooks.json")],
+        ["cp", "a", "c"],
+        ["cp", "a", str(elsewhere)],
+        ["cp", "a", str(elsewhere)],
+    ]
+    script = [*(calls("code.run_command", argv=line) for line in lines), "done"]
+    asked = Asked("allow_for_session")
+    async with runtime(home, project, script, permission_callback=asked) as made:
+        await ask(made)
+        answered = await results(made)
+    refused = answered[2].error
+    assert refused is not None
+    assert refused.code is ErrorCode.PERMISSION_DENIED
+    assert not (home.path / "hooks.json").exists()
+    assert [result.is_error for result in answered] == [False, False, True, False, False, False]
+    assert [request.metadata["target"] for request in asked.requests] == [
+        "cp a b",
+        "cp a c",
+        f"cp a {elsewhere}",
+        f"cp a {elsewhere}",
+    ]
+    assert asked.requests[-1].metadata["reason"] == "outside_roots"
+    assert asked.requests[-1].metadata["places"] == [str(elsewhere)]
+    assert asked.requests[-1].target_scope == "this call only"
+
+
+async def test_a_folder_allowed_for_the_session_opens_no_secret_in_it(
+    home: Home, project: Path
+) -> None:
+    names = ["a.txt", "b.txt", ".env", ".env.local", "server.pem"]
+    script = [*(calls("code.write_file", path=name, content="x") for name in names), "done"]
+    asked = Asked("allow_for_session")
+    async with runtime(home, project, script, permission_callback=asked) as made:
+        await ask(made)
+    reasons = [request.metadata.get("reason") for request in asked.requests]
+    assert reasons == [None, "sensitive", "sensitive", "sensitive"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.toml", "hooks.json", "mcp.json", "tools/x.json", "memory/user.md", "sessions.sqlite"],
+)
+async def test_reading_the_programs_own_files_asks(home: Home, project: Path, name: str) -> None:
+    if name not in {"config.toml", "sessions.sqlite"}:
+        home.write(name, '{"version": 1, "hooks": {}}' if name == "hooks.json" else "{}")
+    (project / "link").symlink_to(home.path)
+    here, linked = str(home.path / name), f"link/{name}"
+    script = [
+        *(
+            calls(name_of_tool, **arguments)
+            for path in (here, linked)
+            for name_of_tool, arguments in (
+                ("code.read_file", {"path": path}),
+                ("code.search", {"query": "x", "path": path}),
+                ("code.list_dir", {"path": str(Path(path).parent)}),
+            )
+        ),
+        "done",
+    ]
+    asked = Asked("deny")
+    config = CONFIG + "[tools]\ndeclarative_enabled = false\n"
+    async with runtime(home, project, script, config=config, permission_callback=asked) as made:
+        await ask(made)
+        answered = await results(made)
+    assert [request.metadata["reason"] for request in asked.requests] == ["program_home"] * 6
+    assert all(result.error and result.error.code == "permission_denied" for result in answered)
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", "rules/style.md", "skills/pdf/forms.md"])
+async def test_what_the_home_has_for_models_is_read_unasked(
+    home: Home, project: Path, name: str
+) -> None:
+    home.write(name, "for models")
+    script = [calls("code.read_file", path=str(home.path / name)), "done"]
+    asked = Asked("deny")
+    async with runtime(home, project, script, permission_callback=asked) as made:
+        await ask(made)
+        (result,) = await results(made)
+    assert asked.requests == []
+    assert "for models" in result.model_dump_json()
+
+
+async def test_a_network_tool_is_judged_by_every_host_it_names(home: Home, project: Path) -> None:
+    @tool(name="web.fetch", permission="readonly", tags=["network"])
+    async def fetch(where: dict[str, Any], note: str = "") -> str:
+        """Fetch a page."""
+        return "fetched"
+
+    config = CONFIG + '[permissions.network_policy]\nallowed_hosts = ["good.example"]\n'
+    script = [
+        calls("web.fetch", where={"links": ["https://good.example/a.html"]}),
+        calls("web.fetch", where={"links": [{"to": "https://evil.example"}]}),
+        calls("web.fetch", where={"at": "good.example"}, note="via https%3A%2F%2Fevil.example"),
+        calls("web.fetch", where={}),
+        "done",
+    ]
+    asked = Asked("deny")
+    made = runtime(home, project, script, config=config, permission_callback=asked)
+    made.register_tool(fetch)
+    async with made:
+        await ask(made)
+        answered = await results(made)
+    assert [result.is_error for result in answered] == [False, True, True, True]
+    hosts = [request.network_host for request in asked.requests]
+    assert hosts == ["evil.example", "evil.example,good.example", None]
+
+
+async def test_a_tag_the_user_adds_counts_like_one_of_the_tools_own(
+    home: Home, project: Path
+) -> None:
+    @tool(name="web.fetch", permission="readonly")
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        return "fetched"
+
+    script = [calls("web.fetch", url="https://evil.example"), "done"]
+    for tag, host in (("network", "evil.example"), ("dangerous", None)):
+        config = CONFIG + f'[tools.overrides."web.fetch"]\ntags = ["{tag}"]\n'
+        asked = Asked("deny")
+        made = runtime(home, project, script, config=config, permission_callback=asked)
+        made.register_tool(fetch)
         async with made:
-            pass
+            await ask(made)
+        assert [request.network_host for request in asked.requests] == [host]
+
+
+async def test_a_tool_with_effects_is_remembered_with_its_arguments(
+    home: Home, project: Path
+) -> None:
+    file = {
+        "name": "notes.copy",
+        "description": "",
+        "input_schema": {"properties": {"a": {"type": "string"}, "b": {"type": "string"}}},
+        "command_type": "exec",
+        "command": "true",
+        "args": ["{{args.a}}"],
+    }
+    home.write("tools/notes.json", json.dumps(file))
+
+    @tool(name="own.copy")
+    async def copy(a: str, b: str) -> str:
+        """Copy."""
+        return "copied"
+
+    script: list[Any] = [
+        *(
+            calls(name, a="a", b=b)
+            for name in ("notes.copy", "own.copy")
+            for b in ("b", "b", "hooks.json")
+        ),
+        "done",
+    ]
+    asked = Asked("allow_for_session")
+    made = runtime(home, project, script, permission_callback=asked)
+    made.register_tool(copy)
+    async with made:
+        await ask(made)
+        assert not any(result.is_error for result in await results(made))
+    assert [(each.tool_name, each.target_scope) for each in asked.requests] == [
+        (name, f'{name} with exactly {{"a": "a", "b": "{b}"}}')
+        for name in ("notes.copy", "own.copy")
+        for b in ("b", "hooks.json")
+    ]
+    assert all('"b"' in request.args_summary for request in asked.requests)
+
+
+async def test_listing_and_searching_above_secrets_leave_them_out(
+    home: Home, project: Path
+) -> None:
+    for name in (".ssh/id_rsa", "Secrets/key.txt", "sub/secrets.txt"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("needle", encoding="utf-8")
+    config = CONFIG + '[tools]\nsensitive_paths = [".ssh", "secrets/", ".env"]\n'
+    script = [
+        calls("code.list_dir", path=".", recursive=True),
+        calls("code.search", query="needle"),
+        calls("code.list_dir", path=str(home.path.parent), recursive=True),
+        calls("code.list_dir", path=".ssh"),
+        "done",
+    ]
+    asked = Asked("allow_once")
+    async with runtime(home, project, script, config=config, permission_callback=asked) as made:
+        await ask(made)
+        listed, found, above, agreed = map(data_of, await results(made))
+    names = {entry["path"] for entry in listed["entries"]}
+    assert {".ssh", "Secrets", "sub", "sub/secrets.txt"} <= names
+    assert not names & {".ssh/id_rsa", "Secrets/key.txt"}
+    assert [match["path"] for match in found["matches"]] == ["sub/secrets.txt"]
+    paths = [entry["path"] for entry in above["entries"]]
+    assert str(home.path) in paths
+    assert not any(path.startswith(f"{home.path}/") for path in paths)
+    assert [request.metadata["reason"] for request in asked.requests] == ["sensitive"]
+    assert [entry["name"] for entry in agreed["entries"]] == ["id_rsa"]
 
 
 async def test_l1_l2_l3_a_plan_is_instructed_written_as_a_file_and_read_as_one(

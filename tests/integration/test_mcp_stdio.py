@@ -93,6 +93,28 @@ async def test_n5_what_is_not_said_to_be_readonly_asks(diary: Path) -> None:
         assert bench_.lines("call") == []
 
 
+async def test_hints_that_contradict_each_other_ask_and_an_override_stands_above(
+    diary: Path,
+) -> None:
+    mcp = McpConfig(
+        tool_overrides={"mcp.shop.both_as_text": ToolOverrideConfig(permission="readonly")}
+    )
+    async with bench(diary, {"shop": plain(diary, "contradictory")}, mcp=mcp) as bench_:
+        tools = await bench_.tools()
+        asks = {
+            name: (await tools[f"mcp.shop.{name}"].prepare({}, bench_.context())).access.asks
+            for name in ("both", "both_as_text", "both_as_numbers", "neither", "unsaid", "reads")
+        }
+    assert asks == {
+        "both": True,
+        "both_as_text": False,
+        "both_as_numbers": True,
+        "neither": True,
+        "unsaid": True,
+        "reads": False,
+    }
+
+
 async def test_overrides_of_a_tool_stand_above_those_of_its_server(diary: Path) -> None:
     overrides = {
         "mcp.shop": ToolOverrideConfig(permission="readonly", tags=["trusted"]),
@@ -146,10 +168,8 @@ async def test_a_changed_list_is_asked_for_again(diary: Path) -> None:
         await bench_.call("mcp.shop.change")
         after = (await bench_.tools())["mcp.shop.write"]
         assert after.definition.description == "Changes something else."
-        scopes = [
-            (await tool.prepare({}, bench_.context())).access.scope for tool in (before, after)
-        ]
-        assert scopes[0] != scopes[1]
+        versions = {tool.definition.metadata["version"] for tool in (before, after)}
+        assert len(versions) == 2
 
 
 async def test_what_was_agreed_to_is_not_done_if_it_has_become_something_else(diary: Path) -> None:

@@ -65,6 +65,19 @@ def listing() -> list[dict[str, Any]]:
     ]
     if "changed" in TRAITS:
         tools[1]["description"] = "Changes something else."
+    if "contradictory" in TRAITS:
+        hints: dict[str, dict[str, Any]] = {
+            "both": {"readOnlyHint": True, "destructiveHint": True},
+            "both_as_text": {"readOnlyHint": True, "destructiveHint": "true"},
+            "both_as_numbers": {"readOnlyHint": 1, "destructiveHint": 1},
+            "neither": {"readOnlyHint": False, "destructiveHint": False},
+            "unsaid": {"readOnlyHint": None},
+            "reads": {"readOnlyHint": True, "destructiveHint": False},
+        }
+        tools += [
+            {"name": name, "inputSchema": schema(), "annotations": given}
+            for name, given in hints.items()
+        ]
     if "twice" in TRAITS:
         tools.append(tools[0])
     if "many" in TRAITS:

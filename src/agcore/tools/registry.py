@@ -11,16 +11,10 @@ from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError,
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.errors import ConfigError, ToolError as CoreToolError
 from agent_core.loop.cancelled import is_cancelled
-from agent_core.tools import (
-    Action,
-    Lane,
-    Tool,
-    Toolbox,
-    ToolOutput,
-    ToolRegistry as CoreRegistry,
-    wrap,
-)
+from agent_core.tools import Action, Lane, Tool, Toolbox, ToolOutput, wrap
+from agent_core.tools.decorator import FunctionTool
 from agent_core.tools.lanes import batches, ends_turn, not_run
+from agent_core.tools.registry import check_own_name
 from agent_core.tools.threads import OpenCall
 from agent_core.types import ToolCall, ToolDefinition, ToolResult, new_id
 
@@ -59,7 +53,7 @@ class ToolRegistry:
         session_id: str = "agcore",
     ) -> None:
         self._registered: dict[str, AnyTool] = {}
-        self._known = CoreRegistry()
+        self._known: dict[str, Tool] = {}
         self._permissions = permissions or PermissionChecker()
         self._timeout_s = timeout_s
         self._result_limit = result_limit_bytes
@@ -71,13 +65,19 @@ class ToolRegistry:
         """Add a tool.
 
         Raises:
-            ToolError: `ExecutionFailed`; the name is taken.
+            ToolError: `ExecutionFailed`; the name is taken, or a tool of the caller's has a name
+                that only tools of the engine or of a server can have.
         """
         made = as_tool(tool)
-        try:
-            self._known.register(made)
-        except ConfigError as error:
-            raise ToolExecutionError(made.name, error.message) from error
+        if isinstance(tool, BaseTool | FunctionTool):
+            try:
+                check_own_name(made.name)
+            except ConfigError as error:
+                raise ToolExecutionError(made.name, error.message) from error
+        if made.name in self._known:
+            message = f"there is already a tool named {made.name}; give one of them another name"
+            raise ToolExecutionError(made.name, message)
+        self._known[made.name] = made
         self._registered[made.name] = tool
 
     def get(self, name: str) -> AnyTool | None:
@@ -214,7 +214,7 @@ class ToolRegistry:
         """The call, looked at and allowed, but not run yet."""
         if call.name in self._registered:
             self._permissions.check(call.name)
-        tool, arguments = Toolbox(self._known).resolve(call)
+        tool, arguments = Toolbox(self._known.values()).resolve(call)
         context = call_context(self._session_id, call.tool_call_id, opened)
         action = await tool.prepare(arguments, context)
         await self._permissions.require(call, tool.definition, action.access, context.run)

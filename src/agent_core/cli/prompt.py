@@ -25,6 +25,7 @@ _SAID = {
 _REASONS = {
     "sensitive": "this is a sensitive path",
     "outside_roots": "this is outside the project and the allowed folders",
+    "program_home": "this belongs to the program itself",
 }
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
@@ -66,7 +67,7 @@ class TerminalPrompt:
             self._terminal.line(f"  {name}: {shown}")
         if diff := request.metadata.get("diff"):
             self._show_diff(str(diff))
-        scope = request.target_scope or request.tool_name
+        scope = request.target_scope or "this call only"
         shown = visible(f"  1 allow once   2 allow for session ({scope})   3 deny", one_line=True)
         self._terminal.line(shown)
         self._terminal.ask("> ")
@@ -94,8 +95,9 @@ def facts_of(request: PermissionRequest) -> list[tuple[str, str]]:
     if request.parent_run_id:
         agent += f" {request.agent_id}, child of run {request.parent_run_id}"
     facts = [
-        ("target", str(metadata.get("target") or request.target_scope or "")),
+        ("target", str(metadata.get("target") or "")),
         ("reason", _REASONS.get(reason, reason)),
+        ("paths", ", ".join(metadata.get("places") or ())),
         ("host", request.network_host or ""),
         ("arguments", request.args_summary),
         ("in", request.cwd),

@@ -325,7 +325,11 @@ class Connection:
         raise ListingError(f"lists its tools on more than {_MAX_PAGES} pages")
 
     def _taken_down(self, tool: Tool) -> ToolSpec | None:
-        is_readonly = tool.annotations is not None and tool.annotations.read_only_hint is True
+        hints = tool.annotations
+        # A tool that claims to be both asks: one of the two claims is wrong.
+        is_readonly = (
+            hints is not None and hints.read_only_hint is True and not hints.destructive_hint
+        )
         try:
             return tool_spec(
                 tool.name, tool.description, tool.input_schema, is_readonly=is_readonly

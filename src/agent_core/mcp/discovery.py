@@ -31,7 +31,7 @@ class ToolSpec:
         name: the server's own name for it.
         description: shown to the model.
         input_schema: a JSON Schema of the arguments.
-        is_readonly: the server says that it changes nothing.
+        is_readonly: the server says that it changes nothing, and nothing that contradicts it.
         fingerprint: of the whole description and schema: what a user's agreement is bound to.
     """
 

@@ -111,13 +111,12 @@ class McpTools:
             input_schema=dict(spec.input_schema),
             permission=ToolPermission(permission),
             tags={"mcp", permission, *(override.tags or ())},
-            metadata={"mcp_server": server.server_id},
+            metadata={"mcp_server": server.server_id, "version": spec.fingerprint},
         )
 
         async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
             access = replace(
                 plain_access(definition, arguments),
-                scope=f"{spec.name} of {server.server_id}, version {spec.fingerprint}",
                 target=f"MCP server {server.server_id} ({server.place})",
             )
             return Action(access, partial(self._run, server, spec, arguments, context))

@@ -1,15 +1,15 @@
 """The door in front of every tool call: passes what is allowed, asks, and remembers answers."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent_core.config.models import Config
 from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.permissions.addresses import hosts_in
+from agent_core.permissions.grants import Grant, grant_for
 from agent_core.permissions.policy import Policy, Verdict
 from agent_core.permissions.request import Questions, for_the_record
 from agent_core.redaction.redactor import Redactor
@@ -27,6 +27,8 @@ from agent_core.types import (
 )
 
 logger = logging.getLogger(__name__)
+
+_MAX_HOSTS_SHOWN = 1_000
 
 PermissionCallback = Callable[[PermissionRequest], Awaitable[PermissionDecision]]
 """Asks the user. Whatever goes wrong in it counts as a deny."""
@@ -54,11 +56,11 @@ class PermissionJournal(Protocol):
 class PermissionGuard:
     """Decides about every call of one runtime.
 
-    What was allowed for a session is kept in memory only, by session, tool, scope and the tool's
-    definition: a tool that has changed since then is asked for again.
+    What was allowed for a session is kept in memory only, and is for the calls that its question
+    named. A call with a reason of its own is asked for whatever was allowed before.
 
     Args:
-        callback: asks the user; None means that nobody can be asked.
+        callback: asks the user; None means that no question can be asked.
         config: `[permissions]` and `[tools.network]` are used.
         project_dir: shown as the folder of calls that have none of their own.
         redactor: cleans what the user is shown.
@@ -80,7 +82,7 @@ class PermissionGuard:
         self._questions = Questions(project_dir, redactor)
         self._redactor = redactor
         self._timeout_s = timeout_s
-        self._allowed: dict[str, set[tuple[str, str, str]]] = {}
+        self._allowed: dict[str, set[str]] = {}
         self._leaving: set[asyncio.Task[PermissionDecision]] = set()
 
     async def require(
@@ -94,32 +96,40 @@ class PermissionGuard:
         """Return if the call may run.
 
         Raises:
-            PermissionDeniedError: the policy or the user said no, or nobody can be asked; then
-                its code is `access.refusal`.
+            PermissionDeniedError: the policy or the user said no, or no question can be asked;
+                then its code is `access.refusal`.
         """
-        verdict = self._policy.verdict(definition, access)
+        hosts = await _hosts_of(call, definition)
+        verdict = self._policy.verdict(definition, access, hosts)
         if verdict is Verdict.ALLOW:
             return
         if verdict is Verdict.REFUSE:
+            named = ", ".join(hosts or ())[:_MAX_HOSTS_SHOWN]
             raise _denied(
-                f"the network policy does not allow {access.network_host}; it can be added to"
+                f"the network policy does not allow {named}; it can be added to"
                 " allowed_hosts in [permissions.network_policy]"
             )
-        grant = (definition.name, access.scope, _fingerprint(definition))
-        if grant in self._allowed.get(run.session_id, ()):
+        grant = grant_for(call, definition, access, hosts)
+        if self._is_granted(grant, run):
             return
         if self._callback is None:
             raise PermissionDeniedError(
                 access.refusal,
-                f"{definition.name} needs a permission, and nobody can be asked for it",
+                f"{definition.name} needs a permission, and this program has no way to ask for it",
             )
-        request = self._questions.about(call, definition, access, run)
+        offered = grant if self._may_remember else None
+        request = self._questions.about(
+            call, definition, access, run, hosts=hosts, covers=offered.covers if offered else None
+        )
         answer = await self._ask(self._callback, request, journal)
         if answer.decision is Decision.DENY:
             said = f": {answer.reason}" if answer.reason else ""
             raise _denied(f"the user denied {definition.name}{said}")
-        if answer.decision is Decision.ALLOW_FOR_SESSION and self._may_remember:
-            self._allowed.setdefault(run.session_id, set()).add(grant)
+        if answer.decision is Decision.ALLOW_FOR_SESSION and offered is not None:
+            self._allowed.setdefault(run.session_id, set()).add(offered.key)
+
+    def _is_granted(self, grant: Grant | None, run: RunIdentity) -> bool:
+        return grant is not None and grant.key in self._allowed.get(run.session_id, ())
 
     def forget(self, session_id: str) -> None:
         """Drop what was allowed for a session that is gone."""
@@ -201,10 +211,11 @@ async def _called(
     return answer
 
 
-def _fingerprint(definition: ToolDefinition) -> str:
-    facts = [definition.description, definition.input_schema]
-    canonical = json.dumps(facts, sort_keys=True, default=str)
-    return sha256(canonical.encode(errors="surrogatepass")).hexdigest()
+async def _hosts_of(call: ToolCall, definition: ToolDefinition) -> list[str] | None:
+    """The hosts that a call of a tool tagged `network` names; None for other tools."""
+    if "network" not in definition.tags:
+        return None
+    return await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
 
 
 def _denied(message: str) -> PermissionDeniedError:

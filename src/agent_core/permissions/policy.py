@@ -1,6 +1,6 @@
-"""What the configuration says about a call, before anybody is asked. Pure."""
+"""What the configuration says about a call, before a question is asked. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
@@ -30,12 +30,22 @@ class Policy:
         self._refuses_hosts = config.network_policy.default == "deny"
         self._asks_readers = config.readonly_default == "ask"
 
-    def verdict(self, definition: ToolDefinition, access: Access) -> Verdict:
-        """Judge one call. A refusal here is final; nobody is asked."""
+    def verdict(
+        self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
+    ) -> Verdict:
+        """Judge one call. A refusal here is final; no question follows it.
+
+        Args:
+            definition: the tool, with the user's overrides.
+            access: what the call would touch.
+            hosts: the hosts that a call of a tool tagged `network` names; None for other tools.
+        """
         reads = definition.permission is ToolPermission.READONLY
-        if access.network_host is not None:
-            if not self.allows_host(access.network_host):
+        if hosts is not None:
+            if not all(map(self.allows_host, hosts)):
                 return Verdict.REFUSE if self._refuses_hosts else Verdict.ASK
+            if not hosts:
+                return Verdict.ASK  # where the call goes cannot be seen
             if reads and not access.dangerous and access.reason is None:
                 return Verdict.ALLOW  # the host was the only question
         if access.asks:
@@ -44,10 +54,7 @@ class Policy:
         return Verdict.ASK if asks_anyway else Verdict.ALLOW
 
     def allows_host(self, host: str) -> bool:
-        """Whether a host, with or without a port, needs no question; of several, every one."""
-        return all(map(self._allows, host.split(",")))
-
-    def _allows(self, host: str) -> bool:
+        """Whether a host, with or without a port, needs no question."""
         with_port = host.strip().lower()
         name = _host(with_port)
         if name in self._hosts or with_port in self._hosts:

@@ -1,6 +1,6 @@
 """Puts a call into a question that a person can answer: complete, bounded, and not deceiving."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from agent_core.types import (
 MAX_SUMMARY = 8_000
 MAX_DIFF = 60_000
 MAX_LINE = 4_000
+MAX_PLACES = 50
+THIS_CALL_ONLY = "this call only"
 
 
 class Questions:
@@ -29,9 +31,25 @@ class Questions:
         self._redactor = redactor
 
     def about(
-        self, call: ToolCall, definition: ToolDefinition, access: Access, run: RunIdentity
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        *,
+        hosts: Sequence[str] | None = None,
+        covers: str | None = None,
     ) -> PermissionRequest:
-        """The question whether `run` may make this call."""
+        """The question whether `run` may make this call.
+
+        Args:
+            call: what the model asked for.
+            definition: the tool.
+            access: what the call would touch.
+            run: who makes it.
+            hosts: the hosts it names, if it is a network call.
+            covers: what an answer for the session would cover; None for this call only.
+        """
         line = self._line
         return PermissionRequest(
             request_id=new_id("req"),
@@ -45,10 +63,10 @@ class Questions:
             permission=definition.permission,
             tags=set(definition.tags),
             args_summary=line(access.summary, MAX_SUMMARY),
-            target_scope=line(access.scope or access.target or "") or None,
+            target_scope=line(covers or THIS_CALL_ONLY),
             cwd=line(access.cwd or str(self._project_dir)),
             env_summary=line(", ".join(access.env_names)),
-            network_host=line(access.network_host) if access.network_host else None,
+            network_host=line(",".join(hosts)) if hosts else None,
             dangerous=access.dangerous,
             hook_summary=self._cleaned(access.hook_summary),
             suggested_decision=_suggestion(access),
@@ -61,6 +79,10 @@ class Questions:
             metadata["target"] = self._line(access.target, MAX_SUMMARY)
         if access.reason is not None:
             metadata["reason"] = self._line(access.reason)
+        if access.places:
+            metadata["places"] = [self._line(place) for place in access.places[:MAX_PLACES]]
+            if (more := len(access.places) - MAX_PLACES) > 0:
+                metadata["places"].append(f"… (+{more} more)")
         if access.diff is not None:
             diff = self._redactor.text(access.diff)
             metadata["diff"] = shortened(visible(diff), MAX_DIFF)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RESERVED = ("agent.", "internal.")
-
 
 class Toolboxes:
     """Fills the toolbox of each run.
@@ -59,16 +57,13 @@ class Toolboxes:
         self._has_checked_settings = False
 
     def check_names(self) -> None:
-        """Make sure that no tool of the caller hides a built-in one.
+        """Make sure that no tool of the caller hides another tool.
 
         Raises:
             ConfigError: `validation_error`, naming the tool.
         """
         taken = {tool.name for tool in self._code} | BUILT_IN_TOOLS
         for tool in (*self._declared, *self._registered):
-            if tool.name.startswith(_RESERVED):
-                message = f"{tool.name} cannot be offered: names with {_RESERVED} are the program's"
-                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
             if tool.name in taken:
                 message = f"there is already a tool named {tool.name}; give yours another name"
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)

@@ -24,6 +24,7 @@ from agent_core.process import Command, Finished, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.handler import lane_of, plain_access
 from agent_core.tools.output import keep_output, stopped
+from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import Script, parse_script
@@ -135,6 +136,10 @@ def _load(path: Path, setup: Setup, environ: Mapping[str, str]) -> Tool:
         raise unusable(path, _WHAT, reasons) from error
     except ToolError as error:
         raise unusable(path, _WHAT, str(error)) from error
+    try:
+        check_own_name(file.name)
+    except ConfigError as error:
+        raise unusable(path, _WHAT, error.message) from error
     return _tool(_recipe(path, file, setup, environ), check)
 
 
@@ -188,13 +193,9 @@ def _tool(recipe: Recipe, check: SchemaCheck) -> Tool:
 def _access(
     definition: ToolDefinition, recipe: Recipe, arguments: Mapping[str, Any], argv: list[str]
 ) -> Access:
-    """What the call touches; agreeing to a dangerous one covers this very command only."""
-    plain = plain_access(definition, arguments)
-    shown = shlex.join(argv)
     return replace(
-        plain,
-        scope=f"{recipe.cwd}: {shown}" if plain.dangerous else plain.scope,
-        target=shown,
+        plain_access(definition, arguments),
+        target=shlex.join(argv),
         cwd=str(recipe.cwd),
         env_names=tuple(sorted(recipe.env)),
     )

@@ -8,7 +8,6 @@ from typing import Any, cast
 import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools.addresses import hosts_in
 from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
 from agent_core.tools.results import storable
 from agent_core.tools.schema import SchemaCheck
@@ -52,18 +51,11 @@ def lane_of(definition: ToolDefinition) -> Lane:
 
 
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:
-    """What is known of a call whose effects are not: it asks unless it only reads.
-
-    An `allow_for_session` covers the tool as a whole, of a tool tagged `network` the hosts that
-    this call names.
-    """
+    """What is known of a call whose effects are not: it asks unless it only reads."""
     writes = definition.permission is ToolPermission.WRITE
-    hosts = ",".join(hosts_in(arguments)) if "network" in definition.tags else ""
     return Access(
         asks=writes or not ALWAYS_ASKS.isdisjoint(definition.tags),
-        scope=hosts,
         summary=summary_of(arguments),
-        network_host=hosts or None,
         dangerous="dangerous" in definition.tags,
     )
 

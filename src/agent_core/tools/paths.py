@@ -20,6 +20,7 @@ from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")
+_FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
 _MAX_LINKS_SEARCHED = 100_000
 
 
@@ -32,12 +33,19 @@ class Place:
         shown: how a model and a person read it: relative to the project where it is inside.
         writable: inside the project or an allowed root.
         sensitive: likely to hold a secret, by the name that was given or where it leads.
+        is_own: holds settings, history or memory of the program itself.
     """
 
     path: Path
     shown: str
     writable: bool
     sensitive: bool
+    is_own: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether reading it needs a question."""
+        return self.sensitive or self.is_own
 
 
 class Boundaries:
@@ -47,6 +55,8 @@ class Boundaries:
         project: the project, resolved.
         write_roots: resolved folders outside it that may be written to.
         protected: resolved folders and files of the program itself; they need not exist.
+        own: those of them that are read only after a question.
+        readable: what is below `own` and meant for models: instructions, skills.
         sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
             anywhere in a path, one with a slash a path (and all below it), or a glob for one;
             a relative one starts at the project, unless it begins with `*`.
@@ -58,12 +68,17 @@ class Boundaries:
         *,
         write_roots: Iterable[Path] = (),
         protected: Iterable[Path] = (),
+        own: Iterable[Path] = (),
+        readable: Iterable[Path] = (),
         sensitive: Sequence[str] = (),
     ) -> None:
         self.project = project
         self.protected = tuple(protected)
+        self._own = tuple(own)
+        self._own_folded = tuple(map(_folded, self._own))
+        self._readable = tuple(readable)
         self._write_roots = (project, *write_roots)
-        self._names = [pattern.casefold() for pattern in sensitive if "/" not in pattern]
+        self._names = [_same(pattern) for pattern in sensitive if "/" not in pattern]
         self._paths = [_resolved_pattern(name, project) for name in sensitive if "/" in name]
 
     @classmethod
@@ -72,13 +87,13 @@ class Boundaries:
         tools = setup.config.tools
         scratch = Path(tempfile.gettempdir()).resolve()
         database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
+        own = (setup.home, setup.config_path, setup.memory_dir, setup.sessions_dir, *database)
         return cls(
             setup.project,
             write_roots=(*setup.write_roots, *([scratch] if tools.allow_tmp_write else ())),
-            protected=(
-                *(setup.home, setup.config_path, setup.tasks_dir, setup.memory_dir),
-                *(setup.sessions_dir, *database),
-            ),
+            protected=(*own, setup.tasks_dir),
+            own=own,
+            readable=[setup.home / name for name in _FOR_MODELS],
             sensitive=[_filled(pattern, setup) for pattern in tools.sensitive_paths],
         )
 
@@ -105,9 +120,14 @@ class Boundaries:
         return Place(
             path=path,
             shown=self.shown(path),
-            writable=any(path.is_relative_to(root) for root in self._write_roots),
+            writable=self.is_below_write_root(path),
             sensitive=self.is_sensitive(named) or self.is_sensitive(path),
+            is_own=self._is_own(path, is_same=self._is_same_place(path, self._own)),
         )
+
+    def is_below_write_root(self, path: Path) -> bool:
+        """Is it inside the project or another folder that tools write to?"""
+        return any(path.is_relative_to(root) for root in self._write_roots)
 
     def shown(self, path: Path) -> str:
         """The path as people read it: relative inside the project."""
@@ -118,10 +138,14 @@ class Boundaries:
         """Does its name, or where it is, say that it holds secrets? `path` is absolute."""
         inside = path.is_relative_to(self.project)
         parts = path.relative_to(self.project).parts if inside else path.parts
-        folded = [part.casefold() for part in parts]
+        folded = [_same(part) for part in parts]
         if any(fnmatchcase(part, name) for part in folded for name in self._names):
             return True
         return any(_matches(path, pattern) for pattern in self._paths)
+
+    def is_closed(self, path: Path) -> bool:
+        """Is it left out of a listing or a search of a folder above it? `path` is resolved."""
+        return self.is_sensitive(path) or self._is_own(path)
 
     def refuse_protected(self, place: Place) -> None:
         """Keep the program's own files from being written, under whatever name.
@@ -129,7 +153,7 @@ class Boundaries:
         Raises:
             PermissionDeniedError: it is one of them; nobody's permission changes that.
         """
-        if self.is_protected(place.path) or self._is_linked_from_protected(place.path):
+        if self.is_protected(place.path) or self.is_linked_from_protected([place.path]):
             raise PermissionDeniedError(
                 ErrorCode.PERMISSION_DENIED,
                 f"{place.path} belongs to the program itself; tools do not write there",
@@ -141,23 +165,28 @@ class Boundaries:
         folded = _folded(path)
         if any(folded.is_relative_to(_folded(root)) for root in self.protected):
             return True
-        # Another spelling that this file system takes, or another mount of the same folder.
-        chain = {_identity(part) for part in (path, *path.parents)}
-        return any(identity and identity in chain for identity in map(_identity, self.protected))
+        return self._is_same_place(path, self.protected)
 
-    def _is_linked_from_protected(self, path: Path) -> bool:
-        """Is it a hard link to one of our files? Only files with several names are looked for."""
-        try:
-            status = path.lstat()
-        except OSError:
+    def is_linked_from_protected(self, paths: Iterable[Path]) -> bool:
+        """Is one a hard link to one of our files? Only files with several names are looked for."""
+        wanted = {identity for path in paths if (identity := _identity_of_linked(path))}
+        if not wanted:
             return False
-        if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
-            return False
-        wanted = (status.st_dev, status.st_ino)
         for count, file in enumerate(_files_below(self.protected)):
-            if _identity(file) == wanted or count > _MAX_LINKS_SEARCHED:
-                return True  # or not to be told, which is no better
+            if _identity(file) in wanted or count > _MAX_LINKS_SEARCHED:
+                return True  # found, or too many files to be sure
         return False
+
+    def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
+        if any(path.is_relative_to(place) for place in self._readable):
+            return False
+        folded = _folded(path)
+        return is_same or any(folded.is_relative_to(root) for root in self._own_folded)
+
+    def _is_same_place(self, path: Path, roots: Iterable[Path]) -> bool:
+        """Is it below one of the roots, by another spelling or another mount of the same folder?"""
+        chain = {_identity(part) for part in (path, *path.parents)}
+        return any(identity and identity in chain for identity in map(_identity, roots))
 
     def _named(self, given: str, base: Path) -> Path:
         """The absolute path as it was named, `..` and links still in it."""
@@ -188,19 +217,33 @@ def _filled(pattern: str, setup: Setup) -> str:
 def _resolved_pattern(pattern: str, project: Path) -> str:
     expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays as it is
     if _GLOB.isdisjoint(expanded):
-        return os.path.realpath(project / expanded).casefold()
+        return _same(os.path.realpath(project / expanded))
     base = "" if expanded.startswith(("/", "*")) else f"{escape(str(project))}/"
-    return f"{base}{expanded}".casefold()
+    return _same(f"{base}{expanded}")
 
 
 def _matches(path: Path, pattern: str) -> bool:
-    folded = str(path).casefold()
+    folded = _same(str(path))
     return fnmatchcase(folded, pattern) or Path(folded).is_relative_to(pattern)
 
 
 def _folded(path: Path) -> Path:
+    return Path(_same(str(path)))
+
+
+def _same(text: str) -> str:
     """The same for all spellings that some file system takes for one name."""
-    return Path(unicodedata.normalize("NFC", str(path).casefold()))
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def _identity_of_linked(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -15,8 +15,30 @@ from agent_core.types import ToolCall, ToolDefinition, ToolPermission
 _MAX_NAMED = 40
 
 
+RESERVED = ("mcp.", "code.", "agent.", "internal.")
+"""Prefixes of the program's own tools and of servers' tools."""
+
+
+def check_own_name(name: str) -> None:
+    """Refuse a name for a tool of the caller or of the user that the program would use itself.
+
+    A name counts in every spelling that becomes the same for a provider, where `.` is `__`.
+
+    Raises:
+        ConfigError: `validation_error`, naming the tool.
+    """
+    spelt = name.casefold().replace(".", "__").replace("__", ".")
+    if spelt.startswith(RESERVED):
+        raise ConfigError(
+            ErrorCode.VALIDATION_ERROR,
+            f"{name} cannot be the name of a tool: names that begin with {', '.join(RESERVED)} are"
+            " the program's; choose another one",
+            details={"tool_name": name},
+        )
+
+
 class ToolRegistry:
-    """Every tool there is, by its canonical name."""
+    """The caller's own tools, by canonical name."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
@@ -36,9 +58,11 @@ class ToolRegistry:
         `ToolContext`; it may be async or plain.
 
         Raises:
-            ConfigError: `validation_error`; the name is taken, or the handler is missing.
+            ConfigError: `validation_error`; the name is taken or is one of the program's, or the
+                handler is missing.
         """
         made = self._made(tool, handler)
+        check_own_name(made.name)
         if made.name in self._tools:
             raise ConfigError(
                 ErrorCode.VALIDATION_ERROR,
@@ -151,16 +175,21 @@ def overridden(tool: Tool, override: ToolOverrideConfig) -> Tool:
     if not changes:
         return tool
     definition = tool.definition.model_copy(update=changes)
-    if "permission" not in changes:
-        return replace(tool, definition=definition)
+    is_dangerous = "dangerous" in (override.tags or ())
     writes = definition.permission is ToolPermission.WRITE
+    keeps_permission = "permission" not in changes
 
     async def prepare(arguments: Any, context: ToolContext) -> Action:
         action = await tool.prepare(arguments, context)
-        asks = writes or action.access.reason is not None
-        return replace(action, access=replace(action.access, asks=asks))
+        access = action.access
+        asks = access.asks if keeps_permission else writes or access.reason is not None
+        access = replace(
+            access, asks=asks or is_dangerous, dangerous=access.dangerous or is_dangerous
+        )
+        return replace(action, access=access)
 
-    return replace(tool, definition=definition, prepare=prepare, lane=lane_of(definition))
+    lane = tool.lane if keeps_permission else lane_of(definition)
+    return replace(tool, definition=definition, prepare=prepare, lane=lane)
 
 
 def _not_an_object(name: str, sent: str) -> ToolError:

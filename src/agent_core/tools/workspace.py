@@ -91,24 +91,26 @@ class Workspace:
         return self.boundaries.project
 
     def look(self, place: Place, *, summary: str) -> Access:
-        """What reading a place takes: a question only if it may hold a secret."""
+        """What reading takes: a question if a place may hold a secret or is the program's own."""
+        own = "program_home" if place.is_own else None
         return Access(
-            asks=place.sensitive or self.asks_to_read,
+            asks=place.is_closed or self.asks_to_read,
             scope=str(place.path),
             summary=summary,
             target=str(place.path),
-            reason="sensitive" if place.sensitive else None,
+            reason="sensitive" if place.sensitive else own,
         )
 
     def change(self, place: Place, *, summary: str, diff: str | None) -> Access:
         """What writing a file takes: always a question; a refusal of its own outside the roots.
 
-        Agreeing for the session covers the file's folder, but of sensitive files only this one.
+        Agreeing for the session covers the files of the same folder that need no reason of their
+        own to be asked for.
         """
         reason = "sensitive" if place.sensitive else None
         return Access(
             asks=True,
-            scope=str(place.path if place.sensitive else place.path.parent),
+            scope=f"the files in {place.path.parent}, not below it",
             summary=summary,
             target=str(place.path),
             reason=reason if place.writable else "outside_roots",

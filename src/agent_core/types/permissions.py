@@ -20,21 +20,23 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What one call would touch: worked out before anybody is asked, and not changed after.
+    """What one call would touch: worked out before the question, and not changed after.
 
     Attributes:
-        asks: somebody has to agree first.
-        scope: what an `allow_for_session` would cover, normalised; calls with the same tool and
-            scope share one answer.
+        asks: the user has to agree first.
+        scope: what an `allow_for_session` would cover, in words; calls with the same tool and
+            scope share one answer. Empty: the tool as a whole if it only reads, else exactly
+            these arguments.
         summary: the arguments on one line, for a person.
-        target: what is touched: the resolved path, the host, the argument vector.
+        target: what is touched: the resolved path, the argument vector.
         cwd: where a command would run.
         env_names: the environment variables a command would see.
-        network_host: the host a network call would reach.
         dangerous: the call can do anything the user can.
-        reason: why it asks although the tool does not always: `sensitive`, `outside_roots`, …
+        reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
+            `program_home`. Such a call is always asked for, whatever was allowed before.
+        places: the resolved paths that are the reason, where `target` does not say it.
         diff: a unified diff of what would change, where there is one.
-        refusal: the code of the answer when nobody can be asked.
+        refusal: the code of the answer where no question can be asked.
         hook_summary: what the last hook that let the call pass said of it.
     """
 
@@ -44,9 +46,9 @@ class Access:
     target: str | None = None
     cwd: str | None = None
     env_names: tuple[str, ...] = ()
-    network_host: str | None = None
     dangerous: bool = False
     reason: str | None = None
+    places: tuple[str, ...] = ()
     diff: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
     hook_summary: Mapping[str, Any] | None = None

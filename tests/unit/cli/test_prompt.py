@@ -52,7 +52,7 @@ def test_a_question_without_details_shows_no_empty_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "shown"), [("/usr/bin/echo in /p", "/usr/bin/echo in /p"), (None, "x")]
+    ("scope", "shown"), [("/usr/bin/echo in /p", "/usr/bin/echo in /p"), (None, "this call only")]
 )
 async def test_a_question_says_what_an_answer_for_the_session_covers(
     scope: str | None, shown: str

@@ -273,9 +273,135 @@ async def test_questions_of_several_runs_are_asked_side_by_side() -> None:
 async def test_a_host_the_policy_refuses_is_not_asked_for() -> None:
     user = User()
     door = guard(user, network_policy={"default": "deny"})
+    tool = TOOL.model_copy(update={"tags": {"network"}})
+    call = CALL.model_copy(update={"arguments": {"to": [{"where": "evil.example"}]}})
     with pytest.raises(PermissionDeniedError, match=r"evil\.example"):
-        await door.require(CALL, TOOL, Access(network_host="evil.example"), RUN, Record())
+        await door.require(call, tool, Access(), RUN, Record())
     assert user.asked == []
+
+
+def reader(**changes: Any) -> ToolDefinition:
+    fields = {"name": "own.tool", "description": "", "permission": ToolPermission.READONLY}
+    return ToolDefinition.model_validate(fields | changes)
+
+
+def calling(**arguments: Any) -> ToolCall:
+    return CALL.model_copy(update={"arguments": arguments})
+
+
+@pytest.mark.parametrize("reason", ["sensitive", "outside_roots", "program_home"])
+async def test_a_call_with_a_reason_is_asked_for_whatever_was_allowed(reason: str) -> None:
+    user = User(*["allow_for_session"] * 5)
+    door = guard(user)
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    with_reason = replace(ASKS, reason=reason)
+    await door.require(CALL, TOOL, with_reason, RUN, Record())
+    await door.require(CALL, TOOL, with_reason, RUN, Record())
+    assert len(user.asked) == 3
+    assert user.asked[1].target_scope == "this call only"
+
+
+async def test_an_answer_to_a_call_with_a_reason_covers_no_call_without_one() -> None:
+    user = User(*["allow_for_session"] * 2)
+    door = guard(user)
+    await door.require(CALL, TOOL, replace(ASKS, reason="sensitive"), RUN, Record())
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(user.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        TOOL,
+        reader(tags={"dangerous"}),
+        reader(tags={"network"}),
+        TOOL.model_copy(update={"tags": {"network"}}),
+    ],
+)
+async def test_a_tool_without_a_scope_of_its_own_is_remembered_with_its_arguments(
+    tool: ToolDefinition,
+) -> None:
+    user = User(*["allow_for_session"] * 9)
+    door = guard(user)
+    asks = Access(asks=True)
+    for _ in range(2):
+        await door.require(calling(a=1, b=[2]), tool, asks, RUN, Record())
+    await door.require(calling(b=[2], a=1), tool, asks, RUN, Record())
+    assert len(user.asked) == 1
+    for other in ({"a": 1}, {"a": 1, "b": [2, 3]}, {"a": "1", "b": [2]}, {"a": True, "b": [2]}):
+        await door.require(calling(**other), tool, asks, RUN, Record())
+    assert len(user.asked) == 5
+    assert user.asked[0].target_scope == f'{tool.name} with exactly {{"a": 1, "b": [2]}}'
+
+
+async def test_what_a_question_cuts_off_is_still_told_apart() -> None:
+    user = User(*["allow_for_session"] * 2)
+    door = guard(user)
+    long = "x" * 50_000
+    for end in ("one", "two", "one"):
+        await door.require(calling(text=long + end), TOOL, Access(asks=True), RUN, Record())
+    assert len(user.asked) == 2
+    first, second = (str(request.target_scope) for request in user.asked)
+    assert "SHA-256" in first
+    assert "(+" in first
+    assert first != second
+
+
+async def test_a_tool_that_only_reads_is_remembered_as_a_whole() -> None:
+    user = User("allow_for_session")
+    door = guard(user, readonly_default="ask")
+    for number in range(3):
+        await door.require(calling(a=number), reader(), Access(), RUN, Record())
+    assert [request.target_scope for request in user.asked] == ["every call of own.tool"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"description": "other"},
+        {"input_schema": {"type": "object"}},
+        {"permission": ToolPermission.WRITE},
+        {"tags": {"network"}},
+        {"metadata": {"version": "2"}},
+    ],
+)
+async def test_a_tool_that_changed_is_asked_for_again(changed: dict[str, Any]) -> None:
+    user = User(*["allow_for_session"] * 2)
+    door = guard(user, readonly_default="ask")
+    for tool in (reader(), reader(), reader(**changed)):
+        await door.require(calling(), tool, Access(asks=True), RUN, Record())
+    assert len(user.asked) == 2
+
+
+async def test_an_answer_for_hosts_covers_these_hosts_only() -> None:
+    user = User(*["allow_for_session"] * 4)
+    door = guard(user)
+    tool = reader(tags={"network"})
+    for page in ("https://a.example/1", "https://a.example/2", "https://a.example/?b.example"):
+        await door.require(calling(url=page), tool, Access(asks=True), RUN, Record())
+    both = calling(url="https://a.example", also="b.example")
+    await door.require(both, tool, Access(asks=True), RUN, Record())
+    assert [request.network_host for request in user.asked] == ["a.example", "a.example,b.example"]
+
+
+async def test_calls_side_by_side_never_run_unasked() -> None:
+    entered: list[PermissionRequest] = []
+    release = asyncio.Event()
+
+    async def callback(request: PermissionRequest) -> PermissionDecision:
+        entered.append(request)
+        await release.wait()
+        return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
+
+    door = guard(callback)
+    waiting = [asyncio.create_task(door.require(CALL, TOOL, ASKS, RUN, Record())) for _ in range(2)]
+    while len(entered) < 2:  # noqa: ASYNC110 - both questions are put before one is answered
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    release.set()
+    await asyncio.gather(*waiting)
+    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(entered) == 2
 
 
 async def test_i10_the_request_tells_who_asks_for_what() -> None:
@@ -296,7 +422,6 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
         cwd="/p/sub",
         env_names=("PATH", "HOME"),
         dangerous=True,
-        reason="outside_roots",
         diff="--- a\n+++ b\n",
     )
     tool = TOOL.model_copy(update={"tags": {"code", "dangerous"}})
@@ -311,9 +436,20 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
     assert asked.metadata == {
         "tool_call_id": "call_1",
         "target": "/usr/bin/make all",
-        "reason": "outside_roots",
         "diff": "--- a\n+++ b\n",
     }
+
+
+async def test_the_places_that_are_the_reason_are_named_in_the_question() -> None:
+    user = User(*["allow_once"] * 2)
+    places = tuple(f"/elsewhere/{number}" for number in range(60))
+    access = replace(ASKS, reason="outside_roots", places=places)
+    await guard(user).require(CALL, TOOL, access, RUN, Record())
+    asked = user.asked[0]
+    assert asked.metadata["reason"] == "outside_roots"
+    assert asked.metadata["places"][0] == "/elsewhere/0"
+    assert asked.metadata["places"][-1] == "… (+10 more)"
+    assert asked.suggested_decision is Decision.DENY
 
 
 async def test_a_request_hides_secrets_and_hides_nothing_else() -> None:

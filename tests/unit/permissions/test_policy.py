@@ -50,17 +50,24 @@ def test_reads_are_asked_for_if_the_user_wants_that_but_internal_tools_never() -
     ("default", "expected"), [("confirm", Verdict.ASK), ("deny", Verdict.REFUSE)]
 )
 def test_a_host_that_is_not_listed_is_asked_for_or_refused(default: str, expected: Verdict) -> None:
-    access = Access(network_host="evil.example")
-    assert policy(default, hosts=["good.example"]).verdict(READ, access) is expected
+    rules = policy(default, hosts=["good.example"])
+    assert rules.verdict(READ, Access(), ["evil.example"]) is expected
+    assert rules.verdict(READ, Access(), ["evil.example", "good.example"]) is expected
 
 
-def test_a_listed_host_answers_the_question_of_a_reader_and_of_nobody_else() -> None:
+@pytest.mark.parametrize("default", ["confirm", "deny"])
+def test_a_network_call_that_names_no_host_is_asked_for(default: str) -> None:
+    assert policy(default, hosts=["good.example"]).verdict(READ, Access(), []) is Verdict.ASK
+
+
+def test_a_listed_host_answers_the_question_of_a_reader_only() -> None:
     rules = policy(hosts=["good.example"])
-    access = Access(asks=True, network_host="good.example")
-    assert rules.verdict(READ, access) is Verdict.ALLOW
-    assert rules.verdict(WRITE, access) is Verdict.ASK
-    sensitive = Access(asks=True, network_host="good.example", reason="sensitive")
-    assert rules.verdict(READ, sensitive) is Verdict.ASK
+    hosts = ["good.example"]
+    assert rules.verdict(READ, Access(asks=True), hosts) is Verdict.ALLOW
+    assert rules.verdict(WRITE, Access(asks=True), hosts) is Verdict.ASK
+    sensitive = Access(asks=True, reason="sensitive")
+    assert rules.verdict(READ, sensitive, hosts) is Verdict.ASK
+    assert rules.verdict(READ, Access(asks=True, dangerous=True), hosts) is Verdict.ASK
 
 
 @pytest.mark.parametrize(
@@ -86,6 +93,6 @@ def test_hosts_are_exact_and_domains_cover_what_is_below(host: str, allowed: boo
 
 
 def test_of_several_hosts_every_one_has_to_be_listed() -> None:
-    rules = policy("deny", hosts=["a.example"], domains=["b.example"])
-    assert rules.allows_host("a.example,x.b.example")
-    assert not rules.allows_host("evil.example,x.b.example")
+    config = policy("deny", hosts=["a.example"], domains=["b.example"])
+    assert config.verdict(READ, Access(), ["a.example", "x.b.example"]) is Verdict.ALLOW
+    assert config.verdict(READ, Access(), ["evil.example", "x.b.example"]) is Verdict.REFUSE

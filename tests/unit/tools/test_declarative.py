@@ -182,7 +182,7 @@ async def test_who_is_asked_for_what(setup: Setup, context: ToolContext) -> None
     dangerous = await access(permission="readonly", tags=["dangerous"])
     assert dangerous.asks
     assert dangerous.dangerous
-    assert "echo x" in dangerous.scope
+    assert "echo x" in dangerous.target
 
 
 BROKEN: list[tuple[object, str]] = [

@@ -41,25 +41,6 @@ async def refusal_of(code: Code, **arguments: object) -> ToolError:
     return refusal.value
 
 
-async def scope(code: Code, *argv: str, cwd: str = ".") -> str:
-    return (await code.prepare("run_command", argv=list(argv), cwd=cwd)).access.scope
-
-
-async def test_what_a_permission_for_the_session_covers_can_be_read(
-    code: Code, project: Path
-) -> None:
-    plain = await scope(code, "true", "x")
-    assert plain.endswith((f"/true in {project}", f") in {project}"))  # a link, on some systems
-    assert plain.startswith("/")
-
-    tool = program(project, "my tool")
-    link = project / "linked"
-    link.symlink_to(tool)
-    assert (
-        await scope(code, "./linked", "a b") == f"{link} ('{tool}') as ./linked 'a b' in {project}"
-    )
-
-
 async def test_g14_a_program_runs_with_its_arguments_as_they_are(code: Code) -> None:
     answer = await code("run_command", argv=[sys.executable, "-c", "print(1)"])
     assert answer == {
@@ -181,53 +162,6 @@ async def test_h6_a_command_always_asks_and_says_what_it_is(code: Code, project:
     assert access.summary == "ls 'a b'"
     assert access.cwd == str(project)
     assert access.reason is None
-
-
-async def test_agreeing_to_a_program_covers_its_other_arguments(code: Code, project: Path) -> None:
-    (project / "sub").mkdir()
-    assert await scope(code, "ls", "a") == await scope(code, "ls", "b")
-    assert await scope(code, "ls") != await scope(code, "cat")
-    assert await scope(code, "ls") != await scope(code, "ls", cwd="sub")
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        *(["sh", "-c", "x"], ["env", "x"], ["xargs", "x"], ["find", "x"], ["git", "x"]),
-        *([sys.executable, "x"], ["timeout", "x"], ["/bin/sh", "x"], ["awk", "x"]),
-        *(["./script", "x"], ["linked-shell", "x"]),
-    ],
-)
-async def test_agreeing_to_a_program_that_runs_others_covers_these_arguments_only(
-    workspace: Workspace, context: ToolContext, project: Path, tmp_path: Path, argv: list[str]
-) -> None:
-    program(project, "script")
-    (tmp_path / "linked-shell").symlink_to("/bin/sh")
-    path = f"{os.environ['PATH']}:{tmp_path}"
-    code = Code(replace(workspace, env={"PATH": path}), context)
-    assert await scope(code, *argv) == await scope(code, *argv)
-    assert await scope(code, *argv) != await scope(code, *argv, "more")
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["cat", "{home}/config.toml"],
-        ["sh", "-c", "echo x > {home}/hooks.json"],
-        ["cp", "a", "--target={home}"],
-        ["touch", "link/hooks.json"],
-        ["rm", "-r", ".soong-agent/tasks"],
-        ["sh", "-c", "echo $SOONG_AGENT_HOME"],
-    ],
-)
-async def test_a_command_that_names_the_programs_own_files_says_so(
-    code: Code, project: Path, home: Path, argv: list[str]
-) -> None:
-    (project / "link").symlink_to(home)
-    filled = [word.format(home=home) for word in argv]
-    access = (await code.prepare("run_command", argv=filled)).access
-    assert access.asks
-    assert access.reason == "program_home"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ async def test_h3_writing_asks_with_a_diff_and_covers_the_folder(code: Code, pro
     )
     access = action.access
     assert access.asks
-    assert access.scope == str(project)
+    assert access.scope == f"the files in {project}, not below it"
     assert access.target == str(project / "a.txt")
     assert access.refusal is ErrorCode.PERMISSION_DENIED
     assert access.diff == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
@@ -77,10 +77,9 @@ async def test_the_programs_own_files_are_never_written(
     assert not (home / "hooks.json").exists()
 
 
-async def test_a_sensitive_file_is_covered_alone(code: Code, project: Path) -> None:
+async def test_writing_a_sensitive_file_has_a_reason_of_its_own(code: Code) -> None:
     access = (await code.prepare("write_file", path=".env", content="A=1")).access
     assert access.reason == "sensitive"
-    assert access.scope == str(project / ".env")
 
 
 async def test_a_file_changed_after_the_question_is_left_alone(code: Code, project: Path) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, Finished, find_program, run
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
-from agent_core.tools.code.programs import names_protected, scope_of
+from agent_core.tools.code.programs import CommandLine, scope_of
+from agent_core.tools.code.words import named_places
 from agent_core.tools.files import disk_errors, folder_address
 from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.paths import Place
@@ -63,20 +64,37 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         _check_argument(argument, number)
     place = _working_folder(workspace, arguments.cwd)
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
-    touches_home = names_protected(workspace.boundaries, arguments.argv, cwd=place.path)
+    boundaries = workspace.boundaries
+    named = named_places(boundaries, arguments.argv, program=program, cwd=place.path)
+    if named.protected is not None:
+        raise _own_place(named.protected)
+    command = CommandLine(
+        program=program, argv=arguments.argv, cwd=place.path, env=workspace.env, named=named
+    )
     shown = shlex.join(arguments.argv)
     access = Access(
         asks=True,
-        scope=scope_of(workspace.boundaries, program, arguments.argv, cwd=place.path),
+        scope=scope_of(command, boundaries),
         summary=shown,
         target=shown,
         cwd=str(place.path),
         env_names=tuple(sorted(workspace.env)),
         dangerous=True,
-        reason="program_home" if touches_home else None,
+        reason=named.reason,
+        places=named.shown,
     )
     argv = [str(program), *arguments.argv[1:]]
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
+
+
+def _own_place(named: str) -> PermissionDeniedError:
+    return PermissionDeniedError(
+        ErrorCode.PERMISSION_DENIED,
+        f"{named[:500]} belongs to the program itself, or names its home: a command that names it"
+        " is refused, and no permission changes that; its files can be read with code.read_file,"
+        " which asks",
+        details={"reason": "program_home"},
+    )
 
 
 def _check_argument(argument: str, number: int) -> None:

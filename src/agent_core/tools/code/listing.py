@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,7 +14,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.files import disk_errors, open_folder
-from agent_core.tools.paths import Place
+from agent_core.tools.paths import Boundaries, Place
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
@@ -27,7 +27,7 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class ListDir(Arguments):
     """List a folder: names, paths, types (file, dir, link, other) and sizes, sorted by name.
 
-    Links are shown, not followed. With `recursive`, the insides of .git and the like are left out.
+    Links are shown, not followed. `recursive` leaves out what is inside .git, secrets and the like.
     """
 
     path: Annotated[str, Field(min_length=1, description="Relative to the project, or absolute.")]
@@ -60,7 +60,9 @@ def _list(
 ) -> dict[str, Any]:
     shown = PurePath(workspace.boundaries.shown(place.path))
     with disk_errors(place.shown), open_folder(place.path) as folder, _opened(".", folder) as top:
-        found = _entries(top, shown, depth=_MAX_DEPTH if arguments.recursive else 0)
+        depth = _MAX_DEPTH if arguments.recursive else 0
+        enters = _enters_all if place.is_closed else _enters_open(workspace.boundaries)
+        found = _entries(top, place.path, shown, depth=depth, enters=enters)
         entries: list[dict[str, Any]] = []
         for entry in islice(found, arguments.limit + 1):
             if context.is_cancelled():
@@ -72,18 +74,29 @@ def _list(
     }
 
 
-def _entries(folder: int, shown: PurePath, *, depth: int) -> Iterator[dict[str, Any]]:
+def _enters_all(folder: Path) -> bool:
+    """The user has agreed to this very place and what is below."""
+    return folder.name not in _NOT_ENTERED
+
+
+def _enters_open(boundaries: Boundaries) -> Callable[[Path], bool]:
+    return lambda folder: folder.name not in _NOT_ENTERED and not boundaries.is_closed(folder)
+
+
+def _entries(
+    folder: int, path: Path, shown: PurePath, *, depth: int, enters: Callable[[Path], bool]
+) -> Iterator[dict[str, Any]]:
     """Depth first, by name; beneath descriptors, so that neither length nor links lead astray."""
     with os.scandir(folder) as found:
         ordered = sorted(found, key=lambda entry: entry.name)
     for entry in ordered:
         kind, size = _kind_and_size(entry)
-        path = shown / entry.name
-        yield {"name": entry.name, "path": str(path), "type": kind, "size": size}
-        if depth and kind == "dir" and entry.name not in _NOT_ENTERED:
+        below = shown / entry.name
+        yield {"name": entry.name, "path": str(below), "type": kind, "size": size}
+        if depth and kind == "dir" and enters(path / entry.name):
             # A folder that may not be read, or has just gone, is listed and not entered.
             with suppress(OSError), _opened(entry.name, folder) as inner:
-                yield from _entries(inner, path, depth=depth - 1)
+                yield from _entries(inner, path / entry.name, below, depth=depth - 1, enters=enters)
 
 
 def _kind_and_size(entry: os.DirEntry[str]) -> tuple[str, int | None]:

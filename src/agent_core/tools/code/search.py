@@ -138,7 +138,7 @@ def _options(
         yield f"--context={arguments.context}"
     if place.path == Path(place.path.anchor):
         yield "--one-file-system"  # the root: keeps out of /proc and its like
-    if not place.sensitive:
+    if not place.is_closed:
         yield from (f"--iglob=!{pattern}" for pattern in workspace.boundaries.name_patterns)
     if glob:
         yield from glob.options()
@@ -151,7 +151,7 @@ class _Found:
         self.matches: list[dict[str, Any]] = []
         self.is_full = False
         self._boundaries = workspace.boundaries
-        self._all = place.sensitive  # the user agreed to this very place
+        self._all = place.is_closed  # the user agreed to this very place
         self._limit = limit
         self._context = context
         self._recent: deque[Line] = deque(maxlen=context)
@@ -175,9 +175,9 @@ class _Found:
         self._path, self._last = path, None
         self._recent.clear()
         whole = folder / path
-        sensitive = self._boundaries.is_sensitive
+        is_closed = self._boundaries.is_closed
         self._hidden = not self._all and (
-            sensitive(whole) or sensitive(Path(os.path.realpath(whole)))
+            is_closed(whole) or is_closed(Path(os.path.realpath(whole)))
         )
 
     def _match(self, folder: Path, line: Line) -> None:

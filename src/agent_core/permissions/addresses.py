@@ -1,0 +1,157 @@
+"""Which hosts a network call names, so that the network policy can judge it before it is made.
+
+Every string of the arguments is looked at, keys included, at any depth, as it stands and without
+its percent-encoding. What may be a host and cannot be read beyond doubt is given back with a `?`
+in front: no list of allowed hosts has it.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+from unicodedata import normalize
+from urllib.parse import unquote, urlsplit
+
+_NAMED = frozenset(
+    {
+        *("address", "addr", "authority", "domain", "endpoint", "gateway", "host", "hostname"),
+        *("href", "netloc", "origin", "peer", "proxy", "remote", "server", "site", "socket"),
+        *("uri", "url"),
+    }
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
+_UNCLEAR = re.compile(r"[\\\s,\x00-\x20\x7f-\U0010ffff]")
+_PLAIN_HOST = re.compile(r"[a-z0-9._-]+", re.IGNORECASE)
+
+_SLASHES = re.compile(
+    r"(?:([a-z][a-z0-9+.-]{0,31}:)[/\\]+|[/\\]{2,})([^\s/\\?#\"'<>`|^{}]*)", re.IGNORECASE
+)
+_URL = re.compile(r"(?:[a-z][a-z0-9+.-]{0,31}:[/\\]+|[/\\]{2,})[^\s\"'<>`|^{}]*", re.IGNORECASE)
+_USER_AT = re.compile(r"@((?:[^\s@/\\?#:\"'<>`|^{}()\[\],;=&]+)|\[[0-9a-f:.%]+\])", re.IGNORECASE)
+_TOKEN = re.compile(r"[^\s\"'<>`|^{}(),;=&]+")
+_NAME = re.compile(
+    r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)+(?:[a-z]{2,}|xn--[a-z0-9-]+)\.?", re.IGNORECASE
+)
+_NAME_AND_PORT = re.compile(r"[a-z][a-z0-9_-]*", re.IGNORECASE)
+_HEX_NUMBER = re.compile(r"0x[0-9a-f]{1,8}(?:\.\w+){0,3}", re.IGNORECASE)
+_DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
+_LONGEST_NAME = 254
+_MAX_ROUNDS = 5
+_MAX_SHOWN = 200
+
+
+def hosts_in(arguments: Mapping[str, Any]) -> list[str]:
+    """The hosts of all addresses in the arguments, sorted, each once, in lower case."""
+    found: set[str] = set()
+    for name, text in _texts(arguments):
+        if _ADDRESS.match(text) or (_is_named_like_a_host(name) and text.strip()):
+            found.add(_host(text))
+        for form in _decoded(text):
+            found.update(_in_text(form))
+    return sorted(found)
+
+
+def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every string, with the name of the argument it belongs to; numbers that are named too."""
+    waiting: list[tuple[str, object]] = [("", dict(arguments))]
+    while waiting:
+        name, value = waiting.pop()
+        match value:
+            case str():
+                yield name, value
+            case bool():
+                pass
+            case int() if _is_named_like_a_host(name):
+                yield name, str(value)
+            case dict():
+                for key, inner in cast("dict[object, object]", value).items():
+                    yield "", str(key)
+                    waiting.append((str(key), inner))
+            case list() | tuple():
+                waiting.extend((name, inner) for inner in cast("list[object]", value))
+            case _:
+                pass
+
+
+def _is_named_like_a_host(name: str) -> bool:
+    words = {word.lower() for word in _WORD.findall(name)}
+    return not _NAMED.isdisjoint(words | {word.removesuffix("s") for word in words})
+
+
+def _decoded(text: str) -> Iterator[str]:
+    """The text, and what it is without each round of percent-encoding."""
+    yield text
+    for _ in range(_MAX_ROUNDS):
+        plain = unquote(text)
+        if plain == text:
+            return
+        text = plain
+        yield text
+
+
+def _in_text(text: str) -> Iterator[str]:
+    for found in _SLASHES.finditer(text):
+        scheme, authority = found[1], found[2].strip(".,;:()")
+        is_certain = scheme is not None and authority
+        if is_certain or _is_like_a_host(authority.rpartition("@")[2].partition(":")[0]):
+            yield _host(f"//{authority}")
+    for found in _USER_AT.finditer(text):
+        name = found[1].strip(".")
+        if name.startswith("[") or _is_like_a_host(name):
+            yield _host(f"//{name}")
+    for found in _TOKEN.finditer(_URL.sub(" ", text)):
+        yield from _in_token(found[0])
+
+
+def _in_token(token: str) -> Iterator[str]:
+    """The host of `host:port`, `host/path`, `user@host:path`, `http:host`, or an IP address."""
+    head = re.split(r"[/\\?#]", token, maxsplit=1)[0].rpartition("@")[2]
+    if head.count(":") > 1 and (address := _ip(head)):
+        yield address
+        return
+    parts = head.strip("[]").split(":")
+    for part, following in zip(parts, [*parts[1:], ""], strict=True):
+        name = part.strip(".[]")
+        if _is_like_a_host(name) or (following.isdecimal() and _NAME_AND_PORT.fullmatch(name)):
+            yield _host(f"//{name}")
+
+
+def _is_like_a_host(name: str) -> bool:
+    if len(name) > _LONGEST_NAME:
+        return False
+    if not name.isascii():
+        # What clients make of it differs; a dot between letters is enough to be careful.
+        first, _, last = normalize("NFKC", name).translate(_DOTS).rpartition(".")
+        return bool(first) and len(last) > 1
+    if name.lower() == "localhost" or _NAME.fullmatch(name) or _HEX_NUMBER.fullmatch(name):
+        return True
+    return name.count(".") == 3 and name.replace(".", "").isdecimal()
+
+
+def _ip(text: str) -> str | None:
+    address = text.rpartition("]")[0] or text
+    try:
+        return str(ipaddress.ip_address(address.lstrip("[").partition("%")[0]))
+    except ValueError:
+        return None
+
+
+def _host(text: str) -> str:
+    """The host of an address or of `host:port`.
+
+    Clients disagree about backslashes, white space and what is not ASCII: one goes where another
+    would not. Such an address is shown whole and is on no list.
+    """
+    address = text.strip()
+    address = address if _ADDRESS.match(address) else f"//{address}"
+    if not _UNCLEAR.search(address):
+        try:
+            host = urlsplit(address).hostname or ""
+        except ValueError:  # a bracket without its pair
+            host = ""
+        if _PLAIN_HOST.fullmatch(host) and host.strip("."):
+            return host.rstrip(".")
+        if address_of_host := _ip(host):
+            return address_of_host
+    return f"?{text.strip().removeprefix('//')[:_MAX_SHOWN]}".replace(",", ";")

@@ -1,0 +1,590 @@
+"""What a command asks for, and what an answer for the session covers: a corpus of command lines."""
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.tools import ToolContext
+from agent_core.tools.workspace import Workspace
+from agent_core.types import Access
+from tool_facts import Code
+
+PROGRAMS = """
+    ls cat head tail wc grep egrep rg pwd git sh bash env xargs find awk sed tar zip setarch prlimit
+    choom split sort run-parts ssh-agent dbus-run-session nice timeout python3 make cp mv rm tee dd
+    curl less man stat file diff tree rsync ssh scp touch echo true chmod ln install tac nl du id
+    gawk perl node npm pytest docker busybox my-tool sudo doas watch script flock strace
+"""
+
+
+def program(path: Path) -> Path:
+    path.write_text("#!/bin/sh\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in PROGRAMS.split():
+        program(folder / name)
+    return folder
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    """A project as `git init` and a clone leave it, with files, folders and links."""
+    settings = (
+        "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
+        '[remote "origin"]\n\turl = https://example.org/x.git\n'
+        "\tfetch = +refs/heads/*:refs/remotes/origin/*\n"
+        '[branch "main"]\n\tremote = origin\n\tmerge = refs/heads/main\n'
+    )
+    for folder in (".git/objects", ".git/refs", ".git/hooks", "src", "sub/deep"):
+        (project / folder).mkdir(parents=True)
+    texts = {
+        ".git/config": settings,
+        ".git/HEAD": "ref: refs/heads/main\n",
+        ".git/hooks/pre-commit.sample": "",
+        "a.txt": "a\n",
+        "src/b.py": "b\n",
+    }
+    for name, text in texts.items():
+        (project / name).write_text(text, encoding="utf-8")
+    return project
+
+
+@pytest.fixture
+def commands(
+    workspace: Workspace, context: ToolContext, programs: Path, repository: Path, home: Path
+) -> Code:
+    (repository / "out").symlink_to(repository.parent)
+    (repository / "to-home").symlink_to(home)
+    (repository / "own").hardlink_to(home / "config.toml")
+    return Code(replace(workspace, env={"PATH": str(programs)}), context)
+
+
+async def access(commands: Code, line: str | list[str], cwd: str = ".") -> Access:
+    argv = shlex.split(line) if isinstance(line, str) else line
+    return (await commands.prepare("run_command", argv=argv, cwd=cwd)).access
+
+
+HARMLESS = """
+ls
+ls src
+ls -la src sub
+ls -l --color=always src
+ls -R src
+ls --recursive src
+ls -w 80 src
+ls -- src
+cat a.txt
+cat -n a.txt src/b.py
+cat -
+head a.txt
+head -5 a.txt
+head -n 5 a.txt
+head -n5 a.txt
+head -qn 5 a.txt
+head --lines=5 a.txt
+head -n -5 a.txt
+tail -n 5 a.txt
+tail -c +10 a.txt
+wc -l a.txt
+wc a.txt src/b.py
+grep word a.txt
+grep -n word a.txt src/b.py
+grep -in -e word -e other a.txt
+grep -A 3 -B3 word a.txt
+grep -5 word a.txt
+grep -r word src
+grep -rn --include=*.py word src
+grep -- -word a.txt
+grep --color=never -c word a.txt
+rg word src
+rg -n -t py word src
+rg -g '*.py' word src
+rg -i --max-count=3 word src
+pwd
+pwd -P
+git status
+git status -s
+git status --porcelain=v1 --branch
+git diff
+git diff --stat
+git diff --cached src/b.py
+git diff HEAD -- a.txt
+git log
+git log --oneline -5
+git log -n 5 --graph --all
+git log --since=yesterday -- src
+git show
+git show HEAD --stat
+""".strip().splitlines()
+
+EXACT = """
+cp a.txt b.txt
+mv a.txt b.txt
+rm -r sub
+touch new
+tee new
+echo hello
+my-tool a.txt
+stat a.txt
+file a.txt
+tree -o listing src
+sh -c ls
+bash -c ls
+env ls
+env -i ls
+nice ls
+timeout 5 ls
+setarch -R ls
+prlimit --nofile=10 ls
+choom -n 0 -- ls
+split --filter=cat a.txt
+sort --compress-program=gzip a.txt
+sort --compress-prog=gzip a.txt
+sort a.txt
+run-parts sub
+ssh-agent ls
+dbus-run-session ls
+xargs ls
+find src -name '*.py'
+find src -exec ls ';'
+awk '{print}' a.txt
+awk 'BEGIN{system("ls")}'
+gawk -f a.txt
+sed -n 1p a.txt
+sed '1e ls' a.txt
+sed -i s,a,b, a.txt
+tar -cf x.tar src
+tar --to-command=cat -xf x.tar
+tar --use-compress-program=cat -tf x.tar
+tar -I cat -tf x.tar
+zip -T -TT cat x.zip
+perl -e 1
+python3 -c 1
+python3 -m this
+node -e 1
+npm test
+make
+make -n
+pytest
+docker ps
+busybox ls
+sudo ls
+doas ls
+watch ls
+script -c ls
+flock a.txt ls
+strace ls
+less a.txt
+man ls
+diff a.txt src/b.py
+dd if=a.txt of=b.txt
+ln -s a.txt b.txt
+install a.txt b.txt
+chmod +x a.txt
+curl https://example.org/x
+ssh example.org ls
+scp a.txt example.org:x
+rsync -e ssh a.txt example.org:x
+egrep word a.txt
+tac a.txt
+nl a.txt
+du -s
+id
+ls --unknown
+ls --rec src
+ls -lJ src
+ls --dired
+cat --unknown a.txt
+cat --number-nonb a.txt
+cat --number-nonblank-lines a.txt
+head --unknown
+head -n
+head --lines
+head -n -x a.txt
+tail -f a.txt
+tail -F a.txt
+tail -nf a.txt -f
+tail --follow a.txt
+tail --fol a.txt
+tail --pid=1 -f a.txt
+tail --retry a.txt
+wc --files0-from=a.txt
+wc --files0-f=a.txt
+grep -f a.txt word
+grep --file=a.txt word
+grep -R word src
+grep --dereference-recursive word src
+grep --exclude-from=a.txt word src
+grep --devices=read word src
+grep -D read word a.txt
+grep -d recurse word src
+rg --pre cat word src
+rg --pre=cat word src
+rg --pre-glob='*' word src
+rg --hostname-bin=ls word src
+rg --hostname-bin ls word src
+rg -z word src
+rg --search-zip word src
+rg -L word src
+rg --follow word src
+rg -f a.txt src
+rg --ignore-file=a.txt word src
+rg -iz word src
+rg --generate=man
+git
+git -c core.pager=ls status
+git -c core.fsmonitor=ls status
+git --git-dir=sub status
+git -C sub status
+git --exec-path=sub status
+git -p log
+git --paginate log
+git diff --output=x
+git diff --outp=x
+git diff --ext-diff
+git diff --ext
+git diff --textconv
+git diff --no-index a.txt src/b.py
+git diff -O a.txt
+git log --output=x
+git log --ext-diff -p
+git log --show-signature
+git log --format=%G?
+git log --pretty=format:%GG
+git show --textconv HEAD:a.txt
+git show --show-signature
+git status --unknown
+git commit -m x
+git push
+git fetch
+git pull
+git checkout .
+git grep -O word
+git branch
+git config core.pager ls
+git stash
+git submodule status
+git archive HEAD
+git help log
+git bisect run ls
+git rebase --exec ls main
+""".strip().splitlines()
+
+ASKS = [
+    ("cat {outside}", "outside_roots"),
+    ("cat ../x", "outside_roots"),
+    ("cat sub/../../x", "outside_roots"),
+    ("cat ~/x", "outside_roots"),
+    ("cat $HOME/x", "outside_roots"),
+    ("cat out/x", "outside_roots"),
+    ("cat /etc/passwd", "outside_roots"),
+    ("ls /", "outside_roots"),
+    ("ls -R ..", "outside_roots"),
+    ("ls -I/etc/x src", "outside_roots"),
+    ("grep word /etc/passwd", "outside_roots"),
+    ("grep --regexp=/etc/passwd a.txt", "outside_roots"),
+    ("grep -f/etc/passwd a.txt", "outside_roots"),
+    ("grep -if../x a.txt", "outside_roots"),
+    ("head -n 5 /proc/self/environ", "outside_roots"),
+    ("cat /proc/self/cwd/a.txt", "outside_roots"),
+    ("cat /dev/fd/3", "outside_roots"),
+    ("git diff /etc/passwd a.txt", "outside_roots"),
+    ("cp a.txt {outside}", "outside_roots"),
+    ("cp a.txt --target-directory={outside}", "outside_roots"),
+    ("cp -t{outside} a.txt", "outside_roots"),
+    ("dd if=/dev/sda of=x", "outside_roots"),
+    ("dd of=out/x", "outside_roots"),
+    ("tar -xf x.tar -C ..", "outside_roots"),
+    ("tar -xfx.tar -C../y", "outside_roots"),
+    ("curl -o /x https://example.org", "outside_roots"),
+    ("curl file:///etc/passwd", "outside_roots"),
+    ("sh -c 'cat /etc/passwd'", "outside_roots"),
+    ("sh -c 'echo x>../y'", "outside_roots"),
+    ("sh -c 'cd ..;ls'", "outside_roots"),
+    ("python3 @/etc/arguments", "outside_roots"),
+    ("my-tool @../arguments", "outside_roots"),
+    ("ln -s .. up", "outside_roots"),
+    ("rm -rf ~", "outside_roots"),
+    ("scp a.txt example.org:/x", "outside_roots"),
+    ("env X=/etc ls", "outside_roots"),
+    ("cat .env", "sensitive"),
+    ("cat ./.ENV.local", "sensitive"),
+    ("cat sub/server.pem", "sensitive"),
+    ("cat ~/.ssh/id_rsa", "sensitive"),
+    ("ls ~/.ssh", "sensitive"),
+    ("cp .env x", "sensitive"),
+    ("grep KEY .env", "sensitive"),
+    ("git show HEAD:.env", "sensitive"),
+    ("sh -c 'cat .env'", "sensitive"),
+    ("tar --file=.env", "sensitive"),
+]
+
+REFUSED = [
+    "cat {home}/config.toml",
+    "cat {home}/../home/config.toml",
+    "ls {home}",
+    "cp a.txt {home}/hooks.json",
+    "cp a.txt --target-directory={home}",
+    "cp -t{home} a.txt",
+    "cp a.txt to-home/hooks.json",
+    "cp -tto-home a.txt",
+    "cp a.txt own",
+    "cp a.txt sub/../to-home/x",
+    "tee to-home/x",
+    "dd of=to-home/x",
+    "dd of={home}/x",
+    "rm -r .soong-agent/tasks",
+    "rm -r ./sub/../.soong-agent/tasks/s1",
+    "sh -c 'echo x > {home}/hooks.json'",
+    "sh -c 'echo x > to-home/hooks.json'",
+    "sh -c 'cat $SOONG_AGENT_HOME/x'",
+    "env A={home} ls",
+    "curl -o{home}/x https://example.org",
+    "curl file://{home}/config.toml",
+    "tar -C{home} -xf x.tar",
+    "my-tool @{home}/config.toml",
+    "my-tool a:{home}:b",
+    "{home}/tools/x.sh",
+    "to-home/tools/x.sh",
+]
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+async def test_a_command_known_to_read_only_is_remembered_by_its_program(
+    commands: Code, line: str
+) -> None:
+    seen = await access(commands, line)
+    assert seen.asks
+    assert seen.reason is None
+    assert "with options that only read" in seen.scope
+    words = shlex.split(line)[: 2 if line.startswith("git") else 1]
+    assert (await access(commands, words)).scope.split()[1:] == seen.scope.split()[1:]
+
+
+@pytest.mark.parametrize("line", EXACT)
+async def test_any_other_command_is_remembered_word_for_word(commands: Code, line: str) -> None:
+    seen = await access(commands, line)
+    assert seen.asks
+    assert seen.reason is None
+    assert f" as exactly: {shlex.join(shlex.split(line))} in " in seen.scope
+    assert (await access(commands, line)).scope == seen.scope
+    assert (await access(commands, [*shlex.split(line), "more"])).scope != seen.scope
+
+
+@pytest.mark.parametrize(("line", "reason"), ASKS)
+async def test_a_command_that_names_a_place_elsewhere_has_a_reason_of_its_own(
+    commands: Code, tmp_path: Path, line: str, reason: str
+) -> None:
+    seen = await access(commands, line.format(outside=tmp_path / "elsewhere"))
+    assert seen.asks
+    assert seen.reason == reason
+    assert seen.places
+    assert all(Path(place).is_absolute() for place in seen.places)
+
+
+@pytest.mark.parametrize("line", REFUSED)
+async def test_a_command_that_names_the_programs_own_files_is_refused(
+    commands: Code, home: Path, line: str
+) -> None:
+    (home / "tools").mkdir()
+    program(home / "tools" / "x.sh")
+    with pytest.raises(PermissionDeniedError) as refusal:
+        await access(commands, line.format(home=home))
+    assert refusal.value.code is ErrorCode.PERMISSION_DENIED
+    assert refusal.value.details["reason"] == "program_home"
+    assert "refused" in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sh -c 'ls 2>/dev/null'",
+        "cat /dev/null",
+        "cat /dev/stdin",
+        "dd if=/dev/zero of=x",
+        "tee /dev/stderr",
+        "curl https://example.org/etc/passwd",
+        "git clone https://example.org/x.git",
+    ],
+)
+async def test_streams_and_addresses_are_no_places(commands: Code, line: str) -> None:
+    assert (await access(commands, line)).places == ()
+
+
+async def test_a_script_of_the_project_is_no_known_program(
+    workspace: Workspace, context: ToolContext, repository: Path, programs: Path
+) -> None:
+    program(repository / "ls")
+    first = f"{repository}:{programs}"
+    for path, line in ((str(programs), "./ls"), (first, "ls"), (f":{programs}", "ls")):
+        code = Code(replace(workspace, env={"PATH": path}), context)
+        assert " as exactly: " in (await access(code, line)).scope
+    (programs / "cat").unlink()
+    (programs / "cat").symlink_to(repository / "ls")
+    code = Code(replace(workspace, env={"PATH": str(programs)}), context)
+    assert " as exactly: " in (await access(code, "cat a.txt")).scope
+
+
+async def test_a_known_name_on_another_program_is_not_known(commands: Code, programs: Path) -> None:
+    (programs / "cat").unlink()
+    (programs / "cat").symlink_to(programs / "sh")
+    assert " as exactly: " in (await access(commands, "cat a.txt")).scope
+    (programs / "head").unlink()
+    (programs / "head").symlink_to(programs / "busybox")
+    assert "only read" in (await access(commands, "head a.txt")).scope
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["RIPGREP_CONFIG_PATH", "GREP_OPTIONS", "LESSOPEN", "LD_PRELOAD", "GIT_DIR", "GIT_PAGER", "X"],
+)
+async def test_an_environment_that_is_not_known_to_change_nothing_makes_it_exact(
+    workspace: Workspace, context: ToolContext, repository: Path, programs: Path, variable: str
+) -> None:
+    env = {"PATH": str(programs), "LC_ALL": "C", "TERM": "dumb"}
+    plain = Code(replace(workspace, env=env), context)
+    changed = Code(replace(workspace, env=env | {variable: "x"}), context)
+    for line in ("rg word src", "grep word a.txt", "git status"):
+        assert "only read" in (await access(plain, line)).scope
+        assert " as exactly: " in (await access(changed, line)).scope
+
+
+@pytest.mark.parametrize("line", ["rg word", "rg word .", "grep -r word .", "ls -R", "rg -uu word"])
+@pytest.mark.parametrize("secret", [".env", "sub/deep/server.pem"])
+async def test_what_would_read_secrets_on_its_way_is_remembered_word_for_word(
+    commands: Code, repository: Path, line: str, secret: str
+) -> None:
+    for link in ("out", "to-home", "own"):
+        (repository / link).unlink()
+    assert "only read" in (await access(commands, line)).scope
+    (repository / secret).write_text("KEY=1", encoding="utf-8")
+    assert " as exactly: " in (await access(commands, line)).scope
+
+
+async def test_the_folder_of_a_command_is_part_of_what_is_covered(commands: Code) -> None:
+    for line in ("ls", "make"):
+        here, there = await access(commands, line), await access(commands, line, cwd="sub")
+        assert here.scope != there.scope
+
+
+async def test_words_beyond_those_that_are_looked_at_are_a_reason(commands: Code) -> None:
+    seen = await access(commands, ["touch", *(str(number) for number in range(6000))])
+    assert seen.reason == "outside_roots"
+    assert "words" in seen.places[-1]
+
+
+async def test_a_place_hides_behind_no_number_of_words(commands: Code, home: Path) -> None:
+    with pytest.raises(PermissionDeniedError):
+        await access(commands, ["touch", *map(str, range(6000)), f"{home}/hooks.json"])
+
+
+def hostile(name: str, text: str) -> tuple[str, str]:
+    return name, text
+
+
+HOSTILE_REPOSITORIES = [
+    *(
+        hostile(".git/config", text)
+        for text in (
+            "[core]\n\tfsmonitor = ls\n",
+            "[core] fsmonitor = ls\n",
+            "[CORE]\n\tFSMONITOR = ls\n",
+            "[core]\n\tbare = false \\\n\tfsmonitor = ls\n",
+            "[core]\n\thooksPath = sub\n",
+            "[core]\n\tpager = ls\n",
+            "[core]\n\tworktree = /\n",
+            "[core]\n\tattributesFile = x\n",
+            '[core "x"]\n\tbare = false\n',
+            "[diff]\n\texternal = ls\n",
+            '[diff "x"]\n\ttextconv = ls\n',
+            '[diff "x"]\n\tcommand = ls\n',
+            '[filter "x"]\n\tclean = ls\n',
+            '[filter "x"]\n\tprocess = ls\n',
+            "[include]\n\tpath = other\n",
+            '[includeIf "gitdir:/"]\n\tpath = other\n',
+            "[alias]\n\tstatus = !ls\n",
+            "[gpg]\n\tprogram = ls\n",
+            "[log]\n\tshowSignature = true\n",
+            "[extensions]\n\tworktreeConfig = true\n",
+            "[extensions]\n\tpartialClone = origin\n",
+            '[remote "origin"]\n\tpromisor = true\n',
+            '[remote "origin"]\n\tuploadpack = ls\n',
+            "[status]\n\tsubmoduleSummary = true\n",
+            "[submodule]\n\trecurse = true\n",
+            "[pager]\n\tlog = ls\n",
+            "[trace2]\n\teventTarget = x\n",
+            "\ufeff[core]\n\tfsmonitor = ls\n",
+            "[core]\n\turl = x\n",
+            "nonsense\n",
+            "[core\n",
+            "# " + "x" * 100_000,
+        )
+    ),
+    hostile(".git/hooks/post-index-change", ""),
+    hostile(".git/hooks/fsmonitor-watchman", ""),
+    hostile(".git/commondir", "../sub"),
+    hostile(".git/config.worktree", ""),
+    hostile("sub/.git", "gitdir: ../x"),
+    hostile("sub/deep/.git/config", "[core]\n\tfsmonitor = ls\n"),
+    hostile("sub/.GIT/config", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), HOSTILE_REPOSITORIES)
+async def test_a_repository_that_may_run_programs_makes_git_exact(
+    commands: Code, repository: Path, name: str, text: str
+) -> None:
+    assert "only read" in (await access(commands, "git status")).scope
+    (repository / name).parent.mkdir(parents=True, exist_ok=True)
+    (repository / name).write_text(text, encoding="utf-8")
+    for line in ("git status", "git diff", "git log", "git show", "git diff --stat"):
+        assert " as exactly: " in (await access(commands, line)).scope
+
+
+async def test_only_a_whole_repository_in_its_own_folder_is_plain(
+    commands: Code, repository: Path
+) -> None:
+    kept = repository.parent / "kept"
+    (repository / ".git").rename(kept)
+    assert " as exactly: " in (await access(commands, "git status")).scope
+    (repository / ".git").symlink_to(kept)
+    assert " as exactly: " in (await access(commands, "git status")).scope
+    (repository / ".git").unlink()
+    kept.rename(repository / ".git")
+    assert "only read" in (await access(commands, "git status", cwd="sub")).scope
+    (repository / "sub" / "HEAD").write_text("", encoding="utf-8")
+    for folder in ("objects", "refs"):
+        (repository / "sub" / folder).mkdir()
+    assert " as exactly: " in (await access(commands, "git status", cwd="sub")).scope
+    (repository / ".git" / "HEAD").unlink()
+    assert " as exactly: " in (await access(commands, "git status")).scope
+
+
+async def test_settings_of_git_that_tools_may_write_are_not_trusted(
+    workspace: Workspace, context: ToolContext, repository: Path, programs: Path, home: Path
+) -> None:
+    env = {"PATH": str(programs)}
+    for user, expected in ((home.parent, "only read"), (repository, " as exactly: ")):
+        code = Code(replace(workspace, env=env | {"HOME": str(user)}), context)
+        assert expected in (await access(code, "git status")).scope
+
+
+async def test_a_repository_made_by_git_is_plain(
+    workspace: Workspace, context: ToolContext, project: Path
+) -> None:
+    code = Code(replace(workspace, env={"PATH": os.environ["PATH"]}), context)
+    made = await code("run_command", argv=["git", "init", "-q"])
+    assert made["exit_code"] == 0
+    seen = await access(code, "git status")
+    assert "only read" in seen.scope
+    assert (await access(code, "git status -s")).scope == seen.scope

@@ -1,18 +1,21 @@
 """What was said in a session: a window in memory for the next request, all of it in the store."""
 
 import asyncio
+import logging
+import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from agcore.llm.types import ChatMessage, ChatRole
+from agcore.memory.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem, session_prefix
 from agent_core.providers.jsontext import dump_text, parse
 
-_HEAD_EVERY = 64
-"""The place of the last message is written down this often; from there it is found by looking."""
+logger = logging.getLogger(__name__)
 
 
 class MemoryStrategy(StrEnum):
@@ -47,9 +50,14 @@ class ConversationMemoryConfig:
 
 
 class ConversationMemory:
-    """The messages of one session, kept in a store. One object at a time may add to a session.
+    """The messages of one session, kept in a store that any number of writers may share.
 
-    Adding a message and getting the window cost the same however long the conversation is; so does
+    Tasks, objects and processes may add to one session at once: nothing is overwritten, messages
+    that are added together stay together, and every writer sees what the others have added. What
+    the store has forgotten is missing, wherever it stood. The order is that of the numbers in
+    the ids, whatever the clock does.
+
+    Adding messages and getting the window cost the same however long the conversation is; so does
     going on with one that is in the store already.
 
     Args:
@@ -66,13 +74,12 @@ class ConversationMemory:
     ) -> None:
         self._store = store
         self._prefix = session_prefix("conversation", session_id)
-        self._head_id = f"{self._prefix[:-1]}#head"
         self._config = config or ConversationMemoryConfig()
         is_full = self._config.strategy is MemoryStrategy.FULL
-        self._turns: deque[list[ChatMessage]] = deque(
-            maxlen=None if is_full else self._config.max_turns
-        )
-        self._next = 0
+        self._most_turns = sys.maxsize if is_full else self._config.max_turns
+        self._window: deque[list[_Stored]] = deque()  # by turn
+        self._seen: dict[int, datetime] = {}  # the window's numbers
+        self._highest = -1
         self._is_loaded = False
         self._lock = asyncio.Lock()
 
@@ -82,93 +89,126 @@ class ConversationMemory:
         Raises:
             MemoryError: it could not be stored, and is not part of the conversation.
         """
-        async with self._lock:
-            await self._load()
-            number = self._next
-            await self._store.save(
-                MemoryItem(id=self._id(number), content=dump_text(message.model_dump()))
-            )
-            self._next = number + 1
-            self._take(message)
-            if number % _HEAD_EVERY == 0:
-                await self._store.save(MemoryItem(id=self._head_id, content=str(number)))
+        await self.add_messages([message])
 
     async def add_messages(self, messages: Iterable[ChatMessage]) -> None:
-        """Add messages in order.
+        """Add messages in order, with nothing of another writer between them: all or none.
 
         Raises:
-            MemoryError: one could not be stored; those before it are.
+            MemoryError: they could not be stored.
         """
-        for message in messages:
-            await self.add_message(message)
+        contents = [(message, dump_text(message.model_dump())) for message in messages]
+        if not contents:
+            return
+        async with self._lock:
+            while True:
+                await self._catch_up()
+                numbered = enumerate(contents, self._highest + 1)
+                added = [
+                    (number, message, MemoryItem(id=self._id(number), content=content))
+                    for number, (message, content) in numbered
+                ]
+                if await self._store.save_new([item for _, _, item in added]):
+                    break  # otherwise another writer took the place: look again
+            for number, message, item in added:
+                self._take(_Stored(number, item.created_at, message))
 
     async def get_history(self) -> list[ChatMessage]:
-        """The messages for the next request, oldest first."""
+        """The messages for the next request, oldest first.
+
+        If the store cannot be read, these are the ones that this object knows already.
+
+        Raises:
+            MemoryError: it could never be read.
+        """
         async with self._lock:
-            await self._load()
-            return [message for turn in self._turns for message in turn]
+            try:
+                await self._catch_up()
+            except MemoryError as error:
+                if not self._is_loaded:
+                    raise
+                logger.warning("what others have added cannot be seen now: %s", error)
+            return [stored.message for turn in self._window for stored in turn]
 
     async def get_archive(self) -> list[ChatMessage]:
         """Every message the store still has, oldest first."""
-        items = await self._store.list(MemoryFilter(prefix=self._prefix))
-        return [_message(item) for item in sorted(items, key=lambda item: item.id)]
+        return [stored.message for stored in await self._archive()]
 
     async def clear(self) -> None:
         """Forget the conversation, in the store too."""
         async with self._lock:
             for item in await self._store.list(MemoryFilter(prefix=self._prefix)):
                 await self._store.delete(item.id)
-            await self._store.delete(self._head_id)
-            self._turns.clear()
-            self._next = 0
+            await self._store.delete(f"{self._prefix[:-1]}#head")  # the first release had one
+            self._window.clear()
+            self._seen.clear()
+            self._highest = -1
 
-    async def _load(self) -> None:
-        if self._is_loaded:
-            return
-        if self._config.strategy is MemoryStrategy.FULL:
-            for message in await self.get_archive():
-                self._take(message)
-        self._next = await self._end()
-        if self._config.strategy is MemoryStrategy.SLIDING_WINDOW:
-            for message in await self._last_turns():
-                self._take(message)
+    async def _catch_up(self) -> None:
+        """Take what the store has and this object has not seen, whoever added it."""
+        if not self._is_loaded and self._config.strategy is MemoryStrategy.FULL:
+            unseen = await self._archive()
+        else:
+            unseen = await self._unseen()
+        for stored in unseen:
+            self._take(stored)
         self._is_loaded = True
 
-    async def _end(self) -> int:
-        """The number of the next message: from the place written down last, the first free one."""
-        head = await self._store.get(self._head_id)
-        number = int(head.content) if head is not None else 0
-        while await self._store.get(self._id(number)) is not None:
-            number += 1
-        return number
+    async def _archive(self) -> list["_Stored"]:
+        items = await self._store.list(MemoryFilter(prefix=self._prefix))
+        found = [stored for item in items if (stored := self._stored(item))]
+        return sorted(found, key=lambda stored: stored.number)
 
-    async def _last_turns(self) -> list[ChatMessage]:
-        """The messages of the window, looked up from the end."""
-        found: list[ChatMessage] = []
-        turns, number = 0, self._next
-        while turns < self._config.max_turns and number > 0:
-            number -= 1
-            item = await self._store.get(self._id(number))
-            if item is None:  # the store has forgotten what is older
+    async def _unseen(self) -> list["_Stored"]:
+        """What stands behind the last message seen, looked up from the end; at most a window."""
+        found: list[_Stored] = []
+        turns, before = 0, None
+        while turns < self._most_turns:
+            item = await self._store.last(self._prefix, before)
+            if item is None:
                 break
-            message = _message(item)
-            found.append(message)
-            turns += _begins_turn(message)
+            before = item.id
+            stored = self._stored(item)
+            if stored is None:
+                continue
+            if self._seen.get(stored.number) == stored.created_at:
+                break
+            found.append(stored)
+            turns += _begins_turn(stored.message)
         return found[::-1]
 
-    def _take(self, message: ChatMessage) -> None:
-        if _begins_turn(message) or not self._turns:
-            self._turns.append([])
-        self._turns[-1].append(message)
+    def _take(self, stored: "_Stored") -> None:
+        if _begins_turn(stored.message) or not self._window:
+            self._window.append([])
+        self._window[-1].append(stored)
+        self._seen[stored.number] = stored.created_at
+        self._highest = max(self._highest, stored.number)
+        while len(self._window) > self._most_turns:
+            for old in self._window.popleft():
+                if self._seen.get(old.number) == old.created_at:
+                    del self._seen[old.number]
 
     def _id(self, number: int) -> str:
         return f"{self._prefix}{number:012d}"
+
+    def _stored(self, item: MemoryItem) -> "_Stored | None":
+        """The message of an item; None for an id that is no number, which is not ours."""
+        number = item.id.removeprefix(self._prefix)
+        if not number.isdecimal():
+            return None
+        message = ChatMessage.model_validate(parse(item.content))
+        return _Stored(int(number), item.created_at, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A message, and where it stands. The time tells it from another one of that number."""
+
+    number: int
+    created_at: datetime
+    message: ChatMessage
 
 
 def _begins_turn(message: ChatMessage) -> bool:
     """What a user says begins a turn; what is put into a user's mouth does not."""
     return message.role is ChatRole.USER and not message.metadata.get("synthetic")
-
-
-def _message(item: MemoryItem) -> ChatMessage:
-    return ChatMessage.model_validate(parse(item.content))

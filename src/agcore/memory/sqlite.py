@@ -6,7 +6,7 @@ Threads, patience with other processes and the explanation of SQLite's errors ar
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -50,6 +50,11 @@ INSERT INTO item (id, content, metadata, created_at, used) VALUES (?, ?, ?, ?, {
 ON CONFLICT (id) DO UPDATE SET content = excluded.content, metadata = excluded.metadata,
     created_at = excluded.created_at, used = excluded.used
 """  # noqa: S608 - constants only
+_IS_TAKEN = "SELECT 1 FROM item WHERE id = ? AND created_at >= ?"
+_LAST = """
+SELECT id, content, metadata, created_at FROM item
+WHERE id >= ? AND id < ? AND created_at >= ? ORDER BY id DESC LIMIT 1
+"""
 _TOUCH = f"UPDATE item SET used = {_NEXT_USE} WHERE id = ?"  # noqa: S608 - constants only
 _FORGET_OLD = "DELETE FROM item WHERE created_at < ?"
 _FORGET_MANY = """
@@ -92,21 +97,35 @@ class SqliteStore:
 
     async def save(self, item: MemoryItem) -> None:
         """See `MemoryStore.save`; what is too old or too much goes."""
-        row = (
-            _checked_id(item.id),
-            storable_text(item.content),
-            dump_text(item.metadata),
-            _microseconds(item.created_at),
-        )
+        row = _row(item)
 
         def write(connection: sqlite3.Connection) -> None:
             connection.execute(_SAVE, row)
-            if self._eviction.ttl is not None:
-                connection.execute(_FORGET_OLD, [self._oldest()])
-            if self._eviction.capacity is not None:
-                connection.execute(_FORGET_MANY, [self._eviction.capacity])
+            self._evict(connection)
 
         await self._write(write)
+
+    async def save_new(self, items: Sequence[MemoryItem]) -> bool:
+        """See `MemoryStore.save_new`."""
+        rows = [_row(item) for item in items]
+        oldest = self._oldest()
+
+        def write(connection: sqlite3.Connection) -> bool:
+            for row in rows:
+                if connection.execute(_IS_TAKEN, [row[0], oldest]).fetchone():
+                    return False
+            connection.executemany(_SAVE, rows)
+            self._evict(connection)
+            return True
+
+        return await self._write(write)
+
+    async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
+        """See `MemoryStore.last`."""
+        end = prefix + _LAST_CHARACTER if before is None else _checked_id(before)
+        key = [_checked_id(prefix), end, self._oldest()]
+        rows = await self._read(lambda connection: connection.execute(_LAST, key).fetchall())
+        return _item(rows[0]) if rows else None
 
     async def get(self, item_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""
@@ -147,13 +166,19 @@ class SqliteStore:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _evict(self, connection: sqlite3.Connection) -> None:
+        if self._eviction.ttl is not None:
+            connection.execute(_FORGET_OLD, [self._oldest()])
+        if self._eviction.capacity is not None:
+            connection.execute(_FORGET_MANY, [self._eviction.capacity])
+
     def _oldest(self) -> int:
         ttl = self._eviction.ttl
         return _microseconds(utc_now() - ttl) if ttl is not None else -(2**62)
 
-    async def _write(self, job: Callable[[sqlite3.Connection], object]) -> None:
+    async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            await self._writer.submit(job)
+            return await self._writer.submit(job)
         except StorageError as error:
             raise self._failed(error) from error
 
@@ -202,6 +227,15 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise MemoryStorageError(f"{path} is a database, but no memory store; choose another file")
     if version > _VERSION:
         raise MemoryStorageError(f"{path} was made by a newer version of agcore; use that one")
+
+
+def _row(item: MemoryItem) -> tuple[str, str, str, int]:
+    return (
+        _checked_id(item.id),
+        storable_text(item.content),
+        dump_text(item.metadata),
+        _microseconds(item.created_at),
+    )
 
 
 def _checked_id(text: str) -> str:

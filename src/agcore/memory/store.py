@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from agcore.memory.types import EvictionConfig, EvictionPolicy, MemoryFilter, MemoryItem
@@ -19,6 +19,24 @@ class MemoryStore(Protocol):
 
         Raises:
             MemoryError: it could not be stored.
+        """
+        ...
+
+    async def save_new(self, items: Sequence[MemoryItem]) -> bool:
+        """Keep these items if none of their ids is taken: all of them, or none.
+
+        Returns whether they are kept. Nothing is ever replaced, whichever task or process saves
+        at the same time; the ids of items that are too old are free.
+
+        Raises:
+            MemoryError: they could not be stored.
+        """
+        ...
+
+    async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
+        """The item with the greatest id that begins with `prefix`, and is less than `before`.
+
+        Costs the same however many items there are, and does not count as a use.
         """
         ...
 
@@ -53,6 +71,27 @@ class InMemoryStore:
         self._items[item.id] = item
         self._items.move_to_end(item.id)
         self._evict()
+
+    async def save_new(self, items: Sequence[MemoryItem]) -> bool:
+        """See `MemoryStore.save_new`."""
+        for item in items:
+            found = self._items.get(item.id)
+            if found is not None and not self._is_expired(found):
+                return False
+        for item in items:
+            await self.save(item)
+        return True
+
+    async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
+        """See `MemoryStore.last`."""
+        end = prefix + chr(0x10FFFF) if before is None else before
+        for place in range(bisect_left(self._ids, end) - 1, -1, -1):
+            if not self._ids[place].startswith(prefix):
+                return None
+            item = self._items[self._ids[place]]
+            if not self._is_expired(item):
+                return item
+        return None
 
     async def get(self, item_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""

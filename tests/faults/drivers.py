@@ -233,6 +233,12 @@ async def _outcomes(made: AgentRuntime) -> list[str]:
     return [event.event_type for event in page.events if event.event_type in OUTCOMES]
 
 
+async def opening(home: str, project: str) -> None:
+    """Only make the database."""
+    async with opened(home, project, Cast({})) as made:
+        say(sessions=len(await made.list_sessions()))
+
+
 async def upgrade(home: str, project: str) -> None:
     async with opened(home, project, Cast({"again": ["fine"]})) as made:
         say(sessions=len(await made.list_sessions()))
@@ -263,6 +269,7 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "session": session,
     "tasks": tasks,
     "memory": memory,
+    "opening": opening,
     "upgrade": upgrade,
     "holding": holding,
     "pausing": pausing,

@@ -60,5 +60,5 @@ def a_place(name: str, *, like: Place | None = None) -> Place:
 def used_before() -> Place:
     """A home with a session database in it, so that its making is not counted."""
     place = a_place("before")
-    assert run_driver("upgrade", place.home.path, place.project).code == 0
+    assert run_driver("opening", place.home.path, place.project).code == 0
     return place

@@ -125,8 +125,9 @@ class Composer:
 
     def observe(self, usage: Usage) -> None:
         """Learn from what the last built request really cost, cached tokens included."""
-        reported = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
-        self._scale.observe(self._parts.model.name, self._estimated, reported)
+        whole = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
+        model = self._parts.model.name
+        self._scale.observe(model, self._estimated, whole, usage.input_tokens)
 
     def refused(self) -> None:
         """Learn that the provider found the last built request too long.

@@ -4,7 +4,9 @@ The provider's usage is the record; the guess decides budgets before a request i
 UTF-8 bytes, four to a token, and `TokenScale` learns per model how far off that is.
 """
 
+from collections import deque
 from collections.abc import Iterable
+from statistics import median
 from typing import Any
 
 from agent_core.context.texts import json_bytes
@@ -26,9 +28,13 @@ MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 1200
 """Providers charge by pixels, which are not known here; this is a photo at common settings."""
 
-_LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
+_LEAST_RATIO, _MOST_RATIO = 0.4, 4.0
+"""Real tokens for four bytes: fewer in no known text, more in none but digits and rare scripts."""
+_LEAST_SCALE = 0.8
+_MOST_AFTER = (2.0, 3.0, 4.0)
+"""How far one, two, three and more answers can raise the scale."""
+_REMEMBERED = 7
 _WORTH_LEARNING = 200
-_NEW_WEIGHT = 0.3
 _MARGIN = 1.05
 
 
@@ -77,36 +83,46 @@ def _estimate_block(block: ContentBlock) -> int:
 
 
 class TokenScale:
-    """How many real tokens one estimated token is, per model; shared by all runs of a runtime."""
+    """How many real tokens one estimated token is, per model; shared by all runs of a runtime.
+
+    Servers report wrong numbers: nothing, what a cache has left over, the sum of a day. A ratio
+    that no tokenizer has is ignored, of the others the middle one counts, and few of them move
+    the scale only so far. It never falls so low that a request of ordinary text overfills the
+    window.
+    """
 
     def __init__(self) -> None:
-        self._ratios: dict[str, float] = {}
+        self._seen: dict[str, deque[float]] = {}
 
     def of(self, model: str) -> float:
         """The factor to multiply an estimate with; 1.0 for a model never observed."""
-        return self._ratios.get(model, 1.0)
+        seen = self._seen.get(model)
+        if not seen:
+            return 1.0
+        most = _MOST_AFTER[min(len(seen), len(_MOST_AFTER)) - 1]
+        return min(max(median(seen), _LEAST_SCALE), most)
 
-    def observe(self, model: str, estimated: int, reported: int) -> None:
+    def observe(self, model: str, estimated: int, *reported: int) -> None:
         """Learn from one answer.
 
         Args:
             model: the model's name.
             estimated: the request's `use.estimated` from the ContextBuildReport.
-            reported: all prompt tokens the provider counted, cached ones included. Requests too
-                small to say anything, and providers that report nothing, are ignored.
+            reported: the prompt tokens the provider counted, cached ones included, in the ways
+                there are to read its numbers; the first that can be believed counts. Requests
+                too small to say anything are ignored.
         """
-        if estimated < _WORTH_LEARNING or reported <= 0:
+        if estimated < _WORTH_LEARNING:
             return
-        ratio = _clamped(reported / estimated)
-        known = self._ratios.get(model)
-        self._ratios[model] = ratio if known is None else known + _NEW_WEIGHT * (ratio - known)
+        for each in reported:
+            if _LEAST_RATIO * estimated <= each <= _MOST_RATIO * estimated:
+                seen = self._seen.setdefault(model, deque(maxlen=_REMEMBERED))
+                seen.append(each / estimated)
+                return
 
     def exceeded(self, model: str, estimated: int, limit: int) -> None:
         """Learn that a request was refused as too long: it had more than `limit` tokens."""
-        if estimated > 0:
-            least = _clamped(_MARGIN * limit / estimated)
-            self._ratios[model] = max(self.of(model), least)
-
-
-def _clamped(ratio: float) -> float:
-    return min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
+        least = _MARGIN * limit / max(estimated, 1)
+        if least <= _MOST_RATIO:
+            ratio = max(self.of(model), least)
+            self._seen[model] = deque([ratio] * len(_MOST_AFTER), maxlen=_REMEMBERED)

@@ -5,6 +5,8 @@ from datetime import date
 from pathlib import Path
 from time import perf_counter
 
+import pytest
+
 from agent_core.config.models import ContextConfig
 from agent_core.context import (
     TokenScale,
@@ -212,15 +214,51 @@ def test_a_refused_request_does_not_fit_the_next_time() -> None:
     assert composer(scale=scale).build(talk.path, TOOLS).over_budget
 
 
-def test_the_ratio_stays_within_reason() -> None:
+@pytest.mark.parametrize(
+    "absurd", [0, -5, 1, 399, 4001, 10**6, 10**12, 10**400, float("nan"), float("inf")]
+)
+def test_a_count_that_no_tokenizer_has_changes_nothing(absurd: int) -> None:
     scale = TokenScale()
-    scale.observe("m", 1000, 1_000_000)
-    assert scale.of("m") == 4.0
-    scale.observe("n", 1000, 1)
-    assert scale.of("n") == 0.5
-    scale.observe("o", 10, 1000)
-    scale.observe("o", 1000, 0)
-    assert scale.of("o") == 1.0
+    for _ in range(20):
+        scale.observe("m", 1000, absurd)
+    assert scale.of("m") == 1.0
+    for _ in range(3):
+        scale.observe("m", 1000, 1300)
+    scale.observe("m", 1000, absurd)
+    assert scale.of("m") == 1.3
+
+
+@pytest.mark.parametrize("low", [400, 500, 790])
+def test_no_count_lowers_the_scale_so_far_that_the_window_overfills(low: int) -> None:
+    scale = TokenScale()
+    for _ in range(20):
+        scale.observe("m", 1000, low)
+    assert scale.of("m") == 0.8
+
+
+def test_one_high_count_goes_only_so_far_and_is_outvoted_by_the_next_ones() -> None:
+    scale = TokenScale()
+    scale.observe("m", 1000, 4000)
+    assert scale.of("m") == 2.0
+    scale.observe("m", 1000, 1000)
+    scale.observe("m", 1000, 1000)
+    assert scale.of("m") == 1.0
+
+
+def test_a_scale_is_learnt_for_each_model_and_from_what_can_be_believed() -> None:
+    scale = TokenScale()
+    for _ in range(3):
+        scale.observe("digits", 1000, 3500)
+        scale.observe("sums", 1000, 10**12, 1200)
+        scale.observe("small", 10, 30)
+    assert [scale.of(name) for name in ("digits", "sums", "small", "none")] == [3.5, 1.2, 1.0, 1.0]
+
+
+def test_a_refusal_of_a_short_request_does_not_make_every_request_too_long() -> None:
+    scale = TokenScale()
+    scale.exceeded("m", 1000, 100_000)
+    scale.exceeded("m", 0, 100_000)
+    assert scale.of("m") == 1.0
 
 
 def test_the_task_board_follows_the_history_and_is_no_part_of_it() -> None:

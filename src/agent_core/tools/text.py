@@ -8,6 +8,7 @@ import codecs
 from dataclasses import dataclass
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools.encodings import guess_encoding
 
 SAMPLE_BYTES = 65_536
 """How much of a file decides what it is."""
@@ -48,7 +49,7 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
         return Encoding("utf-8")
     if sum(byte in _CONTROLS for byte in sample) > _MAX_CONTROLS * len(sample):
         return None
-    return _guessed(sample)
+    return Encoding("utf-8") if _is_nearly_utf8(sample) else _guessed(sample, complete=complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,17 @@ def _is_text(body: bytes, name: str, *, complete: bool) -> bool:
     return "\0" not in text
 
 
-def _guessed(sample: bytes) -> Encoding | None:
+def _is_nearly_utf8(sample: bytes) -> bool:
+    """A text with a few broken places: any other encoding would spoil all the others."""
+    text = sample.decode("utf-8", "replace")
+    broken = text.count("\ufffd")
+    return sum(not sign.isascii() for sign in text) > 4 * broken
+
+
+def _guessed(content: bytes, *, complete: bool) -> Encoding | None:
+    if name := guess_encoding(content, complete=complete):
+        return Encoding(name)
     from charset_normalizer import from_bytes  # noqa: PLC0415 - slow to import, seldom needed
 
-    best = from_bytes(sample[:SAMPLE_BYTES]).best()
+    best = from_bytes(content[:SAMPLE_BYTES]).best()
     return None if best is None else Encoding(best.encoding)

@@ -7,7 +7,7 @@ a project contributes to a prompt before the model has read anything.
 import os
 import stat
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import islice
@@ -95,7 +95,9 @@ class InstructionCatalog:
         return next((file for file in self.files if file.path == path), None)
 
 
-def find_instructions(home: Path, project: Path) -> InstructionCatalog:
+def find_instructions(
+    home: Path, project: Path, *, is_closed: Callable[[Path], bool]
+) -> InstructionCatalog:
     """Walk home and project and read the heads of what is found.
 
     Does file work: call it in a thread. A head that cannot be read is one of `problems`.
@@ -103,9 +105,11 @@ def find_instructions(home: Path, project: Path) -> InstructionCatalog:
     Args:
         home: the program's home, resolved.
         project: the project, resolved.
+        is_closed: tells a path that is read only after a question: such a folder is not entered,
+            and a file that leads to such a place is not listed.
     """
     found = dict(_at_home(home))
-    walk = _Walk(project)
+    walk = _Walk(project, is_closed)
     for shown, path in sorted(walk.files()):
         found.setdefault(path, shown)
     files = [_described_file(path, shown) for path, shown in islice(found.items(), MOST_FILES)]
@@ -127,9 +131,10 @@ def _at_home(home: Path) -> Iterator[tuple[Path, str]]:
 class _Walk:
     """One pass over the project, nearest folders first, that enters no folder it need not."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, is_closed: Callable[[Path], bool]) -> None:
         self.cut_short = False
         self._root = root
+        self._is_closed = is_closed
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Path below the root, and resolved path, of each instruction file."""
@@ -141,14 +146,16 @@ class _Walk:
             entries += seen
             self.cut_short = entries > _MOST_ENTRIES or thread_time() > end
             own = _own_file(self._root / below, names, root=self._root) if names else None
-            if own:
+            if own and not self._is_closed(own[0]):
                 yield f"{below}{own[1]}", own[0]
             if ".gitignore" in names:
                 rule = read_ignore_file(f"{self._root}/{below}.gitignore", below)
                 rules = (*rules, rule) if rule else rules
             for name in folders:
                 folder = f"{below}{name}"
-                if not (rules and is_ignored(folder, rules)):
+                if not (rules and is_ignored(folder, rules)) and not self._is_closed(
+                    self._root / folder
+                ):
                     waiting.append((f"{folder}/", rules))
 
     def _list(self, below: str) -> tuple[frozenset[str], list[str], int]:

@@ -29,6 +29,7 @@ from agent_core.runtime.extensions import HooksOfRun
 from agent_core.runtime.models import Models
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.paths import Boundaries
 from agent_core.tools.registry import Toolbox
 from agent_core.types import AgentRole, RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
@@ -234,7 +235,8 @@ def _look_around(setup: Setup) -> _Surroundings:
     skills = find_skills(setup.home)
     for problem in skills.problems:
         logger.warning("a skill was passed over: %s", problem)
-    instructions = find_instructions(setup.home, setup.project)
+    is_closed = Boundaries.of(setup).is_closed
+    instructions = find_instructions(setup.home, setup.project, is_closed=is_closed)
     for problem in instructions.problems:
         logger.warning("an instruction file is listed by its path only: %s", problem)
     return _Surroundings(instructions, skills, _catalog_of(setup))

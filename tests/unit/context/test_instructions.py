@@ -11,8 +11,14 @@ from agent_core.context import (
     static_blocks,
 )
 from agent_core.tools import ToolContext
+from agent_core.tools.paths import Boundaries
 from agent_core.types import AgentRole, NodeType
 from unit.context.conversations import READ_FILE, Talk, composer, write
+
+
+def found(home: Path, project: Path) -> InstructionCatalog:
+    boundaries = Boundaries(project, own=[home], sensitive=[".ssh", ".env", "secrets/"])
+    return find_instructions(home, project, is_closed=boundaries.is_closed)
 
 
 def shown(catalog: InstructionCatalog) -> list[str]:
@@ -26,7 +32,7 @@ def test_f1_the_catalog_has_home_rules_and_project_files_without_their_bodies(
     write(home / "rules" / "deep" / "a.md", "---\ndescription: How we test\n---\nSECRET BODY")
     write(project / "CLAUDE.md", "---\ntitle: Root\nglobs: ['*.py', src]\n---\nSECRET BODY")
     write(project / "src" / "AGENTS.md", "SECRET BODY")
-    text = find_instructions(home, project).text(1000)
+    text = found(home, project).text(1000)
     assert text.splitlines() == [
         f"- {home}/CLAUDE.md",
         f"- {home}/rules/deep/a.md (description: How we test)",
@@ -41,20 +47,20 @@ def test_f1_the_catalog_has_home_rules_and_project_files_without_their_bodies(
 
 def test_f2_a_file_without_front_matter_is_its_relative_path(home: Path, project: Path) -> None:
     write(project / "CLAUDE.md")
-    assert find_instructions(home, project).text(100) == "- CLAUDE.md"
+    assert found(home, project).text(100) == "- CLAUDE.md"
 
 
 @pytest.mark.parametrize("head", ["---\n[broken\n---\n", "---\n- a list\n---\n", "---\nno end"])
 def test_a_broken_front_matter_leaves_the_path(home: Path, project: Path, head: str) -> None:
     write(project / "CLAUDE.md", head)
-    assert find_instructions(home, project).text(100) == "- CLAUDE.md"
+    assert found(home, project).text(100) == "- CLAUDE.md"
 
 
 def test_f3_claude_wins_over_agents_in_one_folder(home: Path, project: Path) -> None:
     for folder in (home, project, project / "sub"):
         write(folder / "CLAUDE.md")
         write(folder / "AGENTS.md")
-    assert shown(find_instructions(home, project)) == [
+    assert shown(found(home, project)) == [
         f"{home}/CLAUDE.md",
         "CLAUDE.md",
         "sub/CLAUDE.md",
@@ -64,13 +70,13 @@ def test_f3_claude_wins_over_agents_in_one_folder(home: Path, project: Path) -> 
 @pytest.mark.parametrize("folder", [".git", "node_modules/pkg", ".venv", "a/target", "__pycache__"])
 def test_f4_folders_of_machines_are_not_entered(home: Path, project: Path, folder: str) -> None:
     write(project / folder / "CLAUDE.md")
-    assert shown(find_instructions(home, project)) == []
+    assert shown(found(home, project)) == []
 
 
 def test_f5_a_project_has_no_rules(home: Path, project: Path) -> None:
     write(project / ".soong-agent" / "rules" / "a.md")
     write(project / ".soong-agent" / "rules" / "CLAUDE.md")
-    assert shown(find_instructions(home, project)) == []
+    assert shown(found(home, project)) == []
 
 
 def test_ignored_folders_are_not_entered_but_ignored_files_count(home: Path, project: Path) -> None:
@@ -79,7 +85,7 @@ def test_ignored_folders_are_not_entered_but_ignored_files_count(home: Path, pro
         write(project / folder / "CLAUDE.md")
     for folder in ("", "deep/gen", "lib1"):
         write(project / folder / "CLAUDE.md")
-    assert shown(find_instructions(home, project)) == [
+    assert shown(found(home, project)) == [
         "CLAUDE.md",
         "deep/gen/CLAUDE.md",
         "lib1/CLAUDE.md",
@@ -91,7 +97,7 @@ def test_the_closest_ignore_file_decides(home: Path, project: Path) -> None:
     write(project / "sub" / ".gitignore", "!out/\nmine/\n")
     for folder in ("out", "sub/out", "sub/mine", "mine", "kept_not", "kept_too"):
         write(project / folder / "CLAUDE.md")
-    assert shown(find_instructions(home, project)) == [
+    assert shown(found(home, project)) == [
         "kept_too/CLAUDE.md",
         "mine/CLAUDE.md",
         "sub/out/CLAUDE.md",
@@ -109,7 +115,7 @@ def test_links_that_leave_the_root_are_not_followed(
     inside = write(project / "docs" / "AGENTS.md")
     (project / "sub").mkdir()
     (project / "sub" / "CLAUDE.md").symlink_to(inside)
-    catalog = find_instructions(home, project)
+    catalog = found(home, project)
     assert shown(catalog) == ["AGENTS.md", "docs/AGENTS.md"]
 
 
@@ -118,13 +124,13 @@ def test_what_is_no_regular_file_is_passed_over(home: Path, project: Path) -> No
     (project / "AGENTS.md").mkdir()
     (project / "dangling").mkdir()
     (project / "dangling" / "CLAUDE.md").symlink_to(project / "nowhere")
-    assert shown(find_instructions(home, project)) == []
+    assert shown(found(home, project)) == []
 
 
 def test_at_most_200_files_sorted_by_path(home: Path, project: Path) -> None:
     for number in range(220):
         write(project / f"p{number:03}" / "CLAUDE.md")
-    catalog = find_instructions(home, project)
+    catalog = found(home, project)
     assert catalog.truncated
     assert shown(catalog) == [f"p{number:03}/CLAUDE.md" for number in range(200)]
     assert catalog.text(100_000).endswith("- (truncated: there are more than 200 files)")
@@ -135,7 +141,7 @@ def test_at_most_200_files_sorted_by_path(home: Path, project: Path) -> None:
 
 def test_an_entry_cannot_break_out_of_its_line(home: Path, project: Path) -> None:
     write(project / "a\nb\x1b[31m" / "CLAUDE.md", '---\nt: "x\\ny\\u0007"\n---\n')
-    (line,) = find_instructions(home, project).text(1000).splitlines()
+    (line,) = found(home, project).text(1000).splitlines()
     assert line == "- a b[31m/CLAUDE.md (t: x y)"
 
 
@@ -150,11 +156,11 @@ def test_a_scan_takes_no_longer_than_50_ms_for_20000_files_once_warm(
         for number in range(40):
             os.mknod(f"{place}/file{number}.py")
     write(project / "pkg3" / "mod3" / "CLAUDE.md")
-    catalog = find_instructions(home, project)
+    catalog = found(home, project)
     times: list[float] = []
     for _ in range(9):
         started = process_time()  # what it costs, whatever else the machine does
-        catalog = find_instructions(home, project)
+        catalog = found(home, project)
         times.append(process_time() - started)
     assert shown(catalog) == ["pkg3/mod3/CLAUDE.md"]
     assert min(times) < 0.05 * files / 20_000
@@ -166,7 +172,7 @@ async def test_f6_reading_an_instruction_file_keeps_its_body_as_a_system_block(
     file = write(project / "CLAUDE.md", "Use tabs.")
     talk = Talk()
     talk.user("go")
-    register = InstructionRegister(find_instructions(home, project), talk)
+    register = InstructionRegister(found(home, project), talk)
     reading = await register.note(file, facts)
     assert not reading.already_loaded
     (draft,) = reading.adds
@@ -184,7 +190,7 @@ async def test_f7_the_same_version_is_not_loaded_twice(
 ) -> None:
     file = write(project / "CLAUDE.md", "Use tabs.")
     talk = Talk()
-    catalog = find_instructions(home, project)
+    catalog = found(home, project)
     register = InstructionRegister(catalog, talk)
     (draft,) = (await register.note(file, facts)).adds
     again = await register.note(file, facts)
@@ -202,7 +208,7 @@ async def test_f8_a_changed_file_replaces_what_was_loaded(
     file = write(project / "CLAUDE.md", "Use tabs.")
     talk = Talk()
     talk.user("go")
-    register = InstructionRegister(find_instructions(home, project), talk)
+    register = InstructionRegister(found(home, project), talk)
     for text in ("Use tabs.", "Use spaces."):
         write(file, text)
         reading = await register.note(file, facts)
@@ -219,7 +225,7 @@ async def test_f9_other_markdown_is_just_a_file(
 ) -> None:
     write(project / "CLAUDE.md")
     other = write(project / "README.md")
-    register = InstructionRegister(find_instructions(home, project), Talk())
+    register = InstructionRegister(found(home, project), Talk())
     reading = await register.note(other, facts)
     assert not reading.already_loaded
     assert not reading.adds
@@ -233,3 +239,15 @@ def test_an_instruction_file_cannot_close_its_own_block() -> None:
     block = composer().build(talk.path, ()).request.system[-1]
     assert block.content.count("</instructions>") == 1
     assert block.content.endswith("</instructions>")
+
+
+def test_folders_that_hold_secrets_are_not_entered_and_links_to_secrets_not_listed(
+    home: Path, project: Path
+) -> None:
+    for name in (".ssh/CLAUDE.md", "Secrets/AGENTS.md", "sub/.ssh/AGENTS.md", "open/AGENTS.md"):
+        write(project / name, "text")
+    write(project / ".env", "KEY=1")
+    write(project / "linked" / "a.txt", "text")
+    (project / "CLAUDE.md").symlink_to(project / ".env")
+    (project / "linked" / "CLAUDE.md").symlink_to(project / ".ssh" / "CLAUDE.md")
+    assert shown(found(home, project)) == ["open/AGENTS.md"]

@@ -354,6 +354,16 @@ async def test_a_stubborn_server_and_its_children_do_not_survive(diary: Path) ->
         assert len(bench_.lines("child")) == 1
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has subreapers")
+@pytest.mark.parametrize("ending", ["close", "die"])
+async def test_a_daemon_of_a_server_does_not_survive(diary: Path, ending: str) -> None:
+    async with bench(diary, {"shop": plain(diary, "daemon")}) as bench_:
+        await bench_.tools()
+        await bench_.until("child")
+        if ending == "die":
+            await refusal(bench_.call("mcp.shop.die"))
+
+
 async def test_closing_in_the_middle_of_a_start_leaves_nothing(diary: Path) -> None:
     async with bench(diary, {"mute": plain(diary, "mute")}) as bench_:
         asking = asyncio.create_task(bench_.tools())

@@ -239,6 +239,14 @@ def misbehave() -> None:
     if "child" in TRAITS:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         note(f"child {child.pid}")
+    if "daemon" in TRAITS and os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            note(f"child {os.getpid()}")
+            os.closerange(0, 64)
+            sleep = ["x", "-ISc", "import time; time.sleep(600)"]
+            os.execve(sys.executable, sleep, {})  # noqa: S606
+        os._exit(0)
     if "stubborn" in TRAITS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "chatty" in TRAITS:

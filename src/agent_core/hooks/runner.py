@@ -12,6 +12,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.hooks.config import Hook, HookEvent, HookFile
 from agent_core.hooks.matching import matches
 from agent_core.process.child import Command
+from agent_core.process.launcher import Launcher
 from agent_core.process.runner import Finished, run
 from agent_core.types import (
     Frozen,
@@ -49,6 +50,7 @@ class HookRunner:
         tools: the limits of commands, which hooks share.
         project: where hooks run, resolved.
         env: all that hooks see of the environment.
+        launcher: starts them.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class HookRunner:
         tools: ToolsConfig,
         project: Path,
         env: Mapping[str, str],
+        launcher: Launcher,
     ) -> None:
         self.project = project
         self._file = file if hooks.enabled else None
         self._default_timeout_ms = hooks.default_timeout_ms
         self._limits = tools
         self._env = dict(env)
+        self._launcher = launcher
         self._started: set[str] = set()
 
     def begins(self, session_id: str) -> bool:
@@ -98,6 +102,7 @@ class HookRunner:
                     env=self._env,
                     stdin=stdin,
                 ),
+                launcher=self._launcher,
                 timeout_s=timeout_ms / 1000,
                 stdout_limit_bytes=self._limits.stdout_limit_bytes,
                 stderr_limit_bytes=self._limits.stderr_limit_bytes,

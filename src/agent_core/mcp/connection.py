@@ -270,7 +270,10 @@ class Connection:
             env=inherited | config.env,
         )
         self._stdio = StdioTransport(
-            launch, log=lambda line: host.log(server_id, line), on_end=self._over.set
+            launch,
+            launcher=host.launcher,
+            log=lambda line: host.log(server_id, line),
+            on_end=self._over.set,
         )
         return self._stdio.streams()
 

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from agent_core.process import Launcher
 
 if TYPE_CHECKING:
     import httpx2
@@ -23,6 +25,7 @@ class Host:
 
     Attributes:
         env_allowlist: the environment variables that a server process inherits.
+        launcher: starts server processes.
         log: gets a server's id and one line of its standard error or its log; must not block.
         authorize: makes the HTTP authentication for a server's id and address; by default there
             is none but the configured headers.
@@ -30,6 +33,7 @@ class Host:
     """
 
     env_allowlist: tuple[str, ...] = ("PATH", "HOME", "TMPDIR")
+    launcher: Launcher = field(default_factory=Launcher)
     log: Callable[[str, str], None] = log_line
     authorize: "Callable[[str, str], httpx2.Auth] | None" = None
     elicit: "ElicitationFnT | None" = None

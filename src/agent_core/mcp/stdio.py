@@ -2,13 +2,13 @@
 
 The SDK has such a transport; this one adds what a hostile or broken server makes necessary: lines
 of bounded length, a standard error that never reaches the terminal, an environment that is an
-allowlist, and a process group that is gone when the context is left, however it is left.
+allowlist, and descendants that are gone when the context is left, however it is left.
 """
 
 import asyncio
+import errno
 import json
 import os
-import signal
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -27,6 +27,9 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
+
+from agent_core.errors import ToolError
+from agent_core.process import Launcher, Program, find_program
 
 MAX_MESSAGE_BYTES = 8 * 2**20
 """One line from a server; base64 images of six megabytes pass, bombs do not."""
@@ -65,37 +68,44 @@ class StdioTransport:
 
     Args:
         launch: what to start.
+        launcher: starts it.
         log: gets each line of the server's standard error, shortened; must not block.
         on_end: called once when the server's output has ended, for whatever reason.
     """
 
     def __init__(
-        self, launch: Launch, *, log: Callable[[str], None], on_end: Callable[[], None]
+        self,
+        launch: Launch,
+        *,
+        launcher: Launcher,
+        log: Callable[[str], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._launch = launch
+        self._launcher = launcher
         self._log = log
         self._on_end = on_end
         self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
         self._log_ended = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
+        self._program: Program | None = None
         self.fault: str | None = None
 
     @property
     def last_words(self) -> str:
         """How the process ended and the last line it wrote to its standard error."""
-        code = self._process.returncode if self._process else None
+        code = self._program.exit_code if self._program else None
         ended = [self.fault] if self.fault else [] if code is None else [f"exit code {code}"]
         return ": ".join([*ended, *list(self._tail)[-1:]])
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
-        """Start the process; on leaving, its whole group is stopped.
+        """Start the process; on leaving, it and all its descendants are stopped.
 
         Raises:
             OSError: it cannot be started.
         """
-        async with _started(self._launch) as child:
-            self._process = child.process
+        async with _started(self._launch, self._launcher) as child:
+            self._program = child.program
             sends, incoming = anyio.create_memory_object_stream[Incoming](0)
             outgoing, receives = anyio.create_memory_object_stream[SessionMessage](0)
             async with anyio.create_task_group() as tasks:
@@ -214,63 +224,68 @@ def _as_failure(loose: Any) -> JSONRPCError | None:
 
 
 class _Child:
-    """A process, the leader of its own group, and our ends of its pipes."""
+    """A running server, and our ends of its pipes."""
 
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        program: Program,
         stdin: asyncio.StreamWriter,
         stdout: asyncio.StreamReader,
         stderr: asyncio.StreamReader,
     ) -> None:
-        self.process = process
+        self.program = program
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
 
     async def stop(self) -> None:
-        """Ask by closing its input, then by SIGTERM; in the end nothing of the group is left."""
+        """Ask by closing its input, then by SIGTERM; in the end nothing that it started is left."""
         try:
             self.stdin.close()
             if not await self._ends_within(EXIT_SECONDS):
-                self._signal(signal.SIGTERM)
+                self.program.terminate()
                 await self._ends_within(TERMINATE_SECONDS)
         finally:
-            self._signal(signal.SIGKILL)  # also what an ended leader has left behind
-        await self._ends_within(TERMINATE_SECONDS)
+            await self.program.kill()
 
     async def _ends_within(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
-            await self.process.wait()
-        return self.process.returncode is not None
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, number)
+            await self.program.exited()
+        return self.program.exit_code is not None
 
 
 @asynccontextmanager
-async def _started(launch: Launch) -> AsyncGenerator[_Child]:
-    with ExitStack() as ours, ExitStack() as theirs:
-        stdin, stdin_fd = await _write_pipe(ours, theirs)
-        stdout, stdout_fd = await _read_pipe(ours, theirs)
-        stderr, stderr_fd = await _read_pipe(ours, theirs)
-        process = await asyncio.create_subprocess_exec(
-            *launch.argv,
-            stdin=stdin_fd,
-            stdout=stdout_fd,
-            stderr=stderr_fd,
-            cwd=launch.cwd,
-            env=dict(launch.env),
-            start_new_session=True,
-        )
-        # No await from here until somebody has the duty to stop it: it would outlive a cancel.
-        theirs.close()
-        yield _Child(process, stdin, stdout, stderr)
+async def _started(launch: Launch, launcher: Launcher) -> AsyncGenerator[_Child]:
+    with ExitStack() as ours:
+        with ExitStack() as theirs:
+            stdin, stdin_fd = await _write_pipe(ours, theirs)
+            stdout, stdout_fd = await _read_pipe(ours, theirs)
+            stderr, stderr_fd = await _read_pipe(ours, theirs)
+            program = launcher.start(
+                _argv(launch),
+                cwd=launch.cwd,
+                env=launch.env,
+                streams=(stdin_fd, stdout_fd, stderr_fd),
+            )
+        ours.callback(program.close)
+        try:
+            await program.started()
+            yield _Child(program, stdin, stdout, stderr)
+        finally:
+            await program.kill()
 
 
-# With pipes of our own, `process.wait()` means that the process has ended. asyncio's own pipes
-# make it wait for every descendant that has inherited them.
+def _argv(launch: Launch) -> list[str]:
+    """The arguments, with the program looked up in the environment it will have.
+
+    Raises:
+        FileNotFoundError: there is no such program.
+    """
+    try:
+        program = find_program(launch.argv[0], cwd=launch.cwd, env=launch.env)
+    except ToolError as error:
+        raise FileNotFoundError(errno.ENOENT, error.message) from error
+    return [str(program), *launch.argv[1:]]
 
 
 async def _read_pipe(ours: ExitStack, theirs: ExitStack) -> tuple[asyncio.StreamReader, int]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from agent_core.process.capture import Capture, Output
 from agent_core.process.child import Child, Command, open_child
+from agent_core.process.launcher import Launcher
 
 _DRAIN_S = 0.25
-"""How long to wait for the rest of the output when somebody who left the group holds the pipe."""
+"""How long to wait for the rest of the output where a descendant could not be ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +30,20 @@ class Finished:
 async def run(
     command: Command,
     *,
+    launcher: Launcher,
     timeout_s: float,
     stdout_limit_bytes: int = 65_536,
     stderr_limit_bytes: int = 65_536,
 ) -> Finished:
     """Run a program and gather what it says, in bounded memory.
 
-    The program and everything in its process group is gone when this returns or is cancelled.
+    The program and all its descendants are gone when this returns or is cancelled.
     Output beyond a limit is cut in the middle and kept whole in a file: `Output.spool`.
 
     Args:
         command: what to start.
-        timeout_s: after this the group is stopped, and `timed_out` is set.
+        launcher: starts it.
+        timeout_s: after this it is stopped, and `timed_out` is set.
         stdout_limit_bytes: what of its output is kept in memory.
         stderr_limit_bytes: likewise for its complaints.
 
@@ -48,7 +51,7 @@ async def run(
         ToolError: `validation_error` or `internal_error`; the system would not start it.
     """
     with Capture(stdout_limit_bytes) as stdout, Capture(stderr_limit_bytes) as stderr:
-        async with open_child(command) as child:
+        async with open_child(command, launcher=launcher) as child:
             timed_out = await _follow(child, stdout, stderr, timeout_s)
         return Finished(
             exit_code=child.exit_code,
@@ -71,7 +74,7 @@ async def _follow(child: Child, stdout: Capture, stderr: Capture, timeout_s: flo
                 await child.exited()
         except TimeoutError:
             timed_out = True
-        await child.stop_group()
+        await child.stop()
         await asyncio.wait(pumps, timeout=_DRAIN_S)
         for pump in pumps:
             pump.cancel()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from agent_core.config.paths import Setup
 from agent_core.events import Journal
 from agent_core.loop.context import Hooks
+from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import RunIdentity
 
@@ -31,7 +32,7 @@ class Extensions:
     mcp: "McpTools | None" = None
 
 
-def load_extensions(setup: Setup, redactor: Redactor) -> Extensions:
+def load_extensions(setup: Setup, redactor: Redactor, *, launcher: Launcher) -> Extensions:
     """Read `<home>/hooks.json` and `<home>/mcp.json`; no server is started yet.
 
     `redactor` learns every secret of the servers, disabled ones too.
@@ -40,7 +41,7 @@ def load_extensions(setup: Setup, redactor: Redactor) -> Extensions:
         ConfigError: one of them is broken; names the file and the place.
     """
     tools = setup.config.tools
-    hooks = _hooks(setup) if os.path.lexists(setup.home / "hooks.json") else None
+    hooks = _hooks(setup, launcher) if os.path.lexists(setup.home / "hooks.json") else None
     if not (setup.home / "mcp.json").exists():
         return Extensions(hooks)
     # The client and its SDK are only loaded for users who have servers.
@@ -59,11 +60,11 @@ def load_extensions(setup: Setup, redactor: Redactor) -> Extensions:
     def log(server_id: str, line: str) -> None:
         logger.debug("%s: %s", server_id, redactor.text(line))
 
-    host = Host(log=log)
+    host = Host(log=log, launcher=launcher)
     return Extensions(hooks, McpTools(servers, tools, host=host) if servers else None)
 
 
-def _hooks(setup: Setup) -> HooksOfRun | None:
+def _hooks(setup: Setup, launcher: Launcher) -> HooksOfRun | None:
     # As with servers: only loaded for users who have hooks.
     from agent_core.hooks import HookRunner, RunHooks, load_hooks  # noqa: PLC0415
 
@@ -72,5 +73,12 @@ def _hooks(setup: Setup) -> HooksOfRun | None:
     if file is None:
         return None
     env = {name: os.environ[name] for name in tools.env_allowlist if name in os.environ}
-    runner = HookRunner(file, hooks=setup.config.hooks, tools=tools, project=setup.project, env=env)
+    runner = HookRunner(
+        file,
+        hooks=setup.config.hooks,
+        tools=tools,
+        project=setup.project,
+        env=env,
+        launcher=launcher,
+    )
     return lambda run, journal: RunHooks(runner, run, journal)

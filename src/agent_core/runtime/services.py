@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from itertools import count
 
 from agent_core.agents.child import no_trace
@@ -25,6 +25,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import Tally, conclude, converse, to_the_end
 from agent_core.permissions.guard import PermissionGuard
+from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Background
 from agent_core.runtime.compactions import summarise
@@ -83,10 +84,13 @@ class Services:
         store: SessionStore,
         owner: Owner,
         redactor: Redactor,
+        launcher: Launcher,
     ) -> None:
         config = setup.config
         can_ask = parts.permission_callback is not None
-        self.toolboxes = Toolboxes(setup, parts.tools, extensions.mcp, can_ask=can_ask)
+        self.toolboxes = Toolboxes(
+            setup, parts.tools, extensions.mcp, launcher=launcher, can_ask=can_ask
+        )
         self.toolboxes.check_names()
         definitions = AgentDefinitions(setup.home, parts.definitions)
         check_definitions(definitions, config, self.toolboxes.known_names())
@@ -428,12 +432,21 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
     )
     check_assets()
     redactor = Redactor({})  # learns as the parts are read
-    extensions = load_extensions(setup, redactor)
     async with AsyncExitStack() as stack:
+        launcher = stack.enter_context(closing(Launcher()))
+        extensions = load_extensions(setup, redactor, launcher=launcher)
         owner = stack.enter_context(Owner.open(setup.home))
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
-        services = Services(parts, extensions, setup, store=store, owner=owner, redactor=redactor)
+        services = Services(
+            parts,
+            extensions,
+            setup,
+            store=store,
+            owner=owner,
+            redactor=redactor,
+            launcher=launcher,
+        )
         stack.push_async_callback(services.give_back)
         stack.push_async_callback(services.models.close)
         if extensions.mcp:

@@ -15,6 +15,7 @@ from agent_core.context.plans import plan_template_tool
 from agent_core.context.skills import SkillCatalog, load_skill_tool
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import Journal
+from agent_core.process import Launcher
 from agent_core.tools.base import Tool
 from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
@@ -35,6 +36,7 @@ class Toolboxes:
         setup: for the workspace, the disabled tools and the overrides.
         registered: the caller's own tools; looked at again for every run.
         mcp: the user's servers, if there are any.
+        launcher: starts the programs of tools.
         can_ask: somebody can be asked for permissions.
     """
 
@@ -44,15 +46,16 @@ class Toolboxes:
         registered: ToolRegistry,
         mcp: "McpTools | None" = None,
         *,
+        launcher: Launcher,
         can_ask: bool = False,
     ) -> None:
         self.can_ask = can_ask
         self._setup = setup
         self._registered = registered
         self._mcp = mcp
-        self._workspace = Workspace.of(setup)
+        self._workspace = Workspace.of(setup, launcher=launcher)
         self._code = code_tools(self._workspace)
-        self._declared = _declared_tools(setup)
+        self._declared = _declared_tools(setup, launcher)
         self._built_in: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
 
@@ -151,14 +154,14 @@ class Toolboxes:
             yield overridden(tool, override) if override else tool
 
 
-def _declared_tools(setup: Setup) -> list[Tool]:
+def _declared_tools(setup: Setup, launcher: Launcher) -> list[Tool]:
     """The user's own tools in `<home>/tools`; a broken file is reported and left out."""
     if not (setup.home / "tools").is_dir():
         return []
     # The schema checker is only loaded for users who have such tools.
     from agent_core.tools.declarative import declarative_tools  # noqa: PLC0415
 
-    tools, problems = declarative_tools(setup)
+    tools, problems = declarative_tools(setup, launcher=launcher)
     for problem in problems:
         logger.warning("a tool was left out: %s", problem)
     return tools

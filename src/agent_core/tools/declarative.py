@@ -20,7 +20,7 @@ from agent_core.config.models import Bytes, Milliseconds, Section, ToolsConfig
 from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.process import Command, Finished, find_program, run
+from agent_core.process import Command, Finished, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.handler import lane_of, plain_access
 from agent_core.tools.output import keep_output, stopped
@@ -88,6 +88,7 @@ class Recipe:
     script: Script | None
     folder: Path
     cwd: Path
+    launcher: Launcher
     env: Mapping[str, str]
     limits: ToolsConfig
 
@@ -108,7 +109,7 @@ class Recipe:
 
 
 def declarative_tools(
-    setup: Setup, *, environ: Mapping[str, str] = os.environ
+    setup: Setup, *, launcher: Launcher, environ: Mapping[str, str] = os.environ
 ) -> tuple[list[Tool], list[ConfigError]]:
     """The tools of `<home>/tools/*.json`, by file name, and what is wrong with the others."""
     tools: dict[str, Tool] = {}
@@ -117,7 +118,7 @@ def declarative_tools(
         return [], []
     for path in sorted((setup.home / "tools").glob("*.json")):
         try:
-            made = _load(path, setup, environ)
+            made = _load(path, setup, launcher, environ)
             if made.name in tools:
                 raise unusable(path, _WHAT, f"another file has a tool named {made.name}")
         except ConfigError as problem:
@@ -127,7 +128,7 @@ def declarative_tools(
     return list(tools.values()), problems
 
 
-def _load(path: Path, setup: Setup, environ: Mapping[str, str]) -> Tool:
+def _load(path: Path, setup: Setup, launcher: Launcher, environ: Mapping[str, str]) -> Tool:
     try:
         file = ToolFile.model_validate(read_json_file(path, _WHAT))
         check = SchemaCheck(file.name, file.input_schema).compiled()
@@ -140,10 +141,12 @@ def _load(path: Path, setup: Setup, environ: Mapping[str, str]) -> Tool:
         check_own_name(file.name)
     except ConfigError as error:
         raise unusable(path, _WHAT, error.message) from error
-    return _tool(_recipe(path, file, setup, environ), check)
+    return _tool(_recipe(path, file, setup, launcher, environ), check)
 
 
-def _recipe(path: Path, file: ToolFile, setup: Setup, environ: Mapping[str, str]) -> Recipe:
+def _recipe(
+    path: Path, file: ToolFile, setup: Setup, launcher: Launcher, environ: Mapping[str, str]
+) -> Recipe:
     limits = setup.config.tools
     if (file.timeout_ms or 0) > limits.max_timeout_ms:
         reason = f"timeout_ms is above tools.max_timeout_ms ({limits.max_timeout_ms})"
@@ -158,6 +161,7 @@ def _recipe(path: Path, file: ToolFile, setup: Setup, environ: Mapping[str, str]
         script=parse_script(file.command) if file.command_type == "shell" else None,
         folder=path.parent,
         cwd=cwd,
+        launcher=launcher,
         env={name: environ[name] for name in allowed if name in environ},
         limits=limits,
     )
@@ -207,6 +211,7 @@ async def _run(
     file, limits = recipe.file, recipe.limits
     finished = await run(
         Command(argv=argv, cwd=recipe.cwd, env=recipe.env, stdin=orjson.dumps(arguments)),
+        launcher=recipe.launcher,
         timeout_s=recipe.timeout_ms / 1000,
         stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
         stderr_limit_bytes=file.stderr_limit_bytes or limits.stderr_limit_bytes,

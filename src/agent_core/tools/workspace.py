@@ -10,6 +10,7 @@ from typing import Protocol, Self
 from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode
+from agent_core.process import Launcher
 from agent_core.tools.base import ToolContext
 from agent_core.tools.paths import Boundaries, Place
 from agent_core.tools.seen import SeenFiles
@@ -56,6 +57,7 @@ class Workspace:
         plans_dir: in this folder file names are restricted, and nothing is overwritten.
         register: recognises instruction files.
         seen: which versions of files the agents know.
+        launcher: starts programs.
     """
 
     boundaries: Boundaries
@@ -65,12 +67,14 @@ class Workspace:
     plans_dir: Path | None = None
     register: ReadingRegister | None = None
     seen: SeenFiles = field(default_factory=SeenFiles)
+    launcher: Launcher = field(default_factory=Launcher)
 
     @classmethod
     def of(
         cls,
         setup: Setup,
         *,
+        launcher: Launcher,
         environ: Mapping[str, str] = os.environ,
         register: ReadingRegister | None = None,
     ) -> Self:
@@ -81,6 +85,7 @@ class Workspace:
             limits=tools,
             env={name: environ[name] for name in tools.env_allowlist if name in environ},
             asks_to_read=setup.config.permissions.readonly_default == "ask",
+            launcher=launcher,
             plans_dir=setup.plans_dir,
             register=register,
         )

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode
+from agent_core.process import Launcher
 from agent_core.tools.base import Tool, ToolContext, ToolOutput
 from agent_core.tools.paths import Boundaries
 from agent_core.tools.workspace import Workspace
@@ -44,7 +45,8 @@ def borrowed(
         ToolError: the tool could not do it.
         KgentError: the path leads elsewhere now, or the run is to stop.
     """
-    tool = make(_workspace(call.root, env or {}))
+    launcher = Launcher()
+    tool = make(_workspace(call.root, env or {}, launcher))
 
     async def work() -> Any:
         action = await tool.prepare(tool.parse(arguments), _facts(call))
@@ -60,15 +62,17 @@ def borrowed(
         reason = call.cancellation.reason
         message = f"stopped: {reason.message}" if reason else "stopped"
         raise KgentError(ErrorCode.CANCELLED, message, category=ErrorCategory.TOOL) from None
+    finally:
+        launcher.close()
 
 
-def _workspace(root: Path, env: Mapping[str, str]) -> Workspace:
+def _workspace(root: Path, env: Mapping[str, str], launcher: Launcher) -> Workspace:
     limits = ToolsConfig(
         result_limit_bytes=RESULT_BYTES,
         stdout_limit_bytes=RESULT_BYTES,
         stderr_limit_bytes=RESULT_BYTES,
     )
-    return Workspace(boundaries=Boundaries(root), limits=limits, env=env)
+    return Workspace(boundaries=Boundaries(root), limits=limits, env=env, launcher=launcher)
 
 
 def _facts(call: Call) -> ToolContext:

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
@@ -11,6 +12,7 @@ import pytest
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.hooks import HookRunner, RunHooks, load_hooks
+from agent_core.process import Launcher
 from agent_core.types import (
     AgentRole,
     EventLevel,
@@ -101,6 +103,7 @@ class Place:
                 tools=ToolsConfig(),
                 project=self.project,
                 env={"PATH": os.environ["PATH"]},
+                launcher=Launcher(),
             )
         return RunHooks(self.runner, run, self.notes)
 
@@ -261,6 +264,16 @@ async def test_a_hook_that_hangs_is_stopped_with_its_children(place: Place) -> N
     await place.hooks().before_tool(CALL, WRITE)
     assert perf_counter() - started < 5
     assert "within 200 ms" in place.notes.events[1][1]["error"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has subreapers")
+async def test_a_daemon_of_a_hook_ends_with_it(place: Place) -> None:
+    daemon = "setsid sh -c 'echo $$ > pid; exec sleep 60' >/dev/null 2>&1 </dev/null &"
+    place.write(PreToolUse=[on(f"{daemon} while ! [ -s pid ]; do sleep 0.01; done")])
+    await place.hooks().before_tool(CALL, WRITE)
+    pid = int((place.project / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_cancelled_hook_leaves_nothing_behind(place: Place) -> None:

@@ -12,9 +12,22 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process import Command, Finished, find_program, run
+from agent_core.process import Command, Finished, Launcher, find_program, run as run_with
 
 ENV = {"PATH": os.environ["PATH"]}
+LAUNCHER = Launcher()
+
+
+@pytest.fixture(autouse=True)
+async def _started(tmp_path: Path) -> None:
+    """The supervisor is there, and its socket among the open files."""
+    await run(Command(argv=["/bin/true"], cwd=tmp_path, env=ENV), timeout_s=10)
+
+
+async def run(command: Command, *, timeout_s: float, stdout_limit_bytes: int = 65_536) -> Finished:
+    return await run_with(
+        command, launcher=LAUNCHER, timeout_s=timeout_s, stdout_limit_bytes=stdout_limit_bytes
+    )
 
 
 def sh(script: str, *, cwd: Path, stdin: bytes | None = None) -> Command:
@@ -162,7 +175,7 @@ async def test_a_daemon_that_holds_the_pipe_does_not_hold_up_the_call(tmp_path: 
     done = await run(python(DAEMON, "0", cwd=tmp_path), timeout_s=10)
     assert done.stdout.text == "started\n"
     assert time.monotonic() - started < 3
-    os.kill(pid_in(tmp_path / "child"), signal.SIGKILL)
+    assert not alive(pid_in(tmp_path / "child"))
 
 
 async def test_a_daemon_that_holds_the_pipe_ends_with_a_call_that_is_stopped(
@@ -226,9 +239,9 @@ async def test_many_runs_leave_no_file_and_no_zombie(tmp_path: Path) -> None:
 KILLED_PARENT = """
 import asyncio, sys
 from pathlib import Path
-from agent_core.process import Command, run
+from agent_core.process import Command, Launcher, run
 command = Command(argv=["/bin/sh", "-c", sys.argv[1]], cwd=sys.argv[2], env={"PATH": sys.argv[3]})
-asyncio.run(run(command, timeout_s=60))
+asyncio.run(run(command, launcher=Launcher(), timeout_s=60))
 """
 
 

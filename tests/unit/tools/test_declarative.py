@@ -11,6 +11,7 @@ import pytest
 from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.process import Launcher
 from agent_core.tools import Lane, Tool, ToolContext
 from agent_core.tools.declarative import declarative_tools
 from agent_core.types import ArtifactRefBlock, TextBlock, ToolPermission, ToolResult
@@ -54,7 +55,7 @@ def put(setup: Setup, file: object, name: str = "a.json") -> None:
 
 def only(setup: Setup, **changes: object) -> Tool:
     put(setup, ECHO | changes)
-    (made,), problems = declarative_tools(setup, environ=os.environ)
+    (made,), problems = declarative_tools(setup, launcher=Launcher(), environ=os.environ)
     assert problems == []
     return made
 
@@ -140,6 +141,16 @@ async def test_a_program_that_takes_too_long_is_stopped(setup: Setup, context: T
     assert text_of(result).startswith("said\n")
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has subreapers")
+async def test_a_daemon_of_a_tool_ends_with_its_call(setup: Setup, context: ToolContext) -> None:
+    daemon = "setsid sh -c 'echo $$ > pid; exec sleep 60' >/dev/null 2>&1 </dev/null &"
+    script = f"{daemon} while ! [ -s pid ]; do sleep 0.01; done; echo {{{{args.text}}}}"
+    made = only(setup, command_type="shell", command=script, args=[], tags=["dangerous"])
+    assert text_of(await answer(made, context, text="x")) == "x\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((setup.project / "pid").read_text()), 0)
+
+
 async def test_output_beyond_its_limit_becomes_an_artifact(
     setup: Setup, context: ToolContext, kept: Kept
 ) -> None:
@@ -219,7 +230,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_others_work(
 ) -> None:
     put(setup, file, "broken.json")
     put(setup, ECHO, "good.json")
-    tools, problems = declarative_tools(setup, environ=os.environ)
+    tools, problems = declarative_tools(setup, launcher=Launcher(), environ=os.environ)
     assert [each.name for each in tools] == ["my.echo"]
     assert len(problems) == 1
     assert problems[0].code is ErrorCode.CONFIG_ERROR
@@ -231,7 +242,7 @@ def test_a_name_that_is_taken_is_reported(setup: Setup) -> None:
     put(setup, ECHO, "a.json")
     put(setup, ECHO, "b.json")
     os.mkfifo(setup.home / "tools" / "pipe.json")
-    tools, problems = declarative_tools(setup, environ=os.environ)
+    tools, problems = declarative_tools(setup, launcher=Launcher(), environ=os.environ)
     assert len(tools) == 1
     assert ["b.json" in str(problems[0]), "pipe.json" in str(problems[1])] == [True, True]
 
@@ -245,7 +256,7 @@ def test_without_a_folder_or_switched_off_there_are_none(setup: Setup) -> None:
         **{name: getattr(setup, name) for name in Setup.__slots__ if name != "config"},
         config=config,
     )
-    assert declarative_tools(off) == ([], [])
+    assert declarative_tools(off, launcher=Launcher()) == ([], [])
 
 
 async def test_a_value_that_no_argument_can_hold_is_refused(

@@ -127,6 +127,7 @@ async def _run(
     with disk_errors(place.shown), folder_address(place.path) as address:
         finished = await run(
             Command(argv=argv, cwd=address, env=workspace.env),
+            launcher=workspace.launcher,
             timeout_s=timeout_ms / 1000,
             stdout_limit_bytes=workspace.limits.stdout_limit_bytes,
             stderr_limit_bytes=workspace.limits.stderr_limit_bytes,

@@ -97,7 +97,7 @@ async def _search(
     argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob), "--"]
     with disk_errors(place.shown), folder_address(folder) as address:
         command = Command(argv=[*argv, arguments.query, target], cwd=address, env={})
-        async with open_child(command) as child:
+        async with open_child(command, launcher=workspace.launcher) as child:
             complaint = asyncio.create_task(_complaint(child))
             try:
                 async with asyncio.timeout(workspace.limits.default_timeout_ms / 1000):

@@ -1,0 +1,326 @@
+"""Starts programs and ends them with everything they leave behind: a script of its own.
+
+It runs as `python -I -S supervisor.py` and knows nothing of the rest of the package. Its standard
+input is a socket; each message on it asks for one program and brings five descriptors: a control
+socket, the working folder, and the program's three streams. For each program it forks a keeper,
+which reads the arguments from the control socket, sends a message of five bytes for each thing
+that happens, and passes on a request to terminate.
+
+Where the system has it (Linux), every keeper is the *subreaper* of its program: a descendant
+that has left its group, session and parents becomes a child of the keeper, and of no other
+process. When the control socket closes, which a SIGKILL of the runtime does as well, the keeper
+ends its children until it has none, and then itself. A keeper that was killed leaves them to the
+process that has forked it, which ends them. Elsewhere the program's group is ended.
+"""
+
+import array
+import contextlib
+import errno
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+
+STARTED, FAILED, ENDED, GONE = b"S", b"F", b"E", b"G"
+TERMINATE = b"T"
+DESCRIPTORS = 5
+FIELD_END = b"\0"
+LENGTH_BYTES = 8
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LONGEST_PAUSE_S = 0.05
+_SHELL = b"/bin/sh"
+_DEFAULT_AGAIN = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def message(kind: bytes, number: int = 0) -> bytes:
+    """What a keeper sends: what has happened, and its code."""
+    return kind + number.to_bytes(4, "big", signed=True)
+
+
+def adoption() -> Callable[[], object]:
+    """What makes a process the parent of every descendant that loses its own.
+
+    It holds for the process that calls it, and not for those that it forks.
+    """
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes  # noqa: PLC0415 - not every interpreter has it
+
+            prctl = ctypes.CDLL(None).prctl
+            return lambda: prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return lambda: None
+
+
+def children() -> list[int]:
+    """The processes whose parent this one is, dead ones that were not waited for included."""
+    own = os.getpid()
+    try:
+        with open(f"/proc/self/task/{own}/children", "rb", buffering=0) as listed:  # noqa: PTH123
+            return [int(pid) for pid in listed.read().split()]
+    except OSError:  # a kernel without this list, or another system
+        return [pid for pid in _processes() if _parent_of(pid) == own]
+
+
+def _processes() -> Iterable[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(status.rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def kill_child(pid: int) -> None:
+    """End a child that was not waited for yet, and its group if that is not ours.
+
+    Only children are ever sent a signal: the number of one that was not waited for cannot mean
+    another process. What they leave behind becomes a child, and is next.
+    """
+    with contextlib.suppress(OSError):
+        group = os.getpgid(pid)
+        if group != os.getpgrp():
+            os.killpg(group, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def end_children(spared: Iterable[int] = ()) -> None:
+    """Kill children, and what they leave, until there are none but the spared ones."""
+    spared, pause = set(spared), 0.0005
+    while True:
+        doomed = [pid for pid in children() if pid not in spared]
+        for pid in doomed:
+            kill_child(pid)
+        if [pid for pid in doomed if _has_ended(pid)]:
+            continue
+        if not doomed and (spared or _has_none()):  # the list may miss one while others end
+            return
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _has_none() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+class Keeper:
+    """Stands between the runtime and one program, from its start to the last of its descendants."""
+
+    def __init__(self, control: socket.socket, wake: int) -> None:
+        self._control = control
+        self._wake = wake
+        self._program = 0
+        self._code: int | None = None
+
+    def run(self, folder: int, streams: list[int]) -> None:
+        """Start the program, follow it, and leave nothing of it."""
+        try:
+            self._start(folder, streams)
+        except OSError as error:
+            self._tell(FAILED, error.errno or 0)
+            return
+        for stream in (folder, *streams):
+            os.close(stream)
+        self._tell(STARTED, os.getpid())
+        self._follow()
+        self._kill()
+        self._tell(GONE)
+
+    def _start(self, folder: int, streams: list[int]) -> None:
+        argv, env = read_request(self._control)
+        os.fchdir(folder)
+        try:
+            self._program = _spawned(argv, env, streams)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script without its first line: every shell runs it so.
+            self._program = _spawned([_SHELL, *argv], env, streams)
+
+    def _follow(self) -> None:
+        """Until the runtime asks for the end, or is gone."""
+        while True:
+            ready, _, _ = select.select([self._control, self._wake], [], [])
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._reap()
+            if self._control in ready:
+                if not self._is_asked():
+                    return
+                if self._code is None:
+                    with contextlib.suppress(OSError):
+                        os.killpg(self._program, signal.SIGTERM)
+
+    def _is_asked(self) -> bool:
+        """To terminate; False when the control socket was closed."""
+        try:
+            return self._control.recv(1) == TERMINATE
+        except OSError:
+            return False
+
+    def _reap(self) -> None:
+        for pid in children() or [self._program]:
+            if pid != self._program:
+                _has_ended(pid)
+            elif self._code is None:
+                self._look()
+
+    def _look(self, wait: int = os.WNOHANG) -> None:
+        """Notice the program's end without taking its number away: it still means its group."""
+        ended = os.waitid(os.P_PID, self._program, os.WEXITED | os.WNOWAIT | wait)
+        if ended is not None:
+            is_signal = ended.si_code != os.CLD_EXITED
+            self._code = ended.si_status + (128 if is_signal else 0)
+            self._tell(ENDED, self._code)
+
+    def _kill(self) -> None:
+        kill_child(self._program)
+        if self._code is None:
+            self._look(0)
+        _has_ended(self._program)
+        end_children()
+
+    def _tell(self, kind: bytes, number: int = 0) -> None:
+        with contextlib.suppress(OSError):
+            self._control.sendall(message(kind, number))
+
+
+def _spawned(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> int:
+    return os.posix_spawn(
+        argv[0],
+        argv,
+        env,
+        file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(streams)],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=_DEFAULT_AGAIN,
+    )
+
+
+def read_request(control: socket.socket) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """The program's arguments and environment.
+
+    Raises:
+        OSError: the runtime has gone away in the middle of it.
+    """
+    size = int.from_bytes(_exactly(control, LENGTH_BYTES), "big")
+    fields = _exactly(control, size).split(FIELD_END)[:-1]
+    count = int(fields[0])
+    env = (entry.partition(b"=") for entry in fields[1 + count :])
+    return fields[1 : 1 + count], {name: value for name, _, value in env}
+
+
+def _exactly(control: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        chunk = control.recv(min(size - len(received), 1 << 20))
+        if not chunk:
+            raise ConnectionResetError
+        received += chunk
+    return bytes(received)
+
+
+def _descriptors(requests: socket.socket) -> list[int] | None:
+    """The descriptors of the next request; None when there will be no more."""
+    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    fds = array.array("i")
+    data, ancillary, _, _ = requests.recvmsg(
+        1, socket.CMSG_SPACE(DESCRIPTORS * fds.itemsize), flags
+    )
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return list(fds) if data else None
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork a keeper for each request until the runtime is gone and all keepers are, too."""
+    adopt = adoption()
+    adopt()
+    wake = _wake_up()
+    gc.freeze()  # what a keeper shares with us is not looked through, and so not copied
+    keepers = set[int]()
+    is_open = True
+    while is_open or keepers:
+        ready, _, _ = select.select([wake, *([requests] if is_open else [])], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+            keepers = {pid for pid in keepers if not _has_ended(pid)}
+            end_children(spared=keepers)  # what a keeper has left that was killed
+        if requests in ready:
+            fds = _descriptors(requests)
+            is_open = fds is not None
+            if fds and len(fds) == DESCRIPTORS:
+                keepers.add(_forked(requests, fds, adopt))
+            for fd in fds or ():
+                os.close(fd)
+
+
+def _wake_up() -> int:
+    """A descriptor that can be read whenever a child has ended."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _noticed)
+    return read
+
+
+def _noticed(_number: int, _frame: FrameType | None) -> None:
+    """A signal is only written to the descriptor if there is something to call."""
+
+
+def _forked(requests: socket.socket, fds: list[int], adopt: Callable[[], object]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        adopt()
+        requests.close()
+        control = socket.socket(fileno=fds[0])
+        control.setblocking(True)
+        Keeper(control, _wake_up()).run(fds[1], fds[2:])
+    finally:
+        os._exit(0)
+
+
+def main() -> None:
+    """Serve the socket that is the standard input, in the background."""
+    if os.fork():  # the runtime gets no child that it would have to wait for later
+        os._exit(0)
+    os.chdir("/")
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    serve(socket.socket(fileno=0))
+
+
+if __name__ == "__main__":
+    main()

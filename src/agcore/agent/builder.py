@@ -1,5 +1,6 @@
 """The only way to a bundle: what is required is checked, what follows from it is added."""
 
+from collections.abc import Mapping
 from typing import Self, TypeVar
 
 from agcore.agent.bundle import BUILDER, AgentConfig, RuntimeBundle
@@ -23,6 +24,7 @@ class AgentBuilder:
         self._retriever: MemoryRetriever | None = None
         self._session_memory_backend: MemoryStore | None = None
         self._config: AgentConfig | None = None
+        self._secrets: dict[str, str] = {}
 
     def provider(self, provider: LlmProvider) -> Self:
         """The model; required."""
@@ -59,6 +61,15 @@ class AgentBuilder:
         self._config = config
         return self
 
+    def secrets(self, secrets: Mapping[str, str]) -> Self:
+        """Values that no model, store or event may get, by the name that is shown instead.
+
+        The key of an `AdapterProvider` is known without being named, and what an `McpClient` gives
+        its server never leaves that client.
+        """
+        self._secrets |= secrets
+        return self
+
     def build(self) -> RuntimeBundle:
         """Pack everything.
 
@@ -74,6 +85,7 @@ class AgentBuilder:
             retriever=self._retriever,
             session_memory_backend=self._session_memory_backend,
             config=self._config or AgentConfig(),
+            secrets=dict(self._secrets),
             made_by=BUILDER,
         )
 

@@ -1,10 +1,11 @@
 """Everything a session needs and shares with others, packed by the builder."""
 
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 
 from agcore.agent.errors import AgentConfigError
-from agcore.llm import CompactConfig, CycleConfig, HookExecutor, LlmProvider
+from agcore.llm import CompactConfig, CycleConfig, HoldsSecrets, HookExecutor, LlmProvider
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import ToolRegistry
 
@@ -52,6 +53,8 @@ class RuntimeBundle:
         retriever: what is known.
         session_memory_backend: where session memories are kept; None keeps each in its session.
         config: limits and settings.
+        secrets: what no model, store or event may get, by the name that is shown instead; the
+            provider's own are not among them.
 
     Raises:
         AgentError: `Config`; it was not made by the builder.
@@ -64,8 +67,15 @@ class RuntimeBundle:
     retriever: MemoryRetriever | None
     session_memory_backend: MemoryStore | None
     config: AgentConfig
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     made_by: InitVar[object] = None
 
     def __post_init__(self, made_by: object) -> None:
         if made_by is not BUILDER:
             raise AgentConfigError("a RuntimeBundle is made with AgentBuilder().….build()")
+
+    def known_secrets(self) -> list[Mapping[str, str]]:
+        """All of them, with those of the provider as they are now."""
+        provider = self.provider
+        own = [provider.secrets()] if isinstance(provider, HoldsSecrets) else []
+        return [self.secrets, *own]

@@ -98,6 +98,7 @@ class AgentSession:
         self._begun = time.monotonic()
         self._lock = asyncio.Lock()
         self._cycle = _cycle(bundle)
+        self._learn()
         self._tools()  # a name that is taken is better found out now
 
     def turn_index(self) -> int:
@@ -170,6 +171,7 @@ class AgentSession:
         """Everything around a turn; it counts if there is a response in the end."""
         async with self._lock:
             self._check_limits()
+            self._learn()
             with _as_agent_errors():
                 index = self._turn_index
                 start = HookContext(event=HookEvent.ON_TURN_START, turn_index=index)
@@ -190,6 +192,15 @@ class AgentSession:
                 self._turn_index += 1
                 end = HookContext(event=HookEvent.ON_TURN_END, turn_index=index)
                 await self.bundle.hook_executor.execute(end)
+
+    def _learn(self) -> None:
+        """Tell everything that stores or shows something which values it must leave out."""
+        for secrets in self.bundle.known_secrets():
+            self._cycle.with_secrets(secrets)
+            self.session_memory.learn(secrets)
+            self.bundle.tool_registry.learn(secrets)
+            if self._conversation is not None:
+                self._conversation.learn(secrets)
 
     def _check_limits(self) -> None:
         config = self.bundle.config

@@ -1,11 +1,13 @@
 """What a session should not forget: a few keys and values that its contexts share."""
 
 import re
+from collections.abc import Mapping
 
 from agcore.agent.errors import AgentConfigError, AgentMemoryError
 from agcore.agent.tagged import tagged
 from agcore.memory import MemoryError, MemoryFilter, MemoryItem, MemoryStore  # noqa: A004
 from agcore.memory.types import session_prefix
+from agent_core.redaction import Redactor
 
 TAG = "session-context"
 
@@ -29,6 +31,11 @@ class SessionMemory:
         except MemoryError as error:
             raise AgentConfigError(error.message) from error
         self._store = store
+        self._redactor = Redactor({})
+
+    def learn(self, secrets: Mapping[str, str]) -> None:
+        """Keep these values out of what is written down from now on."""
+        self._redactor.learn(secrets)
 
     async def set(self, key: str, value: str) -> None:
         """Write a value down, instead of the one of the same key.
@@ -40,6 +47,7 @@ class SessionMemory:
         if not _KEY.fullmatch(key):
             message = f"the key {key[:80]!r} is not usable: 1 to 128 characters, one line, no colon"
             raise AgentMemoryError(MemoryError.Invalid(message))
+        key, value = self._redactor.secrets_only(key), self._redactor.secrets_only(value)
         try:
             await self._store.save(MemoryItem(id=self._prefix + key, content=value))
         except MemoryError as error:

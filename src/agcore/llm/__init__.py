@@ -1,6 +1,7 @@
 """Models: how they are asked, what they answer, what it costs, and what may go wrong."""
 
 from agcore.llm.adapter import AdapterProvider
+from agcore.llm.cleaning import HoldsSecrets
 from agcore.llm.compact import CompactConfig
 from agcore.llm.cost import CostTracker
 from agcore.llm.cycle import CycleConfig, LlmCycle, ToolRunner
@@ -44,6 +45,7 @@ __all__ = [
     "CycleConfig",
     "Error",
     "FinishReason",
+    "HoldsSecrets",
     "Hook",
     "HookContext",
     "HookEvent",

@@ -1,6 +1,7 @@
 """The engine's adapters as providers of the toolkit: OpenAI, Anthropic, Ollama, local, scripted."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import groupby
 from typing import Self
@@ -44,10 +45,12 @@ class AdapterProvider:
     Args:
         adapter: any `agent_core` provider adapter; closed by `close`.
         model: the model of requests that name none.
+        key_env: the environment variable that holds the adapter's key, if it takes one.
     """
 
-    def __init__(self, adapter: ProviderAdapter, model: str) -> None:
+    def __init__(self, adapter: ProviderAdapter, model: str, *, key_env: str | None = None) -> None:
         self._adapter = adapter
+        self._key_env = key_env
         self._model = model
         self._messages: Kept[ChatMessage, ModelMessage] = Kept()
 
@@ -67,7 +70,12 @@ class AdapterProvider:
             )
         except AgentCoreError as error:
             raise from_core(error) from error
-        return cls(adapter, config.name)
+        return cls(adapter, config.name, key_env=config.api_key_env)
+
+    def secrets(self) -> Mapping[str, str]:
+        """The key, by the name of its variable: what must not get into any text."""
+        key = os.environ.get(self._key_env) if self._key_env else None
+        return {self._key_env: key} if self._key_env and key else {}
 
     async def chat(self, request: ChatRequest) -> ChatResponse:
         """See `LlmProvider.chat`."""

@@ -5,12 +5,13 @@ fits the conversation into its budget, `_delivered` tries until an answer has co
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from agcore.llm.answered import answered
+from agcore.llm.cleaning import Cleaner, HoldsSecrets
 from agcore.llm.compact import SUMMARY_PROMPT, CompactConfig, Compactor
 from agcore.llm.cost import CostTracker
 from agcore.llm.errors import (
@@ -38,6 +39,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.context.tokens import estimate_blocks, estimate_tools
 from agent_core.providers.failures import CallError
 from agent_core.providers.retry import pause_before_retry_s
+from agent_core.redaction import Redactor
 from agent_core.types import ToolCall, ToolDefinition, ToolResult
 
 
@@ -93,6 +95,9 @@ class LlmCycle:
         self._cost = CostTracker()
         self._hooks = HookExecutor()
         self._compactor: Compactor | None = None
+        self._redactor = Redactor({})
+        self._clean = Cleaner(self._redactor)
+        self._learn()
 
     def with_system_prompt(self, prompt: str) -> Self:
         """Put `prompt` before every conversation of this cycle."""
@@ -101,13 +106,25 @@ class LlmCycle:
 
     def with_messages(self, messages: Iterable[ChatMessage]) -> Self:
         """Replace the history. Calls in it that have no answer are sent with one that says so."""
-        self._messages = list(messages)
+        self._messages = self._clean.messages(messages)
         self._added = []
         return self
 
     def extend_messages(self, messages: Iterable[ChatMessage]) -> Self:
         """Add to the history: answers to tool calls, for example."""
-        self._messages.extend(messages)
+        self._messages.extend(self._clean.messages(messages))
+        return self
+
+    def with_secrets(self, secrets: Mapping[str, str]) -> Self:
+        """Keep these values out of requests, replies, answers of tools, events and the history.
+
+        The key of an `AdapterProvider` is known without being named.
+
+        Args:
+            secrets: what is shown in place of each, as `[redacted:<name>]`, and the secret.
+        """
+        self._redactor.learn(secrets)
+        self._hooks.learn(secrets)
         return self
 
     def with_compact_config(self, config: CompactConfig) -> Self:
@@ -118,6 +135,7 @@ class LlmCycle:
     def with_hook_executor(self, hooks: HookExecutor) -> Self:
         """Call these hooks."""
         self._hooks = hooks
+        self._learn()
         return self
 
     def messages(self) -> list[ChatMessage]:
@@ -155,6 +173,7 @@ class LlmCycle:
         Raises:
             LlmError: as `submit`.
         """
+        self._learn()
         response = await self._once(self._request(messages, tools))
         self._cost.add(response.usage)
         return response
@@ -181,10 +200,11 @@ class LlmCycle:
 
     async def _turn(self, prompt: str, tools: Tools, ask: _Ask) -> AsyncGenerator[StreamEvent]:
         """The loop: ask, run what is asked for, until nothing is."""
+        self._learn()
         self._added = []
         runner = None if isinstance(tools, Sequence) else tools
         definitions = tools if isinstance(tools, Sequence) else tools.definitions()
-        unsaid = [ChatMessage.user_text(prompt)]
+        unsaid = self._clean.messages([ChatMessage.user_text(prompt)])
         rounds = 0
         while True:
             response: ChatResponse | None = None
@@ -216,7 +236,7 @@ class LlmCycle:
         calls = response.tool_calls
         for call in calls:
             yield ToolExecutionStarted(call.tool_call_id, call.name, call.arguments)
-        results = await runner.answer(calls)
+        results = self._clean.results(await runner.answer(calls))
         self._keep(*unsaid, response.message, ChatMessage.tool_results(results))
         for result in results:
             yield ToolExecutionCompleted(result.tool_call_id, result.tool_name, result)
@@ -307,15 +327,25 @@ class LlmCycle:
         await self._hooks.execute(context)
 
     async def _whole(self, request: ChatRequest) -> _Pieces:
-        with provider_errors():
+        with provider_errors(self._clean.error):
             response = await self._provider.chat(request)
-        yield response
+        yield self._clean.response(response)
 
     async def _piecewise(self, request: ChatRequest) -> _Pieces:
-        with provider_errors():
+        live = self._redactor.secrets_stream()
+        with provider_errors(self._clean.error):
             async with aclosing(joined(self._provider.stream(request))) as pieces:
                 async for piece in pieces:
-                    yield AssistantTextDelta(piece) if isinstance(piece, str) else piece
+                    shown = live.feed(piece) if isinstance(piece, str) else live.finish()
+                    if shown:
+                        yield AssistantTextDelta(shown)
+                    if isinstance(piece, ChatResponse):
+                        yield self._clean.response(piece)
+
+    def _learn(self) -> None:
+        """Take note of the provider's secrets, which may have changed."""
+        if isinstance(self._provider, HoldsSecrets):
+            self.with_secrets(self._provider.secrets())
 
     async def _once(self, request: ChatRequest) -> ChatResponse:
         try:
@@ -341,10 +371,11 @@ class LlmCycle:
     def _request(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]
     ) -> ChatRequest:
-        return ChatRequest(
+        request = ChatRequest(
             messages=messages,
             tools=tools,
             model=self._config.model,
             temperature=self._config.temperature,
             max_output_tokens=self._config.max_output_tokens,
         )
+        return self._clean.request(request)

@@ -12,7 +12,7 @@
     - RequestBlockedError         a hook stopped the call
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar
@@ -157,8 +157,10 @@ def from_core(error: AgentCoreError) -> LlmError:
 
 
 @contextmanager
-def provider_errors() -> Generator[None]:
+def provider_errors(clean: "Callable[[LlmError], LlmError]") -> Generator[None]:
     """Whatever a provider raises as an `LlmError`: a reply that broke off is never a finished one.
+
+    `clean` takes secrets out of its words.
 
     Raises:
         LlmError: of the kind that fits; chained.
@@ -166,13 +168,14 @@ def provider_errors() -> Generator[None]:
     try:
         yield
     except AgentCoreError as error:
-        known = from_core(error)
+        known = clean(from_core(error))
         raise known from (None if known is error else error)
     except TimeoutError as error:
-        raise RequestTimeoutError(f"the provider gave no answer in time: {error}") from error
+        message = f"the provider gave no answer in time: {error}"
+        raise clean(RequestTimeoutError(message)) from error
     except (OSError, EOFError) as error:
         message = f"the connection was lost: {type(error).__name__}: {error}"
-        raise StreamBrokenError(message, retryable=True) from error
+        raise clean(StreamBrokenError(message, retryable=True)) from error
     except Exception as error:
         message = f"the reply broke off: {type(error).__name__}: {error}"
-        raise StreamBrokenError(message) from error
+        raise clean(StreamBrokenError(message)) from error

@@ -1,12 +1,15 @@
 """Code of the application at fixed points of a call, a turn and a plan."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self
 
 from agcore.llm.errors import LlmError
 from agcore.llm.types import ChatRequest
+from agent_core.redaction import Redactor
+from agent_core.redaction.tracebacks import log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,11 @@ class HookExecutor:
 
     def __init__(self) -> None:
         self._hooks: dict[HookEvent, list[Hook]] = {}
+        self._redactor = Redactor({})
+
+    def learn(self, secrets: Mapping[str, str]) -> None:
+        """Keep these out of the log when a hook breaks."""
+        self._redactor.learn(secrets)
 
     def register(self, event: HookEvent, hook: Hook) -> None:
         """Have `hook` called at `event`."""
@@ -88,8 +96,9 @@ class HookExecutor:
         for hook in self._hooks.get(context.event, ()):
             try:
                 result = await hook.execute(context)
-            except Exception:
-                logger.exception("a hook at %s broke", context.event)
+            except Exception as error:  # noqa: BLE001 - a hook's failure stops nothing
+                what = f"a hook at {context.event} broke"
+                log_failure(logger, what, error=error, clean=self._redactor.text)
                 continue
             if result.blocked:
                 return result

@@ -4,16 +4,18 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from agcore.llm.cleaning import Cleaner
 from agcore.llm.types import ChatMessage, ChatRole
 from agcore.memory.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.store import MemoryStore
 from agcore.memory.types import MemoryFilter, MemoryItem, session_prefix
 from agent_core.providers.jsontext import dump_text, parse
+from agent_core.redaction import Redactor
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,11 @@ class ConversationMemory:
         self._highest = -1
         self._is_loaded = False
         self._lock = asyncio.Lock()
+        self._redactor = Redactor({})
+
+    def learn(self, secrets: Mapping[str, str]) -> None:
+        """Keep these values out of what is stored from now on."""
+        self._redactor.learn(secrets)
 
     async def add_message(self, message: ChatMessage) -> None:
         """Add a message; it is in the store when this returns.
@@ -97,7 +104,10 @@ class ConversationMemory:
         Raises:
             MemoryError: they could not be stored.
         """
-        contents = [(message, dump_text(message.model_dump())) for message in messages]
+        contents = [
+            (message, dump_text(message.model_dump()))
+            for message in Cleaner(self._redactor).messages(messages)
+        ]
         if not contents:
             return
         async with self._lock:

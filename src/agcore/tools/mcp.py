@@ -2,18 +2,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from agcore.tools.errors import McpToolError
 from agcore.tools.registry import ToolRegistry
 from agent_core.config.models import ToolsConfig
-from agent_core.mcp import McpTools, ServerFailure
+from agent_core.errors import ToolError
+from agent_core.mcp import McpTools, ServerFailure, secret_values
 from agent_core.mcp.config import StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.mcp.tools import PREFIX
-from agent_core.tools import Tool
-from agent_core.types import ToolDefinition
+from agent_core.redaction import Redactor
+from agent_core.tools import Action, Tool, ToolContext, ToolOutput, wrap
+from agent_core.types import ToolDefinition, ToolResult
 
 TIMEOUT_S = 30.0
 """Seconds for the start, and for each call."""
@@ -24,6 +27,7 @@ class McpClient:
 
     What the server sends is data: descriptions, schemas and results are bounded, a definition
     that changes is refused until `start` is called again. It inherits PATH, HOME and TMPDIR only.
+    The values of `env`, and keys among the arguments, are taken out of everything it sends.
 
     Args:
         command: the program, found through PATH.
@@ -58,6 +62,7 @@ class McpClient:
         self._timeout_s = timeout_s
         self._servers = McpTools({server_id: server}, limits, cache=DiscoveryCache())
         self._tools: list[Tool] = []
+        self._redactor = Redactor(secret_values({server_id: server}))
 
     async def start(self) -> None:
         """Start the server and ask for its tools; again, to hear of changes.
@@ -70,9 +75,10 @@ class McpClient:
         async def note(failure: ServerFailure) -> None:
             failures.append(failure)
 
-        self._tools = await self._servers.tools(on_failure=note)
+        found = await self._servers.tools(on_failure=note)
+        self._tools = [_without_secrets(tool, self._redactor) for tool in found]
         if failures:
-            raise McpToolError(self._server_id, failures[0].message)
+            raise McpToolError(self._server_id, self._redactor.secrets_only(failures[0].message))
 
     async def list_tools(self) -> list[ToolDefinition]:
         """What the server offers."""
@@ -107,3 +113,26 @@ class McpClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _without_secrets(tool: Tool, redactor: Redactor) -> Tool:
+    """The tool; what it says of itself, answers and complains of has no secret in it."""
+    told = tool.definition.model_dump(include={"description", "input_schema"})
+    clean = redactor.payload_secrets_only(told)
+
+    async def prepare(arguments: Any, context: ToolContext) -> Action:
+        action = await tool.prepare(arguments, context)
+
+        async def run() -> ToolResult:
+            try:
+                returned = await action.run()
+            except ToolError as error:
+                message = redactor.secrets_only(error.message)
+                details = redactor.payload_secrets_only(error.details)
+                raise ToolError(error.code, message, error.retryable, details) from None
+            answer = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
+            return ToolResult.model_validate(redactor.payload_secrets_only(answer.model_dump()))
+
+        return replace(action, run=run)
+
+    return replace(tool, definition=tool.definition.model_copy(update=clean), prepare=prepare)

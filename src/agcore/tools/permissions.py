@@ -1,6 +1,6 @@
 """Which tools may be called: lists of names, and the engine's rules if somebody can be asked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -59,7 +59,12 @@ class PermissionChecker:
 
     def __init__(self, config: PermissionConfig | None = None) -> None:
         self._config = config or PermissionConfig()
-        self._guard = _guard(self._config) if self._config.ask else None
+        self._redactor = Redactor({})
+        self._guard = _guard(self._config, self._redactor) if self._config.ask else None
+
+    def learn(self, secrets: Mapping[str, str]) -> None:
+        """Keep these out of what the user is asked."""
+        self._redactor.learn(secrets)
 
     def permission(self, name: str) -> Permission:
         """What the lists say."""
@@ -109,7 +114,7 @@ def _is_on(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _guard(config: PermissionConfig) -> PermissionGuard:
+def _guard(config: PermissionConfig, redactor: Redactor) -> PermissionGuard:
     unused = ModelConfig(provider="none", name="none")
     settings = Config(model=unused, permissions=config.rules)
-    return PermissionGuard(config.ask, settings, project_dir=Path.cwd(), redactor=Redactor({}))
+    return PermissionGuard(config.ask, settings, project_dir=Path.cwd(), redactor=redactor)

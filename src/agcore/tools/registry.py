@@ -80,6 +80,10 @@ class ToolRegistry:
         self._known[made.name] = made
         self._registered[made.name] = tool
 
+    def learn(self, secrets: Mapping[str, str]) -> None:
+        """Keep these out of what the user is asked about calls."""
+        self._permissions.learn(secrets)
+
     def get(self, name: str) -> AnyTool | None:
         """The tool of that name, as it was registered."""
         return self._registered.get(name)

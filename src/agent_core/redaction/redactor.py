@@ -7,7 +7,7 @@ import orjson
 
 from agent_core.redaction.leads import has_lead
 from agent_core.redaction.shapes import kind_of_name
-from agent_core.redaction.stream import LiveBytes, LiveText, ShapeFilter
+from agent_core.redaction.stream import LiveBytes, LiveSecrets, LiveText, ShapeFilter
 from agent_core.redaction.values import SecretValues, marker
 
 DEEPEST = 200
@@ -36,8 +36,10 @@ class Redactor:
 
         A value that was known before stays known, also if its kind has another value now.
         """
-        for kind, value in secrets.items():
-            self._kinds.setdefault(value, kind)
+        unknown = {value: kind for kind, value in secrets.items() if value not in self._kinds}
+        if not unknown and self._kinds:
+            return
+        self._kinds |= unknown
         self._values = SecretValues(self._kinds)
         self._values_in_bytes = SecretValues(self._kinds, encoding="utf-8")
 
@@ -79,6 +81,10 @@ class Redactor:
     def stream(self) -> LiveText:
         """A redactor for one text that arrives in pieces; as strong as `text`."""
         return LiveText(self._values)
+
+    def secrets_stream(self) -> LiveSecrets:
+        """The same, only as strong as `secrets_only`."""
+        return LiveSecrets(self._values)
 
     def raw_stream(self) -> LiveBytes:
         """A redactor for bytes that arrive in pieces, for files of any size."""

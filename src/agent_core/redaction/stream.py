@@ -84,6 +84,24 @@ class LiveText:
         return shown
 
 
+class LiveSecrets:
+    """One live text without configured secrets; token shapes stay in it."""
+
+    def __init__(self, values: SecretValues) -> None:
+        self._values = values
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Take the next piece and return what can be shown now; may be empty."""
+        settled, self._held = self._values.settled(self._held + text)
+        return settled
+
+    def finish(self) -> str:
+        """Return what was held back. The object starts again with an empty text."""
+        rest, self._held = self._values.replaced(self._held), ""
+        return rest
+
+
 class LiveBytes:
     """Like `LiveText` for bytes of any kind; what is no secret is passed on bit for bit.
 

@@ -21,6 +21,7 @@ from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")
 _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
+_LONGEST_PATH = 4096
 _MAX_LINKS_SEARCHED = 100_000
 
 
@@ -56,7 +57,7 @@ class Boundaries:
         write_roots: resolved folders outside it that may be written to.
         protected: resolved folders and files of the program itself; they need not exist.
         own: those of them that are read only after a question.
-        readable: what is below `own` and meant for models: instructions, skills.
+        readable: what is below `own` and meant for models: instructions, skills, a project.
         sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
             anywhere in a path, one with a slash a path (and all below it), or a glob for one;
             a relative one starts at the project, unless it begins with `*`.
@@ -87,13 +88,17 @@ class Boundaries:
         tools = setup.config.tools
         scratch = Path(tempfile.gettempdir()).resolve()
         database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
-        own = (setup.home, setup.config_path, setup.memory_dir, setup.sessions_dir, *database)
+        home, project = setup.home, setup.project
+        readable = [home / name for name in _FOR_MODELS]
+        if home in project.parents:
+            readable.append(project)
+        own = (home, setup.config_path, setup.memory_dir, setup.sessions_dir, *database)
         return cls(
-            setup.project,
+            project,
             write_roots=(*setup.write_roots, *([scratch] if tools.allow_tmp_write else ())),
             protected=(*own, setup.tasks_dir),
             own=own,
-            readable=[setup.home / name for name in _FOR_MODELS],
+            readable=readable,
             sensitive=[_filled(pattern, setup) for pattern in tools.sensitive_paths],
         )
 
@@ -193,7 +198,8 @@ class Boundaries:
         if not given or "\0" in given:
             raise _no_path(given, "it is empty or has a NUL in it")
         try:
-            os.fsencode(given)
+            if len(os.fsencode(given)) > _LONGEST_PATH:
+                raise _no_path(given, "it is longer than any path")
             return base / Path(given).expanduser()
         except (UnicodeError, RuntimeError) as error:
             raise _no_path(given, str(error)) from error

@@ -91,6 +91,22 @@ def test_a_name_is_given_once() -> None:
         registry().register(Weather())
 
 
+@pytest.mark.parametrize("name", ["mcp.files.read", "code.run", "agent__x", "internal.x"])
+def test_a_tool_of_the_callers_has_no_name_of_the_engines(name: str) -> None:
+    class Posing(Weather):
+        pass
+
+    Posing.name = name
+
+    @tool(name=name)
+    def decorated() -> None:
+        """Does nothing."""
+
+    for each in (Posing(), decorated):
+        with pytest.raises(ToolError.ExecutionFailed, match="choose another"):
+            registry().register(each)
+
+
 async def test_phase2_an_unknown_tool_is_not_found_and_not_recoverable() -> None:
     with pytest.raises(ToolError.NotFound, match="did you mean get_weather") as caught:
         await registry().invoke("get_wether", {})

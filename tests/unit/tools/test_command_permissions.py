@@ -551,6 +551,21 @@ async def test_a_repository_that_may_run_programs_makes_git_exact(
         assert " as exactly: " in (await access(commands, line)).scope
 
 
+async def test_a_repository_that_reaches_beyond_the_project_makes_git_exact(
+    commands: Code, repository: Path
+) -> None:
+    (repository / ".git").rename(repository.parent / ".git")
+    assert " as exactly: " in (await access(commands, "git show")).scope
+
+
+async def test_a_command_in_a_sensitive_folder_has_a_reason(
+    commands: Code, repository: Path
+) -> None:
+    (repository / "keys.pem").mkdir()
+    seen = await access(commands, "ls", cwd="keys.pem")
+    assert (seen.reason, seen.places) == ("sensitive", (str(repository / "keys.pem"),))
+
+
 async def test_only_a_whole_repository_in_its_own_folder_is_plain(
     commands: Code, repository: Path
 ) -> None:

@@ -102,3 +102,15 @@ async def test_what_is_no_folder_is_said_clearly(
 async def test_listing_a_secret_folder_asks(code: Code) -> None:
     assert (await code.prepare("list_dir", path="~/.ssh")).access.asks
     assert not (await code.prepare("list_dir", path=".")).access.asks
+
+
+async def test_folders_with_secrets_are_named_and_not_entered(code: Code, project: Path) -> None:
+    for name in (".env.d/x", "sub/.ENV.local/x", "Server.PEM/x", "open/x"):
+        (project / name).parent.mkdir(parents=True)
+        (project / name).write_text("", encoding="utf-8")
+    listed = names(await code("list_dir", path=".", recursive=True))
+    assert listed == [".env.d", "Server.PEM", "open", "open/x", "sub", "sub/.ENV.local"]
+    agreed = await code.prepare("list_dir", path="sub/.ENV.local")
+    assert agreed.access.reason == "sensitive"
+    inside = await code("list_dir", path="sub/.ENV.local", recursive=True)
+    assert names(inside) == ["sub/.ENV.local/x"]

@@ -57,7 +57,9 @@ def test_a_write_root_is_writable_and_its_sibling_is_not(project: Path, tmp_path
     assert not boundaries.resolve(f"{tmp_path}/extra-more/a").writable
 
 
-@pytest.mark.parametrize("given", ["", "a\0b", "a\ud800b", "~nobody-has-this-name/x"])
+@pytest.mark.parametrize(
+    "given", ["", "a\0b", "a\ud800b", "~nobody-has-this-name/x", "a/" * 1_000_000]
+)
 def test_what_is_no_path_is_refused(boundaries: Boundaries, given: str) -> None:
     with pytest.raises(ToolError) as refusal:
         boundaries.resolve(given)
@@ -139,3 +141,26 @@ def test_patterns_know_the_placeholders_of_the_configuration(home: Path, project
     boundaries = Boundaries.of(read_setup(project, home_dir=home))
     assert boundaries.resolve(f"{home}/kept/a").sensitive
     assert boundaries.resolve("private/a").sensitive
+
+
+def test_the_programs_own_files_are_read_only_after_a_question_but_for_what_models_read(
+    home: Path, project: Path
+) -> None:
+    boundaries = Boundaries(project, own=[home], readable=[home / "skills"])
+    (home / "skills").mkdir()
+    (home / "skills" / "leak").symlink_to(home / "config.toml")
+    (project / "link").symlink_to(home)
+    own = {
+        given: boundaries.resolve(given).is_own
+        for given in (
+            *(f"{home}", f"{home}/config.toml", f"{home}/tools/x", "link/x", f"{home}/skills/leak"),
+            *(f"{home}/skills/../x", str(home).upper() + "/x", f"{home}/skills/a/b", "a"),
+        )
+    }
+    assert list(own.values()) == [True] * 7 + [False] * 2
+
+
+def test_a_sensitive_name_is_known_in_every_spelling_of_its_letters(project: Path) -> None:
+    boundaries = Boundaries(project, sensitive=["cl\u00e9", "deep/cl\u00e9s"])
+    for name in ("cl\u00e9", "cle\u0301", "CLE\u0301", "deep/cle\u0301s/x"):
+        assert boundaries.resolve(name).sensitive

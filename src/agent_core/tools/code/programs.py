@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from agent_core.tools.code.repositories import is_plain_repository
+from agent_core.tools.code.repositories import plain_repository
 from agent_core.tools.code.words import NamedPlaces
 from agent_core.tools.paths import Boundaries
 
@@ -255,24 +255,27 @@ def _harmless(command: CommandLine, boundaries: Boundaries) -> str | None:
     """The subcommand of a command known to only read, empty without one; else None."""
     if command.named.reason or not _is_known_program(command, boundaries):
         return None
-    name, *words = command.argv
-    name = Path(name).name
-    if name == "git":
-        subcommand = words[0] if words else ""
-        options = _GIT.get(subcommand)
-        if options is None or options.used(words[1:]) is None:
-            return None
-        # Settings of Git in a folder that tools write to are not only the user's.
-        home = Path(os.path.realpath(command.env.get("HOME", os.devnull)))
-        is_plain = not boundaries.is_below_write_root(home) and is_plain_repository(command.cwd)
-        return f" {subcommand}" if is_plain else None
-    used = _READERS[name].used(words)
+    if command.program.name == "git":
+        return _harmless_git(command, boundaries)
+    reader, words = _READERS[command.program.name], command.argv[1:]
+    used = reader.used(words)
     if used is None:
         return None
-    walks = _READERS[name].always_walks or not used.options.isdisjoint(_READERS[name].walks)
-    if walks and not _all_open(command, boundaries, used.operands):
+    walks = reader.always_walks or not used.options.isdisjoint(reader.walks)
+    return "" if not walks or _all_open(command, boundaries, used.operands) else None
+
+
+def _harmless_git(command: CommandLine, boundaries: Boundaries) -> str | None:
+    subcommand, *words = command.argv[1:] or [""]
+    options = _GIT.get(subcommand)
+    if options is None or options.used(words) is None:
         return None
-    return ""
+    # Git shows all of its tree, and its settings in a folder that tools write to are not only
+    # the user's.
+    tree = plain_repository(command.cwd)
+    home = Path(os.path.realpath(command.env.get("HOME", os.devnull)))
+    is_inside = tree is not None and boundaries.is_below_write_root(tree)
+    return f" {subcommand}" if is_inside and not boundaries.is_below_write_root(home) else None
 
 
 def _is_known_program(command: CommandLine, boundaries: Boundaries) -> bool:

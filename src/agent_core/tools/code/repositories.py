@@ -28,14 +28,15 @@ _SETTING = re.compile(r"([a-z]+)[ \t]*=[ \t]*([^\\\"\n]*)", re.IGNORECASE)
 _OF_A_REPOSITORY = ("HEAD", "objects", "refs")
 
 
-def is_plain_repository(cwd: Path) -> bool:
-    """Can nothing that comes with the repository around `cwd` make Git run another program?"""
+def plain_repository(cwd: Path) -> Path | None:
+    """The working tree around `cwd` if nothing in its repository can make Git run a program."""
     for folder in (cwd, *cwd.parents):
         if all((folder / name).exists() for name in _OF_A_REPOSITORY):
-            return False  # a repository without a working tree
+            return None  # a repository without a working tree
         if os.path.lexists(folder / ".git"):
-            return _is_plain(folder / ".git") and not _has_others_inside(folder)
-    return False
+            is_plain = _is_plain(folder / ".git") and not _has_others_inside(folder)
+            return folder if is_plain else None
+    return None
 
 
 def _is_plain(repository: Path) -> bool:

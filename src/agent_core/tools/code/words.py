@@ -69,7 +69,7 @@ def named_places(
     words = list(islice(dict.fromkeys(_words(argv[1:])), MAX_WORDS + 1))
     places = [
         place
-        for word in words[:MAX_WORDS]
+        for word in (str(cwd), *words[:MAX_WORDS])
         if not _is_stream(word, cwd)
         for place in _places(boundaries, word, cwd)
     ]

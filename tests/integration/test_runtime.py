@@ -23,8 +23,10 @@ from agent_core import (
     ToolCallBlock,
     ToolContext,
     ToolDefinition,
+    ToolRegistry,
     ToolResultBlock,
     UserMessage,
+    tool,
 )
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
@@ -73,6 +75,22 @@ async def test_c1_a_custom_provider_gets_the_resolved_model(home: Home, project:
     async with AgentRuntime(project_dir=project, provider_registry=registry) as made:
         await ask(made)
     assert [(model.name, model.context_window) for model in seen] == [("script", 32_000)]
+
+
+async def test_a_tool_registry_that_is_filled_later_is_used(home: Home, project: Path) -> None:
+    @tool(permission="readonly")
+    async def late() -> str:
+        """Come late."""
+        return "late"
+
+    home.write_config(CONFIG)
+    provider, registry = ScriptedProvider(["hi"]), ToolRegistry()
+    made = AgentRuntime(project_dir=project, home_dir=home.path, tool_registry=registry)
+    registry.register(late)
+    made.register_provider("custom", lambda _: provider)
+    async with made:
+        await ask(made)
+    assert "late" in {each.name for each in provider.requests[0].tools}
 
 
 async def test_c2_a_provider_that_refuses_tools_fails_the_run(home: Home, project: Path) -> None:

@@ -77,8 +77,8 @@ class AgentRuntime:
             home_dir=home_dir,
             session_db_path=session_db_path,
             permission_callback=permission_callback,
-            providers=provider_registry or ProviderRegistry(),
-            tools=tool_registry or ToolRegistry(),
+            providers=ProviderRegistry() if provider_registry is None else provider_registry,
+            tools=ToolRegistry() if tool_registry is None else tool_registry,
             debug=debug,
         )
         self._opened: Services | None = None

@@ -108,6 +108,7 @@ async def test_both_modes_have_the_tools_of_the_table(home: Home, project: Path)
         *both,
         "agent.list_workers",
         "agent.dispatch_worker",
+        "agent.wait_workers",
         *(f"agent.task_{name}" for name in (*tasks, "complete", "fail", "cancel")),
     }
 

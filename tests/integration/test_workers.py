@@ -294,7 +294,7 @@ async def test_a_completed_step_is_told_with_its_result(home: Home, project: Pat
     ("ending", "reason", "code"),
     [
         ("forgotten", "worker_finished_without_step_terminal", None),
-        (Fails(message="no luck"), "worker_finished_without_step_terminal", "provider_error"),
+        (Fails(message="no luck"), "worker_failed", "provider_error"),
         (Hangs(), "worker_timeout", "timeout"),
     ],
 )

@@ -36,6 +36,7 @@ class StopReason(StrEnum):
 
     TIMEOUT = "timeout"
     PARENT_CANCELLED = "parent_cancelled"
+    PARENT_ENDED = "parent_ended"
     TASK_ENDED = "task_ended"
     RUNTIME_CLOSED = "runtime_closed"
 
@@ -45,11 +46,14 @@ _NAMES = ("agent_definition_id", "worker_id", "task_id")
 OnFailure = Callable[[RunIdentity, Exception], Awaitable[None]]
 """Hears of an exception that decides a run's fate, before it is settled."""
 
-BeforeEnd = Callable[[StopReason | None], Coroutine[Any, Any, None]]
-"""What has to be put in order while the run can still write; is told why it was stopped."""
+BeforeEnd = Callable[[StopReason | None, BaseException | None], Coroutine[Any, Any, None]]
+"""What has to be put in order while the run can still write.
+
+It gets the reason why the run was stopped, and the exception that ended it.
+"""
 
 
-async def nothing(_: StopReason | None) -> None:
+async def nothing(_: StopReason | None, __: BaseException | None) -> None:
     """For a run that leaves nothing in disorder."""
 
 
@@ -174,14 +178,17 @@ class ChildRun:
             self.parent.note(event_type, {**ids, **facts}, level=level)
 
     async def _work(self, tally: Tally, on_failure: OnFailure) -> None:
+        ended_by: BaseException | None = None
         try:
             await self.parent.commit()  # whoever watches the parent can now watch this run
             await converse(self.ctx, self._prompt, tally)
-        except Exception as error:
-            await on_failure(self.run, error)
+        except BaseException as error:
+            ended_by = error
+            if isinstance(error, Exception):
+                await on_failure(self.run, error)
             raise
         finally:
-            await to_the_end(self._before_end(self.stop_reason))
+            await to_the_end(self._before_end(self.stop_reason, ended_by))
 
     def _finish(self, outcome: Outcome) -> None:
         self.outcome = outcome

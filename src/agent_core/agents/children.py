@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from agent_core.agents.child import ChildRun, OnFailure, StopReason, no_trace
@@ -26,11 +27,20 @@ async def _nobody_waits(_: str) -> None:
     """For a runtime whose sessions are nobody else's."""
 
 
-_Running = tuple[ChildRun, asyncio.Task[None]]
+@dataclass(slots=True, eq=False)
+class RunningChild:
+    """A child and the task that carries it out.
+
+    `is_left_behind`: it did not stop in time, and nobody waits for it any more.
+    """
+
+    child: ChildRun
+    task: asyncio.Task[None]
+    is_left_behind: bool = False
 
 
 class Children:
-    """Every child run of one runtime. Whoever starts one waits for it here.
+    """Every child run of one runtime. Whoever starts one waits for it here, or stops it.
 
     A child that does not stop in time is left behind: its place stays taken until it has ended,
     and `close` waits for it.
@@ -51,28 +61,26 @@ class Children:
         self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
         self._of_run: Counter[str] = Counter()
         self._of_session: Counter[str] = Counter()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, RunningChild] = {}
 
     def __len__(self) -> int:
         """How many are running now."""
         return len(self._running)
 
-    async def run(
+    async def start(
         self,
         make: MakeChild,
         leader: RunIdentity,
         *,
-        timeout_ms: int | None,
         freed: Callable[[], object] = lambda: None,
-    ) -> ChildRun:
-        """Take a place, run the child in it, and return it when it has ended or was left behind.
+    ) -> RunningChild:
+        """Take a place and start the child in it. Whoever starts it waits for it, or stops it.
 
         `freed` is called once, when the child has ended for good or will never exist.
 
         Raises:
             ToolError: `child_agent_limit_exceeded`.
-            AgentCoreError: the child could not be prepared, or not be stored; there is none.
-            asyncio.CancelledError: the leader was cancelled, and the child with it.
+            AgentCoreError: the child could not be prepared; there is none.
         """
         places = ExitStack()
         places.callback(freed)
@@ -83,40 +91,64 @@ class Children:
             child = await make()
             unless_started.pop_all()
         task = asyncio.create_task(self._carry_out(child), name=child.run.run_id)
-        self._running[child.run.run_id] = (child, task)
+        running = self._running[child.run.run_id] = RunningChild(child, task)
         task.add_done_callback(partial(self._forget, child.run.run_id, places))
+        return running
+
+    async def wait(self, running: RunningChild, *, timeout_ms: int | None) -> None:
+        """Return when the child has ended or was left behind; stop it when its time is over.
+
+        Raises:
+            AgentCoreError: the child could not be stored; there is none.
+            asyncio.CancelledError: the leader was cancelled, and the child with it.
+        """
         limit_ms = timeout_ms or self._config.default_child_timeout_ms
         try:
-            await asyncio.wait([task], timeout=limit_ms / 1000)
-            if not task.done():
-                await self._stop(child, task, StopReason.TIMEOUT)
+            await asyncio.wait([running.task], timeout=limit_ms / 1000)
+            if not running.task.done():
+                await self._stop([running], StopReason.TIMEOUT)
         except asyncio.CancelledError:
-            await self._stop(child, task, StopReason.PARENT_CANCELLED)
+            if not running.is_left_behind:
+                await self._stop([running], StopReason.PARENT_CANCELLED)
+                if running.task.done():
+                    running.child.tell_end()
             raise
-        if task.done():
-            task.result()
-            child.tell_end()
-        return child
+        if running.task.done():
+            running.task.result()
+            running.child.tell_end()
+
+    async def stop_all(self, leader: RunIdentity, reason: StopReason) -> None:
+        """Stop what a run has started and not waited for; the run is over."""
+        mine = [
+            running
+            for running in self._running.values()
+            if running.child.run.parent_run_id == leader.run_id and not running.is_left_behind
+        ]
+        if mine:
+            await self._stop(mine, reason)
+
+    def is_running(self, run_id: str) -> bool:
+        """Whether a child has not ended yet."""
+        return run_id in self._running
 
     def stream(self, run_id: str, *, parent_run_id: str) -> EventStream | None:
         """The events of a running child of that parent."""
         found = self._running.get(run_id)
-        if found is None or found[0].run.parent_run_id != parent_run_id:
+        if found is None or found.child.run.parent_run_id != parent_run_id:
             return None
-        return found[0].stream
+        return found.child.stream
 
     async def stop(self, run_id: str) -> None:
         """Ask a run to stop because its Task has ended, and return when it has."""
-        if found := self._running.get(run_id):
-            child, task = found
-            child.request_stop(StopReason.TASK_ENDED)
-            await asyncio.wait([task])
+        if running := self._running.get(run_id):
+            running.child.request_stop(StopReason.TASK_ENDED)
+            await asyncio.wait([running.task])
 
     async def close(self) -> None:
         """Stop what is still running, and wait as long as a cancellation may take."""
-        for child, _ in self._running.values():
-            child.request_stop(StopReason.RUNTIME_CLOSED)
-        tasks = [task for _, task in self._running.values()]
+        for running in self._running.values():
+            running.child.request_stop(StopReason.RUNTIME_CLOSED)
+        tasks = [running.task for running in self._running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._cancel_timeout_s)
 
@@ -127,16 +159,18 @@ class Children:
             if child.parent.is_closing:
                 await self._left_behind(child.run.session_id)
 
-    async def _stop(self, child: ChildRun, task: asyncio.Task[None], reason: StopReason) -> None:
-        """Ask the child to stop, and wait as long as that may take."""
-        child.request_stop(reason)
-        done, _ = await asyncio.wait([task], timeout=self._cancel_timeout_s)
-        if not done:
-            logger.warning("child run %s did not stop in time", child.run.run_id)
-            late = EventType.CHILD_AGENT_CANCEL_TIMEOUT
-            child.tell_parent(late, EventLevel.WARNING, reason=reason)
-        elif reason is StopReason.PARENT_CANCELLED:
-            child.tell_end()
+    async def _stop(self, stopped: Sequence[RunningChild], reason: StopReason) -> None:
+        """Ask children to stop, and wait as long as that may take."""
+        for running in stopped:
+            running.child.request_stop(reason)
+        tasks = [running.task for running in stopped]
+        await asyncio.wait(tasks, timeout=self._cancel_timeout_s)
+        for running in stopped:
+            if not running.task.done():
+                child, running.is_left_behind = running.child, True
+                logger.warning("child run %s did not stop in time", child.run.run_id)
+                late = EventType.CHILD_AGENT_CANCEL_TIMEOUT
+                child.tell_parent(late, EventLevel.WARNING, reason=reason)
 
     def _forget(self, run_id: str, places: ExitStack, task: asyncio.Task[None]) -> None:
         del self._running[run_id]

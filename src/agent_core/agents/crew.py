@@ -15,6 +15,7 @@ from agent_core.tools.agent_tools import (
     ForkAssignment,
     ListWorkers,
     SubAssignment,
+    WaitWorkers,
     agent_tools,
 )
 from agent_core.tools.base import Tool, ToolContext, ToolReturn
@@ -72,6 +73,10 @@ class Crew:
     async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
         """Send a worker to a Task."""
         raise _only_an_orchestrator("dispatches", dispatch, context)
+
+    async def wait_workers(self, asked: WaitWorkers) -> ToolReturn:
+        """Collect the results of workers."""
+        raise _only_an_orchestrator("waits for", asked)
 
     async def _start(
         self,

@@ -1,5 +1,6 @@
 """Sends a worker to a Task: who goes, what it may touch, and how its step is left behind."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,19 +8,22 @@ from functools import partial
 from typing import Any
 
 from agent_core.agents.child import BeforeEnd, StopReason
+from agent_core.agents.children import RunningChild
+from agent_core.agents.dispatches import Dispatches
 from agent_core.agents.fence import fenced
 from agent_core.agents.plan import ChildPlan, Staff, checked_tools, child_identity, expected_output
 from agent_core.agents.prompts import worker_prompt
-from agent_core.agents.start import Finished, run_child
+from agent_core.agents.start import Finished, finish_child, start_child
 from agent_core.agents.workers import Choice, Wanted
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
+from agent_core.loop import error_payload
+from agent_core.redaction.tracebacks import log_failure
 from agent_core.tasks import Actor, BoardLimits, RunEnding, TaskBoard, TaskScope, board_text
-from agent_core.tasks.model import Step
 from agent_core.tasks.tools import task_tools
 from agent_core.tools.agent_tools import Dispatch
-from agent_core.tools.base import Tool, ToolContext
+from agent_core.tools.base import Tool, ToolContext, ToolReturn
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     AgentRecord,
@@ -38,7 +42,7 @@ from agent_core.types import (
 
 logger = logging.getLogger(__name__)
 
-_ENDINGS = {None: RunEnding.FINISHED, StopReason.TIMEOUT: RunEnding.TIMEOUT}
+_MAX_ERROR = 2000
 
 
 class Posting:
@@ -76,19 +80,39 @@ class Posting:
         """Without its claim the run changes nothing any more."""
         return fenced(toolbox, self._board.has_lost_claim)
 
+    def begin(self) -> None:
+        """Count the run among those of its Task."""
+        self._board.admit(self._run.run_id, self._scope.task_id)
+
     def before_end(self, journal: Journal) -> BeforeEnd:
         """A step that the run leaves open has failed."""
         by = Actor(self._run.agent_id, self._run.run_id, journal)
 
-        async def close_step(reason: StopReason | None) -> None:
-            ending = _ENDINGS.get(reason, RunEnding.CANCELLED)
+        async def close_step(reason: StopReason | None, error: BaseException | None) -> None:
+            ending = _ending(reason, error)
+            words = _words(error) if ending is RunEnding.FAILED else None
             try:
-                await self._board.run_ended(self._run.run_id, ending, by)
+                await self._board.run_ended(self._run.run_id, ending, by, error=words)
             except AgentCoreError:
                 # The claim's lease ends all the same; the run itself did what it did.
                 logger.warning("the step of %s stays open", self._run.run_id, exc_info=True)
 
         return close_step
+
+
+def _ending(reason: StopReason | None, error: BaseException | None) -> RunEnding:
+    """How a run ended that was stopped for this reason, or by this exception."""
+    if reason is StopReason.TIMEOUT:
+        return RunEnding.TIMEOUT
+    if reason is not None or isinstance(error, asyncio.CancelledError):
+        return RunEnding.CANCELLED
+    return RunEnding.FINISHED if error is None else RunEnding.FAILED
+
+
+def _words(error: BaseException | None) -> str:
+    if isinstance(error, AgentCoreError):
+        return " ".join(f"{error.code}: {error.message}".split())[:_MAX_ERROR]
+    return f"{ErrorCode.INTERNAL_ERROR}: {type(error).__name__}; the log has the details"
 
 
 class WorkerTree:
@@ -129,13 +153,14 @@ class Dispatcher:
     def __init__(
         self, staff: Staff, leader: Journal, board: TaskBoard, *, limits: BoardLimits
     ) -> None:
+        self.dispatches = Dispatches()
         self._staff = staff
         self._leader = leader
         self._board = board
         self._limits = limits
 
-    async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolResult:
-        """Send a worker, wait for it, and tell what became of its step.
+    async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
+        """Send a worker, and tell what became of its step; or return a handle once it runs.
 
         Raises:
             ToolError: nobody was sent; the code says why.
@@ -143,18 +168,57 @@ class Dispatcher:
         try:
             order = await self._accepted(dispatch)
             plan = await self._plan(order, dispatch, context)
-            agent_id = order.run.agent_id
-            release = partial(self._staff.workers.release, agent_id, order.run.run_id)
-            finished = await run_child(self._staff, self._leader, plan, freed=release)
+            freed = partial(self._free, order.run)
+            running = await start_child(self._staff, self._leader, plan, freed=freed)
+            if dispatch.wait:
+                return await self._result(running, plan, order)
         except AgentCoreError as error:
-            facts = dispatch.model_dump(
-                include={"task_id", "worker_pool_id", "worker_agent_id"}, exclude_none=True
-            )
-            facts |= {"code": error.code, "message": error.message}
-            failed = EventType.WORKER_DISPATCH_FAILED
-            self._leader.note(failed, facts, level=EventLevel.WARNING)
+            self._note_failure(dispatch, error)
             raise
-        return await self._answer(finished, order)
+        handle = {**_who(order), "status": "running"}
+        work = self._late_result(running, plan, order, dispatch=dispatch)
+        self.dispatches.add(handle, asyncio.create_task(work, name=f"wait {order.run.run_id}"))
+        return handle
+
+    async def close(self, reason: StopReason) -> None:
+        """Stop the workers that still run, because their orchestrator's run is over."""
+        children = self._staff.children
+        await children.stop_all(self._leader.run, reason)
+        left_behind = [each for each in self.dispatches.run_ids() if children.is_running(each)]
+        await self.dispatches.close(left_behind)
+
+    async def _result(self, running: RunningChild, plan: ChildPlan, order: _Order) -> ToolResult:
+        return await self._answer(await finish_child(self._staff, running, plan), order)
+
+    async def _late_result(
+        self, running: RunningChild, plan: ChildPlan, order: _Order, *, dispatch: Dispatch
+    ) -> ToolResult:
+        """The result for whoever collects it; an error is one too."""
+        try:
+            return await self._result(running, plan, order)
+        except AgentCoreError as error:
+            self._note_failure(dispatch, error)
+            failure = error
+        except asyncio.CancelledError:
+            message = f"the worker's run {order.run.run_id} did not stop in time"
+            failure = ToolError(ErrorCode.CANCELLED, message)
+        except Exception as error:  # noqa: BLE001 - logged, and told as any other failure
+            what = f"the result of {order.run.run_id} hit a bug"
+            log_failure(logger, what, error=error, clean=self._leader.clean)
+            failure = ToolError(ErrorCode.INTERNAL_ERROR, f"{what}; the log has the details")
+        return ToolResult(is_error=True, error=error_payload(failure))
+
+    def _note_failure(self, dispatch: Dispatch, error: AgentCoreError) -> None:
+        facts = dispatch.model_dump(
+            include={"task_id", "worker_pool_id", "worker_agent_id"}, exclude_none=True
+        )
+        facts |= {"code": error.code, "message": error.message}
+        failed = EventType.WORKER_DISPATCH_FAILED
+        self._leader.note(failed, facts, level=EventLevel.WARNING)
+
+    def _free(self, run: RunIdentity) -> None:
+        self._staff.workers.release(run.agent_id, run.run_id)
+        self._board.dismiss(run.run_id)
 
     async def _accepted(self, dispatch: Dispatch) -> _Order:
         """Check everything, choose the worker, and take it: nothing waits in between."""
@@ -238,38 +302,35 @@ class Dispatcher:
         return record, True
 
     async def _answer(self, finished: Finished, order: _Order) -> ToolResult:
-        """The result; where the worker's words and the Task's step differ, the step holds."""
-        run = order.run
-        step = await self._claimed(run, order.scope.task_id)
-        step_id = step.step_id if step is not None else None
+        """The result; where the worker's words and the Task's step differ, the step holds.
+
+        What another run has made of a step whose claim this one has lost is not shown.
+        """
+        run, leader = order.run, self._leader.run
+        by = Actor(leader.agent_id, leader.run_id, self._leader)
+        claimed = await self._board.outcome(run.run_id, by)
+        step_id = claimed.step_id if claimed is not None else None
         report = replace(finished.report, step_id=step_id)
         await self._staff.store.update_agent(run.agent_id, result=report.as_json())
-        answer: dict[str, Any] = {
-            "worker_agent_id": run.agent_id,
-            "child_run_id": run.run_id,
-            "stream_id": run.run_id,
-            "selection_reason": order.choice.reason,
-        }
-        if step is not None:
-            answer |= {"claimed_step_id": step.step_id, "step_status": step.status.value}
-            if step.result_summary is not None:
-                answer["step_result_summary"] = step.result_summary
-        answer |= {"no_step_claimed": step is None, "worker_result": report.as_json()}
+        answer = _who(order)
+        if claimed is not None:
+            answer |= {"claimed_step_id": step_id, "claim_lost": claimed.is_lost}
+            if (step := claimed.step) is not None:
+                answer["step_status"] = step.status.value
+                if step.result_summary is not None:
+                    answer["step_result_summary"] = step.result_summary
+        answer |= {"no_step_claimed": claimed is None, "worker_result": report.as_json()}
         error = finished.error
         return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
 
-    async def _claimed(self, run: RunIdentity, task_id: str) -> Step | None:
-        """The step this run has claimed, as it is now, also if its Task is over."""
-        leader = self._leader.run
-        by = Actor(leader.agent_id, leader.run_id, self._leader)
-        try:
-            dag = await self._board.get(task_id, by)
-        except ToolError as error:
-            if error.code is ErrorCode.TASK_WAL_UNAVAILABLE:
-                return None
-            raise
-        claim = dag.claims.get(run.run_id)
-        return dag.find(claim.step_id) if claim is not None else None
+
+def _who(order: _Order) -> dict[str, Any]:
+    return {
+        "worker_agent_id": order.run.agent_id,
+        "child_run_id": order.run.run_id,
+        "stream_id": order.run.run_id,
+        "selection_reason": order.choice.reason,
+    }
 
 
 def _has_used_task_tools(path: Sequence[Node]) -> bool:

@@ -1,4 +1,4 @@
-"""The fence around a worker: without its claim it may look, and change nothing any more."""
+"""Blocks the tools that can change something after a worker has lost its step claim."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,30 +10,32 @@ from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput, ToolRet
 from agent_core.tools.registry import Toolbox
 from agent_core.types import ToolPermission
 
+_WRITERS = frozenset({"write", "dangerous"})
 HasLostClaim = Callable[[str], bool]
-"""Says of a run id whether that run claimed a step and holds it no longer."""
+"""Says of a run id whether that run must not change anything any more."""
 
 
 def fenced(toolbox: Toolbox, has_lost_claim: HasLostClaim) -> Toolbox:
-    """The same tools; those that can change something ask for the claim first.
+    """The same tools; those that can change something check the claim first.
 
-    They ask twice: before anybody is troubled with a question, and after it was answered.
+    They check it twice: before anyone is asked for permission, and right before they act.
     """
-    return Toolbox(_fenced(tool, has_lost_claim) if _changes(tool) else tool for tool in toolbox)
+    return Toolbox(tool if _only_reads(tool) else _fenced(tool, has_lost_claim) for tool in toolbox)
 
 
-def _changes(tool: Tool) -> bool:
+def _only_reads(tool: Tool) -> bool:
+    """The tool says in every way that it only reads; the built-in ones check by themselves."""
     definition = tool.definition
-    writes = definition.permission is ToolPermission.WRITE or "dangerous" in definition.tags
-    return writes and does_work(tool.name)
+    says_so = definition.permission is ToolPermission.READONLY
+    return not does_work(tool.name) or (says_so and _WRITERS.isdisjoint(definition.tags))
 
 
 def _fenced(tool: Tool, has_lost_claim: HasLostClaim) -> Tool:
     def check(run_id: str) -> None:
         if has_lost_claim(run_id):
             message = (
-                f"{tool.name} is refused: this run's claim on its step is gone, "
-                "and what it changes could spoil another worker's work. End now"
+                f"{tool.name} is refused: this run's claim on its step is gone or its Task has "
+                "ended, and what it changes could spoil another worker's work. End now"
             )
             details = {"reason": "claim_lost"}
             raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)

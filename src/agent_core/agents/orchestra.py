@@ -1,19 +1,22 @@
 """What an orchestrator leads beside its children: Tasks, the workers on them, and the board."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from agent_core.agents.child import StopReason
 from agent_core.agents.crew import Crew
 from agent_core.agents.dispatch import Dispatcher
 from agent_core.agents.plan import Staff
 from agent_core.agents.workers import Worker
 from agent_core.context.composer import TaskBoardSource
 from agent_core.events import Journal
+from agent_core.loop import to_the_end
 from agent_core.tasks import Actor, BoardLimits, BoardSettings, TaskBoard, board_text, open_board
 from agent_core.tasks.tools import task_tools
-from agent_core.tools.agent_tools import Dispatch, ListWorkers
+from agent_core.tools.agent_tools import Dispatch, ListWorkers, WaitWorkers
 from agent_core.tools.base import Tool, ToolContext, ToolReturn
 from agent_core.types import utc_now
 
@@ -35,7 +38,14 @@ async def open_orchestra(staff: Staff, leader: Journal) -> AsyncGenerator["Orche
     )
     actor = Actor(run.agent_id, run.run_id, leader)
     async with open_board(settings, actor, redactor=staff.redactor) as board:
-        yield Orchestra(staff, leader, board)
+        orchestra, reason = Orchestra(staff, leader, board), StopReason.PARENT_ENDED
+        try:
+            yield orchestra
+        except asyncio.CancelledError:
+            reason = StopReason.PARENT_CANCELLED
+            raise
+        finally:
+            await to_the_end(orchestra.close(reason))
 
 
 class Orchestra(Crew):
@@ -49,6 +59,7 @@ class Orchestra(Crew):
             changes=config.task_recent_changes_limit,
             minutes=config.task_recent_changes_window_minutes,
         )
+        self._dispatcher = Dispatcher(staff, leader, board, limits=self._limits)
 
     @property
     def tools(self) -> list[Tool]:
@@ -74,8 +85,15 @@ class Orchestra(Crew):
 
     async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
         """Send a worker to a Task."""
-        dispatcher = Dispatcher(self._staff, self._leader, self._board, limits=self._limits)
-        return await dispatcher.dispatch(dispatch, context)
+        return await self._dispatcher.dispatch(dispatch, context)
+
+    async def wait_workers(self, asked: WaitWorkers) -> ToolReturn:
+        """Collect the results of workers that were sent without waiting."""
+        return await self._dispatcher.dispatches.collect(asked)
+
+    async def close(self, reason: StopReason) -> None:
+        """Stop the workers that still run, and let their ends be recorded."""
+        await self._dispatcher.close(reason)
 
     def _view(self, worker: Worker) -> dict[str, Any]:
         workers = self._staff.workers
@@ -97,4 +115,6 @@ class Orchestra(Crew):
             claimed = self._board.claimed_by(run_id)
             if claimed is not None and claimed.is_held:
                 view["current_step_id"] = claimed.step.step_id
+        if uncollected := self._dispatcher.dispatches.uncollected(agent_id):
+            view["uncollected_run_ids"] = uncollected
         return view

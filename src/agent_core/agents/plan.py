@@ -68,6 +68,14 @@ class Duty(Protocol):
         """The run's tools, as far as its duty lets it use them."""
         ...
 
+    def begin(self) -> None:
+        """Count the run among those of its Task; it starts right after.
+
+        Raises:
+            ToolError: `task_not_dispatchable`, it must not start any more.
+        """
+        ...
+
     def before_end(self, journal: Journal) -> BeforeEnd:
         """What is put in order before the run's end is written down."""
         ...
@@ -84,6 +92,9 @@ class NoDuty:
 
     def guarded(self, toolbox: Toolbox) -> Toolbox:
         return toolbox
+
+    def begin(self) -> None:
+        pass
 
     def before_end(self, journal: Journal) -> BeforeEnd:  # noqa: ARG002 - the protocol's
         return nothing

@@ -30,6 +30,7 @@ _TASKS = {
         *("get", "query_steps", "update_step"),
     )
 }
+_WORKERS = {f"agent.{name}" for name in ("list_workers", "dispatch_worker", "wait_workers")}
 _OWN_STEP = {f"agent.task_{name}" for name in ("get", "query_steps", "update_step", "claim_step")}
 
 
@@ -48,9 +49,7 @@ class RoleTools:
 
 ROLE_TOOLS: Mapping[AgentRole, RoleTools] = {
     AgentRole.MAIN: RoleTools(frozenset({*_LEADING, "agent.fork_agent"})),
-    AgentRole.ORCHESTRATOR: RoleTools(
-        frozenset({*_LEADING, *_TASKS, "agent.list_workers", "agent.dispatch_worker"})
-    ),
+    AgentRole.ORCHESTRATOR: RoleTools(frozenset({*_LEADING, *_TASKS, *_WORKERS})),
     AgentRole.SUB: RoleTools(frozenset({_SKILL})),
     AgentRole.FORK: RoleTools(frozenset({_SKILL})),
     AgentRole.WORKER: RoleTools(frozenset({_SKILL, *_OWN_STEP}), READERS),

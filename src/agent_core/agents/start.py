@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_core.agents.child import ChildRun, StopReason
+from agent_core.agents.children import RunningChild
 from agent_core.agents.plan import ChildPlan, Staff
 from agent_core.agents.ports import Seat
 from agent_core.agents.repair import AnswerCheck
-from agent_core.agents.report import ChildReport, ExpectedOutput, report_of
+from agent_core.agents.report import ChildReport, report_of
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.types import ErrorPayload, EventLevel, EventType, JsonBlock, RunStatus, ToolResult
@@ -28,27 +29,47 @@ class Finished:
         return ToolResult(content=[content], is_error=self.error is not None, error=self.error)
 
 
-async def run_child(
+async def start_child(
     staff: Staff, leader: Journal, plan: ChildPlan, *, freed: Callable[[], object] = lambda: None
-) -> Finished:
-    """Run a child to its end.
+) -> RunningChild:
+    """Start a child; `finish_child` waits for it.
 
     `freed` is called once, when the child has ended for good or will never exist.
 
     Raises:
-        ToolError: `child_agent_limit_exceeded`, or `validation_error`, the expected schema is
-            none; nothing was started.
+        ToolError: `child_agent_limit_exceeded`, or `task_not_dispatchable`, its Task has ended
+            meanwhile; nothing was started.
+        AgentCoreError: its context cannot be had; nothing was started.
+    """
+
+    async def make() -> ChildRun:
+        child = await _made(staff, leader, plan)
+        plan.duty.begin()  # from here to its start nothing waits
+        return child
+
+    return await staff.children.start(make, leader.run, freed=freed)
+
+
+async def run_child(staff: Staff, leader: Journal, plan: ChildPlan) -> Finished:
+    """Run a child to its end.
+
+    Raises:
+        ToolError: `child_agent_limit_exceeded`; nothing was started.
         AgentCoreError: its context cannot be had; nothing was started.
         asyncio.CancelledError: the leader was cancelled, and the child with it.
     """
-    assignment, expected = plan.assignment, plan.expected
+    return await finish_child(staff, await start_child(staff, leader, plan), plan)
 
-    async def make() -> ChildRun:
-        return await _made(staff, leader, plan, expected)
 
-    child = await staff.children.run(
-        make, leader.run, timeout_ms=assignment.timeout_ms, freed=freed
-    )
+async def finish_child(staff: Staff, running: RunningChild, plan: ChildPlan) -> Finished:
+    """Wait for a child and make its result.
+
+    Raises:
+        AgentCoreError: it could not be stored; there is none.
+        asyncio.CancelledError: the leader was cancelled, and the child with it.
+    """
+    await staff.children.wait(running, timeout_ms=plan.assignment.timeout_ms)
+    child, expected = running.child, plan.expected
     error = _failure(child)
     if error is None and expected is not None and (faults := expected.faults(child.outcome.text)):
         event = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED
@@ -62,11 +83,9 @@ async def run_child(
     return Finished(child, _report(child, plan), error)
 
 
-async def _made(
-    staff: Staff, leader: Journal, plan: ChildPlan, expected: ExpectedOutput | None
-) -> ChildRun:
+async def _made(staff: Staff, leader: Journal, plan: ChildPlan) -> ChildRun:
     """The child, ready to run; nothing of it is stored yet."""
-    stream, duty = EventStream(), plan.duty
+    stream, duty, expected = EventStream(), plan.duty, plan.expected
     journal = staff.open_journal(plan.run, stream, plan.path)
     ctx = await staff.contexts.context(
         Seat(

@@ -67,6 +67,21 @@ class ClaimedStep:
     is_held: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimOutcome:
+    """What became of the step that a run claimed.
+
+    Attributes:
+        is_lost: the claim ended without the run: its lease ran out, the Task ended, the
+            orchestrator or another run changed the step.
+        step: the step as far as it is this run's; None once it is another run's, or unknown.
+    """
+
+    step_id: str
+    is_lost: bool
+    step: Step | None
+
+
 @asynccontextmanager
 async def open_board(
     settings: BoardSettings, by: Actor, *, redactor: Redactor, clock: Clock | None = None
@@ -113,7 +128,9 @@ class TaskBoard:
         self._clock = clock
         self._leases = Leases(clock, timedelta(milliseconds=settings.step_lease_timeout_ms))
         self._stop_timeout = settings.child_cancel_timeout_ms / 1000
-        self._claimants: set[str] = set()
+        self._workers: dict[str, str] = {}
+        self._claims: dict[str, tuple[str, str]] = {}
+        self._left: dict[str, Step] = {}
 
     @in_turn
     async def resume(self, by: Actor) -> None:
@@ -182,20 +199,24 @@ class TaskBoard:
     ) -> Written:
         """Fail or cancel a Task, after asking the runs that work on it to stop.
 
-        They have `child_cancel_timeout_ms`; then the Task ends without them.
+        These are the runs that hold a claim and the workers that were sent to it. They have
+        `child_cancel_timeout_ms`; then the Task ends without them.
         """
         by.require_orchestrator()
         task = await self._find_open(task_id, by)
         task.require_steady()
-        task.is_ending = True
+        task.ending = ending = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
-                for run_id in await self._holders(task):
+                for run_id in await self._runs_on(task):
                     group.create_task(self._stop(run_id, task_id, by, stopper=stopper))
             return await self._end(task_id, end, by)
         finally:
-            if task.is_ending:
-                await self._go_on(task, by)
+            try:
+                if task.is_ending:
+                    await self._go_on(task, by)
+            finally:
+                ending.set()
 
     # what a worker does
 
@@ -223,7 +244,7 @@ class TaskBoard:
             raise
         written = await self._ledger.commit(task, changes, by)
         self._leases.begin(task, step_id)
-        self._claimants.add(by.run_id)
+        self._claims[by.run_id] = task_id, step_id
         return written
 
     @in_turn
@@ -240,27 +261,30 @@ class TaskBoard:
         changes = decide(task.dag, command, self._clock.now())
         written = await self._ledger.commit(task, changes, by)
         if by.holder is not None:
-            if task.dag.step(said.step_id).status.is_claim:
+            step = task.dag.step(said.step_id)
+            if step.status.is_claim:
                 self._leases.begin(task, said.step_id)
             else:
-                self._claimants.discard(by.run_id)
+                self._left[by.run_id] = step
         return written
 
     @in_turn
-    async def run_ended(self, run_id: str, ending: RunEnding, by: Actor) -> Written | None:
+    async def run_ended(
+        self, run_id: str, ending: RunEnding, by: Actor, *, error: str | None = None
+    ) -> Written | None:
         """Fail the step that a worker's run leaves open; None if there is none.
 
         Only the process of that run calls this. While the whole Task is being given up, that
-        settles the step.
+        settles the step. `error` says what made the run fail.
         """
-        claimed, close = self.claimed_by(run_id), CloseRun(run_id, ending)
+        claimed, close = self.claimed_by(run_id), CloseRun(run_id, ending, error)
         if claimed is None or not claimed.is_held:
             return None
         task = self._ledger.open[claimed.task_id]
         if task.is_ending:
             task.left_open.append(close)
             return None
-        return await self._ledger.commit(task, decide(task.dag, close, self._clock.now()), by)
+        return await self._close(task, close, by)
 
     # what everybody may ask
 
@@ -323,15 +347,68 @@ class TaskBoard:
                 return ClaimedStep(task.dag.task.task_id, step, step.is_held_by(run_id))
         return None
 
-    def has_lost_claim(self, run_id: str) -> bool:
-        """A run claimed a step and holds it no longer, though it did not let go of it itself.
+    def admit(self, run_id: str, task_id: str) -> None:
+        """Count a worker's run among those of a Task, from its first moment on.
 
-        Whatever such a run still wants to write was planned for a step that is not its own.
+        Raises:
+            TaskError: `task_not_dispatchable`, the Task has been blocked or ended meanwhile.
         """
-        if run_id not in self._claimants:
+        task = self._ledger.open.get(task_id)
+        if task is None:
+            message = f"Task {task_id} is not active any more; no new work starts in it"
+            details = {"task_id": task_id}
+            raise TaskError(ErrorCode.TASK_NOT_DISPATCHABLE, message, details=details)
+        task.require_steady()
+        if task.dag.task.status is TaskStatus.BLOCKED:
+            raise not_dispatchable(task.dag.task)
+        self._workers[run_id] = task_id
+
+    def dismiss(self, run_id: str) -> None:
+        """The run has ended, or never began."""
+        self._workers.pop(run_id, None)
+
+    def has_lost_claim(self, run_id: str) -> bool:
+        """Whether a worker's run must not change anything any more.
+
+        Its Task has ended or is being ended, or it has claimed a step that it does not hold now,
+        unless it ended that step itself and nothing has happened to the step since.
+        """
+        claimed = self._claims.get(run_id)
+        task_id = claimed[0] if claimed else self._workers.get(run_id)
+        if task_id is None:
             return False
-        claimed = self.claimed_by(run_id)
-        return claimed is None or not claimed.is_held
+        task = self._ledger.open.get(task_id)
+        if task is None or task.is_ending:
+            return True
+        if claimed is None:
+            return False
+        dag, left = task.dag, self._left.get(run_id)
+        step = dag.find(claimed[1])
+        if step is not None and step.is_held_by(run_id):
+            return False
+        is_as_left = left is not None and step is not None and step.status is left.status
+        return not is_as_left or dag.has_later_claim(run_id)
+
+    async def outcome(self, run_id: str, by: Actor) -> ClaimOutcome | None:
+        """What became of the step that a run claimed here; None if it claimed none.
+
+        If the Task is being failed or cancelled, that is waited for.
+        """
+        if (claimed := self._claims.get(run_id)) is None:
+            return None
+        task_id, step_id = claimed
+        task, left = self._ledger.open.get(task_id), self._left.get(run_id)
+        if task is not None and task.ending is not None:
+            await task.ending.wait()
+        try:
+            dag = await self.get(task_id, by)
+        except TaskError as error:
+            logger.warning("step %s of %s cannot be read: %s", step_id, run_id, error.message)
+            return ClaimOutcome(step_id, left is None, left)
+        step = dag.find(step_id)
+        if step is None or run_id not in dag.claims or dag.has_later_claim(run_id):
+            return ClaimOutcome(step_id, left is None, left)
+        return ClaimOutcome(step_id, left is None and not step.is_held_by(run_id), step)
 
     # inside a turn
 
@@ -339,6 +416,14 @@ class TaskBoard:
         task = await self._ledger.find_open(task_id, by)
         changes = decide(task.dag, command, self._clock.now())
         return await self._ledger.commit(task, changes, by)
+
+    async def _close(self, task: OpenTask, close: CloseRun, by: Actor) -> Written:
+        step_id = task.dag.claims[close.run_id].step_id
+        changes = decide(task.dag, close, self._clock.now())
+        written = await self._ledger.commit(task, changes, by)
+        if changes:
+            self._left[close.run_id] = task.dag.step(step_id)
+        return written
 
     async def _is_active(self, task_id: str, by: Actor) -> bool:
         try:
@@ -368,26 +453,27 @@ class TaskBoard:
         return await self._ledger.find_open(task_id, by)
 
     @in_turn
-    async def _holders(self, task: OpenTask) -> list[str]:
-        """The runs that hold a claim, once a claim that was under way is written."""
-        run_ids = (step.claimed_by_run_id for step in task.dag.steps(*CLAIMS))
-        return [run_id for run_id in run_ids if run_id is not None]
+    async def _runs_on(self, task: OpenTask) -> list[str]:
+        """The runs that hold a claim or were sent for one, once what was under way is written."""
+        task_id = task.dag.task.task_id
+        holders = (step.claimed_by_run_id for step in task.dag.steps(*CLAIMS))
+        sent = (run_id for run_id, sent_to in self._workers.items() if sent_to == task_id)
+        return [run_id for run_id in dict.fromkeys((*holders, *sent)) if run_id is not None]
 
     @in_turn
     async def _end(self, task_id: str, end: GiveUp, by: Actor) -> Written:
         task = await self._ledger.find_open(task_id, by)
         written = await self._ledger.commit(task, decide(task.dag, end, self._clock.now()), by)
-        task.is_ending = False
+        task.ending = None
         return written
 
     @in_turn
     async def _go_on(self, task: OpenTask, by: Actor) -> None:
         """The Task did not end after all; runs that ended meanwhile left their steps to that."""
-        task.is_ending = False
+        task.ending = None
         for close in task.left_open:
             with suppress(AgentCoreError):
-                changes = decide(task.dag, close, self._clock.now())
-                await self._ledger.commit(task, changes, by)
+                await self._close(task, close, by)
         task.left_open.clear()
 
     async def _stop(self, run_id: str, task_id: str, by: Actor, *, stopper: RunStopper) -> None:

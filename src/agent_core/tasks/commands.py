@@ -74,14 +74,19 @@ class RunEnding(StrEnum):
     FINISHED = "worker_finished_without_step_terminal"
     CANCELLED = "worker_cancelled"
     TIMEOUT = "worker_timeout"
+    FAILED = "worker_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class CloseRun:
-    """A worker's run is over: if its step is still open, the step has failed."""
+    """A worker's run is over: if its step is still open, the step has failed.
+
+    `error` says what made the run fail; it is added to the step's result.
+    """
 
     run_id: str
     ending: RunEnding
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

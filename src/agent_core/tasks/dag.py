@@ -53,6 +53,7 @@ class Dag:
         self._missing: dict[str, int] = {}
         self._open_required = 0
         self._last_token = 0
+        self._last_claims: dict[str, int] = {}
 
     # reading
 
@@ -111,10 +112,7 @@ class Dag:
     def has_later_claim(self, run_id: str) -> bool:
         """Another run has claimed the step of this run's claim after it."""
         mine = self.claims[run_id]
-        return any(
-            claim.step_id == mine.step_id and claim.token > mine.token
-            for claim in self.claims.values()
-        )
+        return self._last_claims[mine.step_id] > mine.token
 
     @property
     def is_active(self) -> bool:
@@ -173,6 +171,7 @@ class Dag:
     def remember_claim(self, run_id: str, claim: Claim) -> None:
         """Note who claimed what, for ever."""
         self.claims[run_id] = claim
+        self._last_claims[claim.step_id] = claim.token
         self._last_token = max(self._last_token, claim.token)
 
     def _take_off(self, step: Step, place: int) -> None:

@@ -64,8 +64,8 @@ def _pairs(dag: Dag, command: Command, at: datetime) -> Iterator[Pair]:
             yield from _complete(dag, result)
         case GiveUp():
             yield from _give_up(dag, command)
-        case CloseRun(run_id=run_id, ending=ending):
-            yield from _close_run(dag, run_id, ending.value)
+        case CloseRun():
+            yield from _close_run(dag, command)
         case ExpireLeases():
             yield from _expire(dag, command, at)
 
@@ -154,11 +154,16 @@ def _give_up(dag: Dag, end: GiveUp) -> Iterator[Pair]:
         yield None, TaskCancelled(reason=end.reason, cancelled_step_ids=step_ids)
 
 
-def _close_run(dag: Dag, run_id: str, reason: str) -> Iterator[Pair]:
-    claim = dag.claims.get(run_id)
+def _close_run(dag: Dag, close: CloseRun) -> Iterator[Pair]:
+    claim = dag.claims.get(close.run_id)
     step = dag.find(claim.step_id) if claim is not None else None
-    if step is not None and step.is_held_by(run_id):
-        yield step.step_id, failed(step, reason)
+    if step is not None and step.is_held_by(close.run_id):
+        payload = failed(step, close.ending.value)
+        if close.error:
+            words = (step.result_summary, close.error)
+            result = "\n\n".join(each for each in words if each)
+            payload = payload.model_copy(update={"result_summary": result})
+        yield step.step_id, payload
 
 
 def _expire(dag: Dag, command: ExpireLeases, at: datetime) -> Iterator[Pair]:

@@ -1,5 +1,6 @@
 """All logs of one session: which Tasks go on, which are over, which cannot be read."""
 
+import asyncio
 import os
 from collections import deque
 from dataclasses import dataclass, field
@@ -32,9 +33,9 @@ class OpenTask:
         dropped: bytes of a torn tail that the next append overwrites.
         deadlines: when the lease of a claimed step ends, on the monotonic clock, in seconds.
         is_settled: what a crash or a hand left undone in the log is done.
-        is_ending: the whole Task is being failed or cancelled: nothing is claimed any more, and
-            worker runs that end now leave their steps to that; `left_open` keeps them for the
-            case that it does not happen.
+        ending: set while the whole Task is being failed or cancelled, and done when that is over:
+            nothing is claimed any more, and worker runs that end meanwhile leave their steps to
+            it; `left_open` keeps them for the case that it does not happen.
     """
 
     dag: Dag
@@ -44,8 +45,13 @@ class OpenTask:
     dropped: int = 0
     deadlines: dict[str, float] = field(default_factory=dict[str, float])
     is_settled: bool = False
-    is_ending: bool = False
+    ending: asyncio.Event | None = None
     left_open: list[CloseRun] = field(default_factory=list[CloseRun])
+
+    @property
+    def is_ending(self) -> bool:
+        """The whole Task is being failed or cancelled."""
+        return self.ending is not None
 
     def require_steady(self) -> None:
         """Return unless the whole Task is being given up.

@@ -126,7 +126,7 @@ def task_tools(
             the one that claims.
         stopper: stops the workers of a Task that is given up.
     """
-    calls = _Calls(board, journal, scope, stopper or NoRuns())
+    calls = _Calls(board, journal, scope, NoRuns() if stopper is None else stopper)
     shared = [
         _tool("get", _GET, GetArguments, calls.get),
         _tool("query_steps", _QUERY, QueryArguments, calls.query_steps),
@@ -141,8 +141,8 @@ def task_tools(
         _tool("list", _LIST, ListArguments, calls.list_tasks),
         _tool("update", _UPDATE, UpdateArguments, calls.update, writes=True),
         _tool("complete", _COMPLETE, CompleteArguments, calls.complete, writes=True),
-        _tool("fail", _FAIL, GiveUpArguments, calls.fail, writes=True),
-        _tool("cancel", _CANCEL, GiveUpArguments, calls.cancel, writes=True),
+        _tool("fail", _FAIL, GiveUpArguments, calls.fail, writes=True, lane=Lane.END),
+        _tool("cancel", _CANCEL, GiveUpArguments, calls.cancel, writes=True, lane=Lane.END),
         *shared,
     ]
 
@@ -181,6 +181,7 @@ def _tool(
     run: Callable[[A, ToolContext], Awaitable[ToolReturn | ToolOutput]],
     *,
     writes: bool = False,
+    lane: Lane | None = None,
 ) -> Tool:
     full_name = f"agent.task_{name}"
     definition = ToolDefinition(
@@ -198,7 +199,7 @@ def _tool(
         definition=definition,
         parse=model_check(full_name, arguments),
         prepare=prepare,
-        lane=Lane.TASK if writes else Lane.READ,
+        lane=lane or (Lane.TASK if writes else Lane.READ),
     )
 
 

@@ -72,6 +72,16 @@ class Dispatch(Assignment):
     allowed_step_ids: tuple[str, ...] | None = None
     instruction: Words
     context: Words | None = None
+    wait: Annotated[
+        bool, Field(description="false: answer at once; agent.wait_workers gets the result.")
+    ] = True
+
+
+class WaitWorkers(Arguments):
+    """Arguments of `agent.wait_workers`."""
+
+    run_ids: tuple[str, ...] | None = None
+    timeout_ms: Annotated[int | None, Field(ge=0)] = None
 
 
 class ListDefinitions(Arguments):
@@ -120,11 +130,19 @@ class AgentSpawner(Protocol):
         ...
 
     async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
-        """Send a worker to a Task and wait for its result.
+        """Send a worker to a Task and wait for its result, or return once it has started.
 
         Raises:
             ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`,
                 `task_not_dispatchable`, `validation_error`, `child_agent_limit_exceeded`.
+        """
+        ...
+
+    async def wait_workers(self, asked: WaitWorkers) -> ToolReturn:
+        """Wait for workers that were sent without waiting, and return their results.
+
+        Raises:
+            ToolError: `validation_error`, a run id is unknown or the list is empty.
         """
         ...
 
@@ -138,10 +156,14 @@ def agent_tools(spawner: AgentSpawner) -> list[Tool]:
     async def workers(asked: ListWorkers, _: ToolContext) -> ToolReturn:
         return await spawner.workers(asked)
 
+    async def wait_workers(asked: WaitWorkers, _: ToolContext) -> ToolReturn:
+        return await spawner.wait_workers(asked)
+
     return [
         _tool("create_sub_agent", SubAssignment, spawner.create, Lane.AGENT),
         _tool("fork_agent", ForkAssignment, spawner.fork, Lane.AGENT),
         _tool("dispatch_worker", Dispatch, spawner.dispatch, Lane.AGENT),
+        _tool("wait_workers", WaitWorkers, wait_workers, Lane.WAIT),
         _tool("list_agent_definitions", ListDefinitions, definitions, Lane.READ),
         _tool("list_workers", ListWorkers, workers, Lane.READ),
     ]
@@ -159,7 +181,13 @@ _DESCRIPTIONS = {
     "dispatch_worker": (
         "Send a worker to a Task and wait for it. The worker claims a step itself, one at most; "
         "allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. "
-        "Several in one turn run side by side."
+        "Several in one turn run side by side. With wait=false you get its child_run_id at once "
+        "and go on; agent.wait_workers collects the result. Workers still running when you end "
+        "are stopped."
+    ),
+    "wait_workers": (
+        "Wait for workers that were sent with wait=false, and get their results: of run_ids, or of "
+        "all that you have not collected. After timeout_ms those not done are listed as running."
     ),
     "list_agent_definitions": "List the kinds of agents there are, and what they are good at.",
     "list_workers": "List the workers, whether they are idle, and what they are working on.",

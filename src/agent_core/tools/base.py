@@ -31,7 +31,9 @@ class Lane(StrEnum):
 
     READ = "read"  # consecutive ones run side by side
     AGENT = "agent"  # side by side among themselves; one failing leaves the others alone
+    WAIT = "wait"  # side by side among themselves, after the agents of the turn were started
     TASK = "task"  # one after the other; a failure does not stop the turn
+    END = "end"  # as TASK, but agents that run or are waited for right before do not hold it up
     WRITE = "write"  # alone; a failure answers the rest of the turn without running it
 
 

@@ -1,24 +1,38 @@
 """How the calls of one turn follow one another: readers together, writers alone."""
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import Lane
 from agent_core.types import ErrorPayload, ToolCall, ToolResult
 
-_TOGETHER = frozenset({Lane.READ, Lane.AGENT})
+_JOINS: Mapping[Lane, frozenset[Lane]] = {
+    Lane.READ: frozenset({Lane.READ}),
+    Lane.AGENT: frozenset({Lane.AGENT, Lane.END}),
+    Lane.WAIT: frozenset({Lane.WAIT, Lane.END}),
+    Lane.END: frozenset({Lane.END}),
+    Lane.TASK: frozenset(),
+    Lane.WRITE: frozenset(),
+}
+"""Which calls run side by side with the one right before them."""
 
 
 def batches(
     calls: Iterable[ToolCall], lane_of: Callable[[ToolCall], Lane]
 ) -> Iterator[tuple[Lane, list[ToolCall]]]:
     """The calls in order, those that may run side by side in one batch."""
-    for lane, group in groupby(calls, lane_of):
-        if lane in _TOGETHER:
-            yield lane, list(group)
-        else:
-            yield from ((lane, [call]) for call in group)
+    batch: list[ToolCall] = []
+    first = last = Lane.READ
+    for call in calls:
+        lane = lane_of(call)
+        if batch and lane not in _JOINS[last]:
+            yield first, batch
+            batch = []
+        first = first if batch else lane
+        batch.append(call)
+        last = lane
+    if batch:
+        yield first, batch
 
 
 def ends_turn(lane: Lane, result: ToolResult) -> bool:

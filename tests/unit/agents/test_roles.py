@@ -20,6 +20,7 @@ WHO_HAS = {
     "agent.fork_agent": {"main"},
     "agent.list_workers": {"orchestrator"},
     "agent.dispatch_worker": {"orchestrator"},
+    "agent.wait_workers": {"orchestrator"},
     "agent.task_template": {"orchestrator"},
     "agent.task_create": {"orchestrator"},
     "agent.task_list": {"orchestrator"},

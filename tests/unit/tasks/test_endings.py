@@ -1,7 +1,7 @@
 """Giving a Task up while workers work on it, and what leases do when clocks jump."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tasks.commands import RunEnding
 from agent_core.types import EventLevel
-from task_boards import Caller, Desk, created, desk_in, statuses, step
+from task_boards import Caller, Desk, Stops, created, desk_in, statuses, step
 
 
 @pytest.fixture
@@ -186,3 +186,98 @@ async def test_a_worker_whose_task_ended_has_lost_its_claim(desk: Desk) -> None:
     await claimed(desk)
     await desk.orchestrator().call("cancel", task_id="t1")
     assert desk.board.has_lost_claim("run_a")
+
+
+async def lease_over(desk: Desk) -> None:
+    desk.clock.pass_(301)
+    await desk.worker("run_b").call("claim_step", task_id="t1", step_id="s1")
+
+
+async def ended_by_hand(desk: Desk) -> None:
+    await desk.orchestrator().call("update_step", task_id="t1", step_id="s1", status="failed")
+
+
+async def opened_again(desk: Desk) -> None:
+    await ended_by_hand(desk)
+    reopen = [{"op": "reopen_step", "step_id": "s1"}]
+    await desk.orchestrator().call("update", task_id="t1", operations=reopen)
+    await desk.worker("run_b").call("claim_step", task_id="t1", step_id="s1")
+
+
+async def task_over(desk: Desk) -> None:
+    await desk.orchestrator().call("fail", task_id="t1")
+
+
+@pytest.mark.parametrize(
+    ("happen", "status", "reason"),
+    [
+        (lease_over, None, "permission_denied"),
+        (ended_by_hand, "failed", "permission_denied"),
+        (opened_again, None, "permission_denied"),
+        (task_over, "failed", "task_terminal"),
+    ],
+)
+async def test_a_lost_claim_is_told_and_nothing_of_others_with_it(
+    desk: Desk, happen: Callable[[Desk], Awaitable[None]], status: str | None, reason: str
+) -> None:
+    worker = await claimed(desk)
+    await happen(desk)
+    before = len(desk.lines())
+    assert desk.board.has_lost_claim("run_a")
+    with pytest.raises(ToolError) as refused:
+        await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
+    assert refused.value.code == reason
+    assert await desk.board.run_ended("run_a", RunEnding.FINISHED, worker.actor) is None
+    assert len(desk.lines()) == before
+    told = await desk.board.outcome("run_a", desk.orchestrator().actor)
+    assert told is not None
+    assert (told.step_id, told.is_lost) == ("s1", True)
+    assert (told.step and told.step.status) == status
+
+
+@pytest.mark.parametrize("status", ["blocked", "failed"])
+async def test_a_worker_that_let_go_keeps_its_word_when_another_goes_on(
+    desk: Desk, status: str
+) -> None:
+    worker = await claimed(desk)
+    mine = {"status": status, "result_summary": "mine"}
+    await worker.call("update_step", task_id="t1", step_id="s1", **mine)
+    assert not desk.board.has_lost_claim("run_a")
+    reopen = [{"op": "reopen_step", "step_id": "s1"}]
+    await desk.orchestrator().call("update", task_id="t1", operations=reopen)
+    assert desk.board.has_lost_claim("run_a"), "the step is not as it left it"
+    other = desk.worker("run_b")
+    await other.call("claim_step", task_id="t1", step_id="s1")
+    theirs = {"status": "completed", "result_summary": "theirs"}
+    await other.call("update_step", task_id="t1", step_id="s1", **theirs)
+    told = await desk.board.outcome("run_a", desk.orchestrator().actor)
+    assert told is not None
+    assert told.step is not None
+    assert (told.is_lost, told.step.status, told.step.result_summary) == (False, status, "mine")
+
+
+async def test_claims_carry_a_number_that_only_grows(project: Path) -> None:
+    async with desk_in(project) as desk:
+        await claimed(desk)
+        await lease_over(desk)
+    async with desk_in(project, desk.clock) as later:
+        await later.worker("run_c").call("claim_step", task_id="t1", step_id="s2")
+        tokens = [line["payload"].get("fencing_token") for line in later.lines()]
+    assert [token for token in tokens if token] == [1, 2, 3]
+
+
+async def test_no_worker_is_admitted_to_a_task_that_is_blocked_or_over(desk: Desk) -> None:
+    orchestrator = await created(desk, step("s1"))
+    desk.board.admit("run_a", "t1")
+    stops = Stops()
+    block = [{"op": "update_task", "status": "blocked"}]
+    await orchestrator.call("update", task_id="t1", operations=block)
+    with pytest.raises(ToolError) as refused:
+        desk.board.admit("run_b", "t1")
+    assert refused.value.code is ErrorCode.TASK_NOT_DISPATCHABLE
+    await desk.orchestrator(stopper=stops).call("cancel", task_id="t1")
+    assert stops.run_ids == ["run_a"], "it was sent, though it has claimed nothing"
+    assert desk.board.has_lost_claim("run_a")
+    with pytest.raises(ToolError) as refused:
+        desk.board.admit("run_b", "t1")
+    assert refused.value.code is ErrorCode.TASK_NOT_DISPATCHABLE

@@ -145,8 +145,17 @@ async def test_two_processes_never_append_to_one_log(project: Path) -> None:
             assert refused.value.retryable
     async with desk_in(project) as first, desk_in(project) as second:
         await first.worker("run_a").call("claim_step", task_id="t1", step_id="s1")
-        with pytest.raises(ToolError, match="another process"):
-            await second.worker("run_b").call("claim_step", task_id="t1", step_id="s1")
+        report = {"task_id": "t1", "step_id": "s1", "status": "completed"}
+        for refused_call in (
+            second.worker("run_b").call("claim_step", task_id="t1", step_id="s1"),
+            second.worker("run_a").call("update_step", **report),
+            second.orchestrator().call("update_step", **report),
+            second.orchestrator().call("cancel", task_id="t1"),
+        ):
+            with pytest.raises(ToolError, match="another process"):
+                await refused_call
+        await first.worker("run_a").call("update_step", **report)
+        assert first.types()[-2:] == ["task_step_completed", "task_step_ready"]
 
 
 async def test_a_log_is_there_again_when_the_other_process_is_gone(project: Path) -> None:

@@ -149,7 +149,7 @@ class ArtifactStore:
 
         Args:
             session_id: only this session's.
-            dry_run: only say what would go; nothing is freed.
+            dry_run: only say what would go; `freed_bytes` says what would be freed.
             include_all: not only what was kept for debugging.
             older_than: only those last changed before; an aware time.
             max_bytes: the oldest go, until everything looked at takes no more than this.
@@ -166,7 +166,11 @@ class ArtifactStore:
         found = await asyncio.to_thread(self._look_at, rows)
         chosen = _chosen(found, older_than, max_bytes)
         if dry_run:
-            return CleanupResult(dry_run=True, candidates=[one.artifact_id for one in chosen])
+            return CleanupResult(
+                dry_run=True,
+                candidates=[one.artifact_id for one in chosen],
+                freed_bytes=sum(one.size_bytes for one in chosen),
+            )
         return await self._delete_all(chosen)
 
     async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:

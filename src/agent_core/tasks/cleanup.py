@@ -30,7 +30,7 @@ def cleanup_ended_tasks(
         project_dir: the project, resolved.
         statuses: which ends count.
         older_than: aware; only Tasks last changed before it.
-        dry_run: delete nothing.
+        dry_run: delete nothing; `freed_bytes` says what would be freed.
 
     Raises:
         AgentCoreError: `validation_error`, `older_than` has no time zone.
@@ -47,16 +47,15 @@ def cleanup_ended_tasks(
         for name in _ended(shelf, statuses, older_than):
             path = shelf.path(name)
             candidates.append(str(path))
-            if dry_run:
-                continue
             try:
                 size = path.stat(follow_symlinks=False).st_size
-                shelf.discard(name)
+                if not dry_run:
+                    shelf.discard(name)
             except (OSError, AgentCoreError) as error:
                 failed.append(CleanupFailure(id=str(path), error=_payload(error)))
             else:
-                deleted.append(str(path))
                 freed += size
+                deleted += [] if dry_run else [str(path)]
     return CleanupResult(
         dry_run=dry_run, candidates=candidates, deleted=deleted, failed=failed, freed_bytes=freed
     )

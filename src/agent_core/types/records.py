@@ -151,7 +151,10 @@ class CleanupFailure(Frozen):
 
 
 class CleanupResult(Frozen):
-    """What a clean-up found, and what it removed unless it was a dry run."""
+    """What a clean-up found, and what it removed unless it was a dry run.
+
+    `freed_bytes` is what the removed files took; in a dry run, what the candidates take.
+    """
 
     dry_run: bool
     candidates: list[str] = []

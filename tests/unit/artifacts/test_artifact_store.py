@@ -263,9 +263,10 @@ async def test_e5_a_dry_run_lists_what_would_go_and_touches_nothing(
     assert result.dry_run
     assert result.candidates == [record.artifact_id for record in kept_for_debugging]
     assert result.deleted == []
-    assert result.freed_bytes == 0
     assert all(exists(record.path) for record in kept_for_debugging)
     assert len(await rows.artifacts()) == 3
+    assert result.freed_bytes == sum(record.size_bytes for record in kept_for_debugging) > 0
+    assert result.freed_bytes == (await artifacts.cleanup(dry_run=False)).freed_bytes
 
 
 async def test_a_clean_up_takes_debug_files_only_unless_told_otherwise(

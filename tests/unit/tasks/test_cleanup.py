@@ -43,9 +43,9 @@ async def test_only_completed_tasks_go_by_themselves(project: Path) -> None:
     async with desk_in(project) as desk:
         await one_of_each(desk)
         (desk.folder / "broken.wal.jsonl").write_bytes(b"nothing\n")
-        dry = cleaned(project, dry_run=True)
-        assert (names(dry.candidates), dry.deleted, dry.freed_bytes) == (["complete"], [], 0)
         size = (desk.folder / "complete.wal.jsonl").stat().st_size
+        dry = cleaned(project, dry_run=True)
+        assert (names(dry.candidates), dry.deleted, dry.freed_bytes) == (["complete"], [], size)
         done = cleaned(project)
         assert (names(done.deleted), done.freed_bytes) == (["complete"], size)
         assert cleaned(project).candidates == []

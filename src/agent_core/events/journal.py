@@ -27,6 +27,9 @@ from agent_core.types import (
     utc_now,
 )
 
+_PIECE_CHARS = 262_144
+"""A delta is cleaned and shown in pieces of at most this length."""
+
 
 class DeltaRedactor(Protocol):
     """Cleans text that arrives in pieces."""
@@ -189,9 +192,12 @@ class Journal:
         redactor = self._deltas.get(event_type)
         if redactor is None:
             redactor = self._deltas[event_type] = self._scrubber.stream()
-        if shown := redactor.feed(text):
-            self._show_delta(event_type, shown)
-            await self._stream.drain()
+        for start in range(0, len(text), _PIECE_CHARS):
+            if start:
+                await asyncio.sleep(0)  # a text of any size leaves room for a cancellation
+            if shown := redactor.feed(text[start : start + _PIECE_CHARS]):
+                self._show_delta(event_type, shown)
+                await self._stream.drain()
 
     def end_deltas(self) -> None:
         """Show what was held back: the text is complete, or will stay as it is."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
@@ -32,6 +32,22 @@ from agent_core.types import (
     ToolCallBlock,
     new_id,
 )
+
+PARTIAL_CHARS = 1_000_000
+"""Characters that are kept of a reply that was cut off: no model reads it again."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The beginning of a reply that is arriving, and how long it is by now."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    characters: int = 0
+
+    def add(self, text: str) -> None:
+        if (room := PARTIAL_CHARS - self.characters) > 0:
+            self.pieces.append(text[:room])
+        self.characters += len(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +82,7 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
 
 async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     """Stream one reply. If the stream breaks, keep the text the user has already seen."""
-    seen: list[str] = []
+    seen = _Seen()
     completed: ModelCompleted | None = None
     events = ctx.provider.stream(request)
     try:
@@ -82,7 +98,7 @@ async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
             raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
         ctx.journal.end_deltas()
     except BaseException as error:
-        _keep_partial(ctx, "".join(seen), error)
+        _keep_partial(ctx, seen, error)
         raise
     finally:
         if isinstance(events, AsyncGenerator):
@@ -90,10 +106,10 @@ async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     return completed
 
 
-async def _show(ctx: RunContext, event: ModelEvent, seen: list[str]) -> None:
+async def _show(ctx: RunContext, event: ModelEvent, seen: _Seen) -> None:
     match event:
         case ModelTextDelta(text=text):
-            seen.append(text)
+            seen.add(text)
             await ctx.journal.delta(EventType.MODEL_TEXT_DELTA, text)
         case ModelReasoningDelta(text=text):
             await ctx.journal.delta(EventType.MODEL_REASONING_DELTA, text)
@@ -114,8 +130,8 @@ def _as_exception(error: ErrorPayload) -> ProviderError:
     return ProviderError(error.code, error.message, error.retryable, error.details)
 
 
-def _keep_partial(ctx: RunContext, text: str, error: BaseException) -> None:
-    """Store what was seen of a reply that will not be finished; no model gets to see it."""
+def _keep_partial(ctx: RunContext, seen: _Seen, error: BaseException) -> None:
+    """Store the beginning of a reply that will not be finished; no model gets to see it."""
     ctx.journal.end_deltas()
     metadata: dict[str, object] = {"partial": True}
     if isinstance(error, asyncio.CancelledError):
@@ -125,7 +141,9 @@ def _keep_partial(ctx: RunContext, text: str, error: BaseException) -> None:
         payload = error_payload(failure).model_dump(mode="json") if failure else {}
         metadata |= {"failed": True, "error": payload}
         ctx.journal.note(EventType.MODEL_FAILED, {"error": payload}, level=EventLevel.ERROR)
-    if text:
+    if text := "".join(seen.pieces):
+        if seen.characters > PARTIAL_CHARS:
+            metadata |= {"truncated": True, "characters": seen.characters}
         draft = Draft(Role.ASSISTANT, [TextBlock(text=text)], metadata=metadata)
         ctx.journal.add(draft, EventType.MESSAGE_CREATED, payload={"role": "assistant", **metadata})
 

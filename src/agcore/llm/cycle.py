@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from agcore.llm.answered import answered
+from agcore.llm.bounds import tokens_of
 from agcore.llm.cleaning import Cleaner, HoldsSecrets
 from agcore.llm.compact import SUMMARY_PROMPT, CompactConfig, Compactor
 from agcore.llm.cost import CostTracker
@@ -36,7 +37,7 @@ from agcore.llm.stream import (
 )
 from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse
 from agent_core.config.models import RetryConfig
-from agent_core.context.tokens import estimate_blocks, estimate_tools
+from agent_core.context.tokens import estimate_tools
 from agent_core.providers.failures import CallError
 from agent_core.providers.retry import pause_before_retry_s
 from agent_core.redaction import Redactor
@@ -256,30 +257,34 @@ class LlmCycle:
         self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition], ask: _Ask
     ) -> _Pieces:
         """One reply to the history and what is not part of it yet; compacts what is too long."""
-        await self._fit(unsaid, tools, force=False)
+        said = await self._fit(unsaid, tools, force=False)
         try:
-            async with aclosing(self._delivered(self._with_history(unsaid, tools), ask)) as pieces:
+            async with aclosing(self._delivered(self._with_history(said, tools), ask)) as pieces:
                 async for piece in pieces:
                     yield piece
             return
         except ContextLengthError as error:
             before = list(self._messages)
-            await self._fit(unsaid, tools, force=True)
+            said = await self._fit(unsaid, tools, force=True)
             if self._messages == before:
-                await self._failed(self._with_history(unsaid, tools), error)
+                await self._failed(self._with_history(said, tools), error)
                 raise
-        async with aclosing(self._delivered(self._with_history(unsaid, tools), ask)) as pieces:
+        async with aclosing(self._delivered(self._with_history(said, tools), ask)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def _fit(
         self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition], *, force: bool
-    ) -> None:
+    ) -> Sequence[ChatMessage]:
+        """Bring the history within the budget, and return what of `unsaid` can be sent with it."""
         if self._compactor is None:
-            return
-        around = [ChatMessage.system_text(self._system or ""), *unsaid]
-        overhead = estimate_tools(tools) + sum(estimate_blocks(m.content) for m in around)
-        self._messages = await self._compactor.fit(self._messages, overhead=overhead, force=force)
+            return unsaid
+        system = [ChatMessage.system_text(self._system)] if self._system else []
+        overhead = estimate_tools(tools) + tokens_of(system)
+        said = self._compactor.share_of(unsaid, history=self._messages, overhead=overhead)
+        around = overhead + tokens_of(said)
+        self._messages = await self._compactor.fit(self._messages, overhead=around, force=force)
+        return said
 
     async def _delivered(self, request: ChatRequest, ask: _Ask) -> _Pieces:
         """One request, tried until it is answered; nothing is tried again once text was seen.

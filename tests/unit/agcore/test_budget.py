@@ -1,0 +1,128 @@
+"""A compaction budget is a bound: whatever a conversation holds, what is sent stays under it."""
+
+from typing import Any
+
+import pytest
+
+from agcore.llm import (
+    ChatMessage,
+    ChatRequest,
+    CompactConfig,
+    LlmCycle,
+    LlmError,
+    MockProvider,
+    ToolCall,
+    tool_call_reply,
+)
+from agcore.tools import ToolRegistry, tool
+from agent_core.context.tokens import estimate_blocks, estimate_tools
+
+BUDGET = 5000
+HUGE = "word " * 40_000
+
+
+def cost(request: ChatRequest) -> int:
+    said = sum(estimate_blocks(message.content) for message in request.messages)
+    return said + estimate_tools(request.tools)
+
+
+def exchange(name: str, answer: str) -> list[ChatMessage]:
+    call = ToolCall(tool_call_id=f"call_{name}", name="echo", arguments={"n": name})
+    return [
+        ChatMessage.user_text(f"do {name}"),
+        ChatMessage.assistant_text("", [call]),
+        ChatMessage.tool_text(f"call_{name}", answer),
+        ChatMessage.assistant_text(f"did {name}"),
+    ]
+
+
+HISTORIES = {
+    "one huge message": [ChatMessage.user_text(HUGE), ChatMessage.assistant_text("ok")],
+    "a huge result at the end": exchange("a", "small") + exchange("b", HUGE)[:3],
+    "many results": [m for n in range(20) for m in exchange(str(n), "x" * 9000)],
+    "huge arguments": [
+        ChatMessage.user_text("go"),
+        ChatMessage.assistant_text(
+            "", [ToolCall(tool_call_id="c", name="write", arguments={"text": HUGE})]
+        ),
+        ChatMessage.tool_text("c", "written"),
+    ],
+    "recent messages": [ChatMessage.user_text("y" * 12_000) for _ in range(8)],
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES.keys())
+@pytest.mark.parametrize("summary", ["A summary.", HUGE, LlmError.Other("cannot")])
+async def test_what_is_sent_stays_under_the_budget(
+    history: list[ChatMessage], summary: str | LlmError
+) -> None:
+    def answers(request: ChatRequest) -> str | LlmError:
+        return "ok" if request.messages[-1].text == "next" else summary
+
+    provider = MockProvider(answers)
+    cycle = LlmCycle(provider).with_messages(history).with_system_prompt("You help.")
+    cycle.with_compact_config(CompactConfig(max_tokens=BUDGET))
+    assert (await cycle.submit("next")).text == "ok"
+    assert max(map(cost, provider.requests)) <= BUDGET
+    calls = {c.tool_call_id for m in provider.requests[-1].messages for c in m.tool_calls}
+    answered = {
+        block.tool_call_id
+        for message in provider.requests[-1].messages
+        for block in message.content
+        if block.type == "tool_result"
+    }
+    assert calls == answered
+
+
+async def test_a_huge_prompt_loses_its_middle_and_says_so() -> None:
+    provider = MockProvider(lambda _: "ok")
+    cycle = LlmCycle(provider).with_compact_config(CompactConfig(max_tokens=BUDGET))
+    await cycle.submit(f"FIRST {HUGE} LAST")
+    (sent,) = provider.requests[0].messages
+    assert cost(provider.requests[0]) <= BUDGET
+    assert sent.text.startswith("FIRST")
+    assert sent.text.endswith("LAST")
+    assert "bytes left out" in sent.text
+    await cycle.submit("next")
+    assert max(map(cost, provider.requests)) <= BUDGET
+
+
+async def test_rounds_of_tools_stay_under_the_budget() -> None:
+    @tool(permission="readonly")
+    def reads() -> str:
+        return "z" * 60_000
+
+    replies: list[Any] = [*(tool_call_reply("reads") for _ in range(6)), "done"]
+
+    def answers(request: ChatRequest) -> Any:
+        is_summary = request.messages[0].text.startswith("Summarise")
+        return "A summary." if is_summary else replies.pop(0)
+
+    provider = MockProvider(answers)
+    cycle = LlmCycle(provider).with_compact_config(CompactConfig(max_tokens=BUDGET))
+    assert (await cycle.submit_with_tools("go", ToolRegistry([reads]))).text == "done"
+    assert max(map(cost, provider.requests)) <= BUDGET
+
+
+@pytest.mark.parametrize("summary", ["A summary.", LlmError.Other("cannot")])
+async def test_rules_of_the_user_outlive_every_compaction(summary: str | LlmError) -> None:
+    def answers(request: ChatRequest) -> str | LlmError:
+        return summary if request.messages[0].text.startswith("Summarise") else "ok"
+
+    provider = MockProvider(answers)
+    cycle = LlmCycle(provider).with_compact_config(CompactConfig(max_tokens=2000, keep_recent=2))
+    await cycle.submit("Never push to main. What is up?")
+    for _ in range(6):
+        await cycle.submit("w" * 3000)
+    assert max(map(cost, provider.requests)) <= 2000
+    sent = "\n".join(message.text for message in provider.requests[-1].messages)
+    assert "Never push to main." in sent
+
+
+async def test_a_system_prompt_that_fills_the_budget_is_an_error_and_nothing_is_sent() -> None:
+    provider = MockProvider(lambda _: "ok")
+    cycle = LlmCycle(provider).with_system_prompt(HUGE)
+    cycle.with_compact_config(CompactConfig(max_tokens=BUDGET))
+    with pytest.raises(LlmError.ContextLength, match="max_tokens"):
+        await cycle.submit("next")
+    assert provider.requests == []

@@ -165,5 +165,5 @@ def _unstartable(error: OSError | ValueError, argv: Sequence[str]) -> ToolError:
     if error.errno == errno.E2BIG:
         message = f"the arguments of {program!r} are too long for this system; use a file"
         return ToolError(ErrorCode.VALIDATION_ERROR, message)
-    message = f"{program!r} could not be started: {error.strerror or error}"
+    message = f"{program!r} could not be started: {error.strerror or 'it did not answer in time'}"
     return ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True)

@@ -44,6 +44,7 @@ from agent_core.runtime.unclosed import UnclosedRuns
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import (
     AgentDefinition,
     AgentRole,
@@ -436,6 +437,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
         launcher = stack.enter_context(closing(Launcher()))
         extensions = load_extensions(setup, redactor, launcher=launcher)
         owner = stack.enter_context(Owner.open(setup.home))
+        await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
         services = Services(

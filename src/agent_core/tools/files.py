@@ -9,7 +9,6 @@ the walk works everywhere.)
 import asyncio
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +17,9 @@ from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools.folders import open_folder
 from agent_core.tools.seen import Version
+from agent_core.tools.unfinished import UnfinishedWrites
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +27,6 @@ R = TypeVar("R")
 MAX_LOADED_BYTES = 32 * 2**20
 """A file beyond this is not held in memory: it can be read in pages, or replaced, not edited."""
 
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CONTENT_FIELDS = 4
@@ -101,32 +101,6 @@ async def to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
         raise
 
 
-@contextmanager
-def open_folder(folder: Path, *, create: bool = False) -> Generator[int]:
-    """A descriptor of a resolved folder; missing ones are made if `create`.
-
-    Raises:
-        OSError: it does not exist, or a link stands where there was none.
-    """
-    descriptor = os.open(folder.anchor, _FOLDER)
-    try:
-        for part in folder.parts[1:]:
-            inner = _open_part(part, descriptor, create=create)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def folder_address(folder: Path) -> Generator[str]:
-    """A name for exactly this folder, whatever happens to its path, where the system has one."""
-    with open_folder(folder) as descriptor:
-        address = Path(f"/proc/self/fd/{descriptor}")
-        yield str(address if address.exists() else folder)
-
-
 def belongs_to_kernel(path: Path) -> bool:
     """Is it in a folder whose files are devices, or doors into running processes?"""
     if path.is_relative_to(_SHARED_MEMORY):
@@ -179,7 +153,12 @@ def version_of(file: BinaryIO) -> Version:
 
 
 def replace_file(
-    path: Path, content: bytes, *, before: Snapshot | None, create_dirs: bool = True
+    path: Path,
+    content: bytes,
+    *,
+    before: Snapshot | None,
+    create_dirs: bool = True,
+    unfinished: UnfinishedWrites,
 ) -> Version:
     """Put `content` at a resolved path, whole or not at all, on disk when this returns.
 
@@ -190,13 +169,15 @@ def replace_file(
         content: all of it.
         before: what was there when the change was agreed to; None for nothing.
         create_dirs: make missing folders.
+        unfinished: where the write is noted, for the case that this process is killed.
 
     Raises:
         OSError: the disk is full, read-only …; what was there is still there.
         ToolError: `path_conflict`; the file has changed since it was looked at.
     """
-    with open_folder(path.parent, create=create_dirs) as folder:
-        name = f".soong-agent-{secrets.token_hex(8)}.tmp"
+    with ExitStack() as stack:
+        folder = stack.enter_context(open_folder(path.parent, create=create_dirs))
+        name = stack.enter_context(unfinished.noted(path.parent))
         descriptor = os.open(name, _NEW, 0o666 if before is None else 0o600, dir_fd=folder)
         with ExitStack() as on_failure:
             on_failure.callback(_unlink, name, folder)
@@ -216,17 +197,6 @@ def replace_file(
             on_failure.pop_all()
         _sync(folder)
     return version
-
-
-def _open_part(part: str, folder: int, *, create: bool) -> int:
-    try:
-        return os.open(part, _FOLDER, dir_fd=folder)
-    except FileNotFoundError:
-        if not create:
-            raise
-    with suppress(FileExistsError):
-        os.mkdir(part, dir_fd=folder)
-    return os.open(part, _FOLDER, dir_fd=folder)
 
 
 def _add(name: str, path: Path, folder: int) -> None:

@@ -14,6 +14,7 @@ from agent_core.process import Launcher
 from agent_core.tools.base import ToolContext
 from agent_core.tools.paths import Boundaries, Place
 from agent_core.tools.seen import SeenFiles
+from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import Access, Draft
 
 
@@ -58,6 +59,7 @@ class Workspace:
         register: recognises instruction files.
         seen: which versions of files the agents know.
         launcher: starts programs.
+        unfinished: notes of writes in progress.
     """
 
     boundaries: Boundaries
@@ -68,6 +70,7 @@ class Workspace:
     register: ReadingRegister | None = None
     seen: SeenFiles = field(default_factory=SeenFiles)
     launcher: Launcher = field(default_factory=Launcher)
+    unfinished: UnfinishedWrites = field(default_factory=UnfinishedWrites)
 
     @classmethod
     def of(
@@ -86,6 +89,7 @@ class Workspace:
             env={name: environ[name] for name in tools.env_allowlist if name in environ},
             asks_to_read=setup.config.permissions.readonly_default == "ask",
             launcher=launcher,
+            unfinished=UnfinishedWrites.at(setup.home),
             plans_dir=setup.plans_dir,
             register=register,
         )

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.tools.files import open_file, replace_file, take_snapshot
+from agent_core.tools.unfinished import UnfinishedWrites
 from kgent.records.names import NamedRecord, name_bytes, readable_name
 
 R = TypeVar("R")
@@ -264,7 +265,7 @@ def _replace(path: Path, raw: bytes) -> None:
     path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     try:
         before = take_snapshot(path)
-        replace_file(path, raw, before=before)
+        replace_file(path, raw, before=before, unfinished=UnfinishedWrites())
     except ToolError as error:  # not an ordinary file, or changed in between
         raise OSError(errno.EEXIST, error.message) from error
     if before is None:

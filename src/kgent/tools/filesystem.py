@@ -11,7 +11,8 @@ from agent_core.tools.code.listing import list_dir
 from agent_core.tools.code.read import read_file as read_page
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file as write_whole
-from agent_core.tools.files import disk_errors, open_folder, take_snapshot
+from agent_core.tools.files import disk_errors, take_snapshot
+from agent_core.tools.folders import open_folder
 from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
 from kgent.records.events import EventType

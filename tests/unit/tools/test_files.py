@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,14 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import files
 from agent_core.tools.files import (
     disk_errors,
-    folder_address,
     open_file,
-    replace_file,
     take_snapshot,
     to_the_end,
 )
+from agent_core.tools.folders import folder_address
+from agent_core.tools.unfinished import UnfinishedWrites
+
+replace_file = partial(files.replace_file, unfinished=UnfinishedWrites())
 
 
 def read(path: Path) -> bytes:
@@ -150,6 +153,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent_core.tools import files
+from agent_core.tools.unfinished import UnfinishedWrites
 path, nth = Path(sys.argv[1]), int(sys.argv[2])
 count = 0
 def step(real):
@@ -163,7 +167,7 @@ def step(real):
 before = files.take_snapshot(path)
 for name in ("open", "fdopen", "fsync", "rename", "fchmod", "close"):
     setattr(os, name, step(getattr(os, name)))
-files.replace_file(path, b"new" * 100_000, before=before)
+files.replace_file(path, b"new" * 100_000, before=before, unfinished=UnfinishedWrites())
 """
 
 

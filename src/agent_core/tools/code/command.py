@@ -13,7 +13,8 @@ from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.programs import CommandLine, scope_of
 from agent_core.tools.code.words import named_places
-from agent_core.tools.files import disk_errors, folder_address
+from agent_core.tools.files import disk_errors
+from agent_core.tools.folders import folder_address
 from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.paths import Place
 from agent_core.tools.results import storable_text

@@ -26,6 +26,7 @@ from agent_core.tools.replace import Replacement, replaced
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
 from agent_core.tools.text import Encoding, Text
+from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
 
@@ -94,7 +95,7 @@ def _prepare(workspace: Workspace, arguments: EditFile, agent_id: str) -> Action
             summary=f"edit {place.shown} ({count} change{'s' * (count != 1)})",
             diff=unified(source.text, text, shown=place.shown),
         ),
-        run=lambda: to_the_end(_write, place, content, before, count, note),
+        run=lambda: to_the_end(_write, place, content, before, count, workspace.unfinished, note),
     )
 
 
@@ -142,8 +143,9 @@ def _write(
     content: bytes,
     before: Snapshot | None,
     count: int,
+    unfinished: UnfinishedWrites,
     note: Callable[[Version], None],
 ) -> dict[str, Any]:
     with disk_errors(place.shown):
-        note(replace_file(place.path, content, before=before))
+        note(replace_file(place.path, content, before=before, unfinished=unfinished))
     return {"path": place.shown, "edits_applied": count, "bytes_written": len(content)}

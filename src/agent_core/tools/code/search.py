@@ -19,7 +19,8 @@ from agent_core.process import Child, Command, open_child
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.globs import Glob
-from agent_core.tools.files import belongs_to_kernel, disk_errors, folder_address, open_file
+from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
+from agent_core.tools.folders import folder_address
 from agent_core.tools.paths import Place
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
@@ -97,20 +98,27 @@ async def _search(
     argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob), "--"]
     with disk_errors(place.shown), folder_address(folder) as address:
         command = Command(argv=[*argv, arguments.query, target], cwd=address, env={})
-        async with open_child(command, launcher=workspace.launcher) as child:
-            complaint = asyncio.create_task(_complaint(child))
-            try:
-                async with asyncio.timeout(workspace.limits.default_timeout_ms / 1000):
-                    await _gather(child, folder, glob, found)
-                    if not found.is_full and (reason := await complaint):
-                        raise ToolError(ErrorCode.VALIDATION_ERROR, f"no such search: {reason}")
-            except TimeoutError as error:
-                message = f"the search in {place.shown} took too long; search a smaller part"
-                raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
-            finally:
-                complaint.cancel()
-                await asyncio.wait([complaint])  # it reads from a pipe that is closed next
+        try:
+            async with (
+                asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
+                open_child(command, launcher=workspace.launcher) as child,
+            ):
+                await _read(child, folder, glob, found)
+        except TimeoutError as error:
+            message = f"the search in {place.shown} took too long; search a smaller part"
+            raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
     return {"matches": found.matches, "truncated": found.is_full}
+
+
+async def _read(child: Child, folder: Path, glob: Glob | None, found: "_Found") -> None:
+    complaint = asyncio.create_task(_complaint(child))
+    try:
+        await _gather(child, folder, glob, found)
+        if not found.is_full and (reason := await complaint):
+            raise ToolError(ErrorCode.VALIDATION_ERROR, f"no such search: {reason}")
+    finally:
+        complaint.cancel()
+        await asyncio.wait([complaint])  # it reads from a pipe that is closed next
 
 
 async def _gather(child: Child, folder: Path, glob: Glob | None, found: "_Found") -> None:

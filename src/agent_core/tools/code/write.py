@@ -23,6 +23,7 @@ from agent_core.tools.files import (
 from agent_core.tools.paths import Place
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
+from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
 
@@ -74,7 +75,9 @@ def _prepare(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Actio
     note = partial(workspace.seen.written, agent_id, place.path)
     return Action(
         access=workspace.change(place, summary=summary, diff=diff),
-        run=lambda: to_the_end(_write, place, content, before, arguments.create_dirs, note),
+        run=lambda: to_the_end(
+            _write, place, content, before, arguments.create_dirs, workspace.unfinished, note
+        ),
     )
 
 
@@ -83,10 +86,14 @@ def _write(
     content: bytes,
     before: Snapshot | None,
     create_dirs: bool,
+    unfinished: UnfinishedWrites,
     note: Callable[[Version], None],
 ) -> dict[str, Any]:
     with disk_errors(place.shown):
-        note(replace_file(place.path, content, before=before, create_dirs=create_dirs))
+        version = replace_file(
+            place.path, content, before=before, create_dirs=create_dirs, unfinished=unfinished
+        )
+    note(version)
     return {
         "path": place.shown,
         "bytes_written": len(content),

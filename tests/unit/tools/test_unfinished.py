@@ -1,0 +1,145 @@
+"""A write that is killed leaves the old or the new file, and nothing after the next start."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_core.api import AgentRuntime
+from agent_core.tools.unfinished import UnfinishedWrites, temporary_name
+
+NOTE = "0123456789abcdef"
+
+# One process writes again and again, each time in a child that is killed one call later.
+KILLED_WRITES = """
+import os, signal, sys, json
+from pathlib import Path
+from agent_core.tools.files import replace_file, take_snapshot
+from agent_core.tools.unfinished import UnfinishedWrites
+
+home, target, exists = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "replaced"
+new, old = b"new" * 10_000, b"old" * 10_000
+found, kills, left = set(), 0, 0
+
+def killed_at(number):
+    seen = 0
+    def count(frame, event, argument):
+        nonlocal seen
+        if event in ("c_call", "c_return"):
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.setprofile(count)
+
+while True:
+    target.unlink(missing_ok=True)
+    if exists:
+        target.write_bytes(old)
+    pid = os.fork()
+    if pid == 0:
+        before = take_snapshot(target)
+        notes = UnfinishedWrites.at(home)
+        killed_at(kills + 1)
+        replace_file(target, new, before=before, unfinished=notes)
+        sys.setprofile(None)
+        os._exit(0)
+    ended = os.waitpid(pid, 0)[1]
+    content = target.read_bytes() if target.exists() else None
+    found.add({None: "none", old: "old", new: "new"}.get(content, "mixed"))
+    left += len([name for name in os.listdir(target.parent) if name != target.name])
+    UnfinishedWrites.at(home).clear()
+    rest = [name for name in os.listdir(target.parent) if name != target.name]
+    assert not rest, (kills, rest)
+    assert not list((home / "unfinished").glob("*")), kills
+    if ended == 0:
+        break
+    kills += 1
+print(json.dumps({"found": sorted(found), "kills": kills, "left": left}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "states"), [("new", ["new", "none"]), ("replaced", ["new", "old"])]
+)
+def test_a_write_killed_at_any_call_is_whole_or_not_there_and_leaves_nothing(
+    tmp_path: Path, way: str, states: list[str]
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    source = Path(__file__).parents[3] / "src"
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", KILLED_WRITES, str(tmp_path / "home"), str(project / "file"), way],
+        env={"PYTHONPATH": str(source), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["found"] == states
+    assert outcome["kills"] > 50
+    assert outcome["left"] > 10, "no kill has hit the time in which there is a temporary file"
+
+
+def leftover(home: Path, folder: Path) -> Path:
+    """What a killed write leaves: a file, and the note of it."""
+    (home / "unfinished").mkdir(exist_ok=True)
+    (home / "unfinished" / NOTE).write_bytes(os.fsencode(folder) + b"\n")
+    file = folder / temporary_name(NOTE)
+    file.write_text("half a fi", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    text = '[model]\nprovider = "scripted"\nname = "x"\n'
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+async def test_the_next_start_removes_what_a_killed_write_has_left(
+    home: Path, project: Path
+) -> None:
+    file = leftover(home, project)
+    async with AgentRuntime(project_dir=project, home_dir=home):
+        assert not file.exists()
+        assert list((home / "unfinished").iterdir()) == []
+
+
+def test_the_file_of_a_write_that_goes_on_is_left_alone(home: Path, project: Path) -> None:
+    file = leftover(home, project)
+    with (home / "unfinished" / NOTE).open("rb") as note:
+        fcntl.flock(note, fcntl.LOCK_EX)
+        UnfinishedWrites.at(home).clear()
+        assert file.exists()
+    UnfinishedWrites.at(home).clear()
+    assert not file.exists()
+
+
+def test_files_of_the_user_are_never_removed(home: Path, project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    kept = [other / "notes.txt", other / temporary_name("f" * 16), home / "unfinished" / "readme"]
+    (home / "unfinished").mkdir()
+    for each in kept:
+        each.write_text("mine", encoding="utf-8")
+    (home / "unfinished" / NOTE).write_bytes(os.fsencode(other) + b"\n")
+    (home / "unfinished" / ("a" * 16)).write_bytes(b"")  # killed before the note was written
+    (home / "unfinished" / ("b" * 16)).write_bytes(b"relative\n")
+    (home / "unfinished" / ("f" * 16)).write_bytes(os.fsencode(project / "link") + b"\n")
+    (project / "link").symlink_to(other)
+    UnfinishedWrites.at(home).clear()
+    assert all(each.exists() for each in kept)
+
+
+def test_a_folder_in_the_place_of_a_temporary_file_is_left_alone(home: Path, project: Path) -> None:
+    leftover(home, project).unlink()
+    (project / temporary_name(NOTE)).mkdir()
+    UnfinishedWrites.at(home).clear()
+    assert (project / temporary_name(NOTE)).is_dir()

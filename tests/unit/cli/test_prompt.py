@@ -51,6 +51,13 @@ def test_a_question_without_details_shows_no_empty_lines() -> None:
     assert facts_of(request()) == [("arguments", "{}"), ("in", "/p"), ("agent", "main")]
 
 
+def test_a_question_names_the_places_that_are_its_reason() -> None:
+    metadata = {"reason": "outside_roots", "places": ["/etc/passwd", "/x"]}
+    facts = dict(facts_of(request().model_copy(update={"metadata": metadata})))
+    assert facts["paths"] == "/etc/passwd, /x"
+    assert "outside the project" in facts["reason"]
+
+
 @pytest.mark.parametrize(
     ("scope", "shown"), [("/usr/bin/echo in /p", "/usr/bin/echo in /p"), (None, "this call only")]
 )

@@ -1,7 +1,8 @@
 """YAML as values that know their lines, so that an error can point at the place.
 
 Stricter than the parser: a key given twice is an error, and a document that repeats itself
-through aliases until it is huge, or contains itself, is refused before anything walks it.
+through aliases until it is huge, or contains itself, is refused before anything walks it. Values
+mean what they look like: a tag that says otherwise (`!!bool x`) is refused.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import yaml
 
 _MAX_NODES = 20_000
 _MAX_DEPTH = 50
+_MAX_DIGITS = 40
+_TAG = "tag:yaml.org,2002:"
 
 
 class YamlFaultError(Exception):
@@ -42,17 +45,10 @@ def read_yaml(text: str) -> YamlSource:
     """Parse one document with the safe loader.
 
     Raises:
-        YamlFaultError: it is no YAML, has a key twice, or is too large or too deep.
+        YamlFaultError: it is no YAML, has a key twice or a tag, or is too large or too deep.
     """
-    loader = yaml.SafeLoader(text)
     try:
-        node = loader.get_single_node()
-        if node is None:
-            raise YamlFaultError(1, "the file is empty")
-        walk = _Walk()
-        walk.visit(node, "", 0)
-        construct = cast("Callable[[yaml.Node], Any]", loader.construct_document)  # pyright: ignore[reportUnknownMemberType] - untyped
-        return YamlSource(construct(node), walk.lines)
+        return _read(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "it cannot be read"
@@ -62,16 +58,33 @@ def read_yaml(text: str) -> YamlSource:
     except (yaml.YAMLError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise YamlFaultError(1, f"not valid YAML: {reason}") from None
+
+
+def _read(text: str) -> YamlSource:
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            raise YamlFaultError(1, "the file is empty")
+        walk = _Walk(cast("_Resolve", loader.resolve))  # pyright: ignore[reportUnknownMemberType] - untyped
+        walk.visit(node, "", 0)
+        construct = cast("Callable[[yaml.Node], Any]", loader.construct_document)  # pyright: ignore[reportUnknownMemberType] - untyped
+        return YamlSource(construct(node), walk.lines)
     finally:
         loader.dispose()
+
+
+_Resolve = Callable[[type[yaml.Node], str, tuple[bool, bool]], str]
+"""The tag of a value by its looks; the flags say whether it is plain or quoted."""
 
 
 class _Walk:
     """Visits every node once for each place where it stands."""
 
-    def __init__(self) -> None:
+    def __init__(self, resolve: _Resolve) -> None:
         self.lines: dict[str, int] = {}
         self._count = 0
+        self._resolve = resolve
 
     def visit(self, node: yaml.Node, key: str, depth: int) -> None:
         line = node.start_mark.line + 1
@@ -80,19 +93,32 @@ class _Walk:
         if self._count > _MAX_NODES or depth > _MAX_DEPTH:
             raise YamlFaultError(line, "it is nested too deeply, or far too large")
         match node:
-            case yaml.MappingNode():
+            case yaml.ScalarNode():
+                self._check_scalar(node)
+            case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
                 self._visit_mapping(node, key, depth)
-            case yaml.SequenceNode():
+            case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
                 for index, item in enumerate(node.value):
                     self.visit(item, f"{key}[{index}]", depth + 1)
             case _:
-                pass
+                raise _tagged(node)
+
+    def _check_scalar(self, node: yaml.ScalarNode) -> None:
+        is_plain = node.style is None
+        if node.tag != self._resolve(yaml.ScalarNode, node.value, (is_plain, not is_plain)):
+            raise _tagged(node)
+        if node.tag == f"{_TAG}int" and len(node.value) > _MAX_DIGITS:
+            reason = f"a number has at most {_MAX_DIGITS} digits"
+            raise YamlFaultError(node.start_mark.line + 1, reason)
 
     def _visit_mapping(self, node: yaml.MappingNode, key: str, depth: int) -> None:
         seen: set[str] = set()
         for name_node, value_node in node.value:
-            name = str(name_node.value)
             line = name_node.start_mark.line + 1
+            if not isinstance(name_node, yaml.ScalarNode):
+                raise YamlFaultError(line, "a key must be a word, not a list or a mapping")
+            self._check_scalar(name_node)
+            name = str(name_node.value)
             if name in seen:
                 raise YamlFaultError(line, f"the key {name[:80]!r} is given twice")
             seen.add(name)
@@ -100,3 +126,9 @@ class _Walk:
             inner = f"{key}.{shown}" if key else shown
             self.lines[inner] = line
             self.visit(value_node, inner, depth + 1)
+
+
+def _tagged(node: yaml.Node) -> YamlFaultError:
+    shown = str(node.tag).replace(_TAG, "!!")[:80]
+    reason = f"the tag {shown} is not known here; write the value without a tag"
+    return YamlFaultError(node.start_mark.line + 1, reason)

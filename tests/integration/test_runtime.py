@@ -1,6 +1,7 @@
 """The whole runtime: sessions, queues, replay and branches on a real database."""
 
 import asyncio
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -457,3 +458,39 @@ async def test_many_sessions_at_once_keep_apart(home: Home, project: Path) -> No
 async def _active_path(made: AgentRuntime, session_id: str = "s1") -> list[Node]:
     (session,) = [s for s in await made.list_sessions() if s.session_id == session_id]
     return await made.get_node_path(session.active_node_id) if session.active_node_id else []
+
+
+@pytest.mark.parametrize("message", ["", " \n", UserMessage(content=[]), UserMessage(content="\t")])
+async def test_a_message_that_says_nothing_is_refused_before_anything_is_stored(
+    home: Home, project: Path, message: str | UserMessage
+) -> None:
+    provider = ScriptedProvider(["never asked"])
+    async with runtime(home, project, provider) as made:
+        with pytest.raises(AgentCoreError, match="the message is empty") as refused:
+            await made.start(message, session_id="s1")
+        assert await made.list_sessions() == []
+    assert refused.value.code is ErrorCode.VALIDATION_ERROR
+    assert provider.requests == []
+
+
+async def test_what_a_run_leaves_can_be_written_as_json_whatever_text_it_met(
+    home: Home, project: Path
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(project / "caf") + b"\xe9"))
+    odd.mkdir()
+    (odd / "AGENTS.md").write_text("Be kind.", encoding="utf-8")
+    message = UserMessage(content="a\ud800b", metadata={"from": "\udfff"})
+    script = [calls("no\ud800tool", x=1), calls("code.list_dir", path="."), "done"]
+    provider = ScriptedProvider(script)
+    async with runtime(home, odd, provider) as made:
+        handle = await made.start(message, session_id="s1")
+        shown = await collect(handle, debug=True)
+        replay = await made.replay_session("s1")
+    assert handle.status is RunStatus.COMPLETED
+    replay.model_dump_json().encode()
+    for event in shown:
+        event.model_dump_json().encode()
+    for request in provider.requests:
+        request.model_dump_json().encode()
+    assert replay.nodes[0].text == "a\ufffdb"
+    assert replay.nodes[0].metadata["from"] == "\ufffd"

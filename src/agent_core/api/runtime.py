@@ -21,6 +21,7 @@ from agent_core.types import (
     AgentDefinition,
     AgentSource,
     CleanupResult,
+    ContentBlock,
     DeleteSessionResult,
     Draft,
     Node,
@@ -138,7 +139,8 @@ class AgentRuntime:
                 now on.
 
         Raises:
-            AgentCoreError: `validation_error`: the message, session id or mode is malformed.
+            AgentCoreError: `validation_error`: the message is empty, or it, the session id or the
+                mode is malformed.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
             StorageError: `session_active`: another living process has the session;
                 `session_elsewhere`: it works in another folder; nothing is stored.
@@ -361,14 +363,20 @@ def _required(handler: Handler | None, name: str) -> Handler:
 
 def _draft(message: object) -> Draft:
     if isinstance(message, str):
-        return Draft(Role.USER, [TextBlock(text=message)])
+        message = UserMessage(content=message)
     if not isinstance(message, UserMessage):
         raise _malformed(f"a message is a str or a UserMessage, not a {type(message).__name__}")
     content = message.content
     blocks = [TextBlock(text=content)] if isinstance(content, str) else content
     if unsaid := [block.type for block in blocks if isinstance(block, _NOT_A_USERS)]:
         raise _malformed(f"a user does not say a {unsaid[0]}; only models and tools do")
+    if not any(_says_something(block) for block in blocks):
+        raise _malformed("the message is empty; say what to do")
     return Draft(Role.USER, blocks, metadata=message.metadata)
+
+
+def _says_something(block: ContentBlock) -> bool:
+    return not isinstance(block, TextBlock) or bool(block.text.strip())
 
 
 _NOT_A_USERS = (ToolCallBlock, ToolResultBlock, ReasoningBlock)

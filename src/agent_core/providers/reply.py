@@ -116,7 +116,7 @@ class Call(_Growing):
     @property
     def name(self) -> str:
         """The canonical name."""
-        return self._canonical(self.wire_name)
+        return jsontext.whole(self._canonical(self.wire_name))
 
     @property
     def has_arguments(self) -> bool:

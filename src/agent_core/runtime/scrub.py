@@ -1,32 +1,38 @@
 """What the journal removes from everything before it is stored or shown."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
+import orjson
 from pydantic import TypeAdapter
 
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import DEEPEST, Redactor
 from agent_core.redaction.stream import LiveText
-from agent_core.types import ContentBlock, ReasoningBlock
+from agent_core.types import ContentBlock, ReasoningBlock, TextBlock
 
 
 class JournalScrubber:
-    """Events lose all that looks like a secret, nodes only the values of configured secrets."""
+    """Events lose all that looks like a secret, nodes only the values of configured secrets.
+
+    All of it can be written as UTF-8 afterwards: what was half of a surrogate pair is U+FFFD.
+    """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
-        self.payload = redactor.payload
+
+    def payload(self, value: Any) -> Any:
+        """The data of an event; the same object where there is nothing to remove."""
+        return _encodable(self._redactor.payload(value))
 
     def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
         """The blocks of a node; the same objects where there is nothing to remove."""
-        if not self._redactor.has_secrets:
-            return list(blocks)
-        return [self._clean(block) for block in blocks]
+        encodable = map(_encodable_block, blocks)
+        return list(map(self._clean, encodable) if self._redactor.has_secrets else encodable)
 
     def metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """A node's metadata; the model never sees them, but the program reads them back."""
-        plain = dict(metadata)
+        plain: dict[str, Any] = _encodable(dict(metadata))
         return self._redactor.payload_secrets_only(plain) if self._redactor.has_secrets else plain
 
     def stream(self) -> LiveText:
@@ -41,3 +47,41 @@ class JournalScrubber:
         if isinstance(block, ReasoningBlock):
             after["signature"] = None  # it was given for other words, and would be refused
         return self._block.validate_python(after)
+
+
+def _encodable_block(block: ContentBlock) -> ContentBlock:
+    if isinstance(block, TextBlock) and not _is_encodable(block.text):
+        return block.model_copy(update={"text": _whole(block.text)})
+    return block
+
+
+def _encodable(value: Any) -> Any:
+    """The value with every half of a surrogate pair replaced; the same object if it has none."""
+    try:
+        orjson.dumps(value)
+    except (TypeError, ValueError):
+        return _walked(value)
+    return value
+
+
+def _walked(value: Any, depth: int = 0) -> Any:
+    match value:
+        case str():
+            return _whole(value)
+        case dict() if depth < DEEPEST:
+            items = cast("dict[Any, Any]", value).items()
+            return {_walked(key, depth): _walked(item, depth + 1) for key, item in items}
+        case list() | tuple() if depth < DEEPEST:
+            return [_walked(item, depth + 1) for item in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _is_encodable(text: str) -> bool:
+    return text.isascii() or _whole(text) == text
+
+
+def _whole(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

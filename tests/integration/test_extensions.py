@@ -55,19 +55,27 @@ def hooks_file(home: Home, event: str, answer: str, **matcher: str) -> None:
     home.write("hooks.json", json.dumps({"version": 1, "hooks": {event: [group]}}))
 
 
-async def test_f1_the_system_prompt_lists_instruction_files_without_their_bodies(
+async def test_f1_the_catalog_lists_files_and_only_the_own_ones_are_in_the_prompt_at_once(
     home: Home, project: Path
 ) -> None:
-    home.write("CLAUDE.md", "---\ndescription: house rules\n---\nALWAYS-BODY\n")
+    home.write("rules/a.md", "---\ndescription: house rules\n---\nRULE-BODY\n")
+    home.write("CLAUDE.md", "HOME-BODY")
     (project / "AGENTS.md").write_text("PROJECT-BODY", encoding="utf-8")
+    (project / "sub").mkdir()
+    (project / "sub" / "AGENTS.md").write_text("DEEP-BODY", encoding="utf-8")
     provider = ScriptedProvider(["hi"])
     async with runtime(home, project, provider) as made:
         await ask(made)
     text = system_text(provider)
     assert "house rules" in text
     assert "AGENTS.md" in text
-    assert "ALWAYS-BODY" not in text
-    assert "PROJECT-BODY" not in text
+    assert "sub/AGENTS.md" in text
+    assert "HOME-BODY" in text
+    assert "PROJECT-BODY" in text
+    assert "RULE-BODY" not in text
+    assert "DEEP-BODY" not in text
+    blocks = {block.block_id: block.content for block in provider.requests[0].system}
+    assert "-BODY" not in blocks["system.instruction_catalog"]
 
 
 async def test_f6_f7_f8_reading_an_instruction_file_keeps_its_latest_version_in_view(
@@ -89,9 +97,9 @@ async def test_f6_f7_f8_reading_an_instruction_file_keeps_its_latest_version_in_
     assert loaded == [False, True, False]
     contexts = [node for node in nodes if node.node_type is NodeType.INSTRUCTION_CONTEXT]
     assert len(contexts) == 2
-    assert "use tabs" in system_text(provider, 1)
-    assert "use spaces" in system_text(provider)
-    assert "use tabs" not in system_text(provider)
+    assert "use tabs" in system_text(provider, 0)
+    assert system_text(provider, 0) == system_text(provider)
+    assert "use spaces" in provider.requests[-1].messages[-1].model_dump_json()
 
 
 async def test_f7_of_two_reads_in_one_turn_the_first_one_loads(home: Home, project: Path) -> None:

@@ -1,10 +1,11 @@
 """What this package asks of the runtime that holds it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_core.context.composer import TaskBoardSource
+from agent_core.context.loaded import View
 from agent_core.events import EventStream, Journal
 from agent_core.loop import History, RunContext
 from agent_core.tools.base import Tool
@@ -23,6 +24,7 @@ class Seat:
         tools: those that belong to this run alone.
         granted: the only working tools it may have; None leaves that to its role.
         board: the task board it sees, if it sees one.
+        view: which loaded texts stand in its latest request.
     """
 
     run: RunIdentity
@@ -32,6 +34,7 @@ class Seat:
     tools: Sequence[Tool] = ()
     granted: frozenset[str] | None = None
     board: TaskBoardSource | None = None
+    view: View = field(default_factory=View)
 
 
 class ContextMaker(Protocol):

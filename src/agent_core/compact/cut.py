@@ -78,8 +78,7 @@ def is_user_message(node: Node) -> bool:
 
 def is_in_view(node: Node) -> bool:
     """Whether the node is part of the messages of a request, as long as no summary covers it."""
-    elsewhere = {NodeType.COMPACTION, NodeType.INSTRUCTION_CONTEXT}
-    return not node.is_partial and node.node_type not in elsewhere
+    return not node.is_partial and node.node_type is not NodeType.COMPACTION
 
 
 def _split(

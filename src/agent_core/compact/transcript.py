@@ -27,6 +27,7 @@ _RESULT_CHARS = 1600
 _ATTACHED = {
     NodeType.SKILL_CONTEXT: "name",
     NodeType.MEMORY_CONTEXT: "ids",
+    NodeType.INSTRUCTION_CONTEXT: "path",
     NodeType.PLAN_INSTRUCTION: "template_id",
     NodeType.TASK_INSTRUCTION: "template_id",
 }

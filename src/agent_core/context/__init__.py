@@ -11,7 +11,7 @@ from agent_core.context.blocks import (
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Built, Composer, TaskBoardSource
 from agent_core.context.instructions import InstructionCatalog, find_instructions
-from agent_core.context.loaded import Conversation, InstructionRegister, LoadedTexts
+from agent_core.context.loaded import InstructionRegister, LoadedTexts, View
 from agent_core.context.plans import plan_template_tool
 from agent_core.context.rebuild import rebuild_requests
 from agent_core.context.report import ContextBuildReport
@@ -23,7 +23,6 @@ __all__ = [
     "Built",
     "Composer",
     "ContextBuildReport",
-    "Conversation",
     "InstructionCatalog",
     "InstructionRegister",
     "LoadedTexts",
@@ -31,6 +30,7 @@ __all__ = [
     "SkillCatalog",
     "TaskBoardSource",
     "TokenScale",
+    "View",
     "definition_block",
     "estimate_blocks",
     "estimate_text",

@@ -89,6 +89,8 @@ class Account:
             cut_blocks=system.cut,
             cut_results=self._cut,
             dropped_node_ids=self._dropped,
+            settled_node_ids=sorted(history.settled or ()),
+            kept=history.kept,
             system=system.blocks if system.blocks is not self._blocks else None,
             tools=[tool.name for tool in tools.definitions] if has_new_tools else None,
             board=board,

@@ -13,9 +13,10 @@ from pathlib import Path
 from string import Template
 
 from agent_core.assets import load_asset
+from agent_core.context.texts import digest
 from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_text
-from agent_core.context.wrappers import wrap_node
-from agent_core.types import AgentDefinition, AgentRole, Node, SystemBlock
+from agent_core.context.wrappers import wrap, wrap_node
+from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock
 
 PRIORITY_STATIC = 100
 PRIORITY_DEFINITION = 50
@@ -75,6 +76,27 @@ def instruction_block(node: Node) -> SystemBlock:
     return _dynamic(
         f"instructions:{file}", file, wrap_node(node), PRIORITY_INSTRUCTIONS, **metadata
     )
+
+
+def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[SystemBlock]:
+    """Instruction files that are in the prompt from the start: those that fit into `budget`.
+
+    Args:
+        files: the path to show, and the content.
+        budget: estimated tokens for all of them.
+    """
+    blocks: list[SystemBlock] = []
+    for shown, content in files:
+        body = content.decode("utf-8", "replace").replace("\0", "")
+        if not body.strip():
+            continue
+        text = wrap(NodeType.INSTRUCTION_CONTEXT, body, path=shown)
+        facts = {"path": shown, "hash": digest(content)}
+        block = _dynamic(f"instructions:{shown}", shown, text, PRIORITY_INSTRUCTIONS, **facts)
+        if block.token_count <= budget:
+            budget -= block.token_count
+            blocks.append(block)
+    return blocks
 
 
 def skills_block(catalog: str) -> SystemBlock:

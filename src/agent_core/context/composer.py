@@ -1,13 +1,14 @@
 """Path in, request out: what the model sees in each turn of one run."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.account import Account, Parts
 from agent_core.context.budget import Budget
-from agent_core.context.history import History
+from agent_core.context.history import History, shown_texts
+from agent_core.context.loaded import View
 from agent_core.context.report import ContextBuildReport, Use
 from agent_core.context.segments import SystemSegment, ToolSegment
 from agent_core.context.tokens import TokenScale, estimate_blocks
@@ -17,6 +18,7 @@ from agent_core.types import (
     ModelMessage,
     ModelRequest,
     Node,
+    NodeType,
     SystemBlock,
     ToolDefinition,
     Usage,
@@ -55,6 +57,9 @@ class Composer:
         static: blocks that are always kept, in their order.
         dynamic: blocks that are kept as far as they fit, by priority. Instruction files the
             model has read come with the path and join them.
+        own: instruction files that are in the prompt from the start.
+        settled: `settled` of the agent's last composer, if it had one.
+        view: is told which texts stand in each request.
         scale: what is known about real token counts, shared by all runs.
         board: the task board, shown after the history.
         previous: the last `context_built` payload of the session, for `changed_segment`.
@@ -68,6 +73,9 @@ class Composer:
         context: ContextConfig,
         static: Sequence[SystemBlock],
         dynamic: Sequence[SystemBlock] = (),
+        own: Sequence[SystemBlock] = (),
+        settled: Collection[str] | None = None,
+        view: View | None = None,
         scale: TokenScale | None = None,
         board: TaskBoardSource | None = None,
         previous: Mapping[str, Any] | None = None,
@@ -80,11 +88,13 @@ class Composer:
         self._parts = Parts(
             model,
             budget,
-            History(budget.reattached),
-            SystemSegment(static, dynamic, budget=block_budget),
+            History(budget.reattached, settled=settled),
+            SystemSegment(static, dynamic, own=own, budget=block_budget),
             ToolSegment(),
         )
         self._account = Account(previous)
+        self._view = view or View()
+        self._kept: str | None = None
         self._metadata = dict(metadata or {})
         self._estimated = 0
         self._last: Built | None = None
@@ -98,7 +108,12 @@ class Composer:
         oldest whole exchanges after that; what still does not fit is `over_budget`.
         """
         parts = self._parts
+        if self._last is None:
+            parts.system.show(())
+        parts.history.own = parts.system.own_versions
         parts.history.take(path)
+        if self._last is None:
+            parts.system.begin(parts.history.former)
         parts.system.show(list(parts.history.instructions.values()))
         parts.tools.show(tools)
         board = self._board(parts.budget.board) if self._board else None
@@ -116,7 +131,28 @@ class Composer:
         self._estimated = use.estimated
         report = self._account.report(parts, use=use, trimmed=trimmed, board=board)
         self._last = Built(request, report)
+        self._view.show(self._shown)
         return self._last
+
+    def keep(self, text: str) -> None:
+        """Take what must not be lost, should the next request leave exchanges out."""
+        self._kept = text
+
+    @property
+    def room_for_kept(self) -> int:
+        """Estimated tokens that `keep` may take: at most a quarter of the window."""
+        budget, scale = self._parts.budget, self._scale.of(self._parts.model.name)
+        return max(int(min(budget.window // 4, budget.prompt // 5) / scale), 1)
+
+    @property
+    def settled(self) -> Collection[str]:
+        """Ids of the instruction files of the system part, for the agent's next composer."""
+        return frozenset(self._parts.history.settled or ())
+
+    def _shown(self, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
+        if node_type is NodeType.INSTRUCTION_CONTEXT:
+            yield from self._parts.system.instructions()
+        yield from shown_texts(self._parts.history, node_type)
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -140,7 +176,7 @@ class Composer:
     def _make_fit(self, trailing: Sequence[ModelMessage], *, may_drop: bool) -> Trimmed:
         history, use = self._parts.history, self._use(trailing)
         room = int(self._parts.budget.prompt / use.scale) - use.estimated + history.fold.tokens
-        return trim(history, room, may_drop=may_drop)
+        return trim(history, room, may_drop=may_drop, kept=self._kept)
 
     def _use(self, trailing: Sequence[ModelMessage]) -> Use:
         parts = self._parts

@@ -123,6 +123,11 @@ class Fold:
             self.seal()
             self._add_message(node)
 
+    def note(self, message: ModelMessage) -> None:
+        """Add a message of core's own that is no node."""
+        self.seal()
+        self._emit(EntryKind.SYNTHETIC, message, [])
+
     def seal(self) -> None:
         """End an exchange: calls that have no result yet are answered as cancelled."""
         exchange, self._exchange = self._exchange, None

@@ -1,10 +1,11 @@
 """One path as a model's conversation: where it starts, what is carried along, what was cut."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_core.context.fold import Fold
 from agent_core.context.tokens import estimate_blocks
+from agent_core.context.wrappers import kept_message
 from agent_core.types import Node, NodeType, Role, ToolCallBlock, ToolResultBlock
 
 _CONSUMED_BY = {
@@ -21,13 +22,33 @@ class History:
         cut: tool nodes not to show whole, and the tokens to show of their exchange (0: only
             summaries); grows by `trim`.
         dropped: ids of nodes to leave out; grows by `drop`.
+        settled: ids of nodes of instruction files that stand in the system part. None: all that
+            the path has when it is first taken. Those that come later are messages, so that the
+            beginning of the request stays, until a compaction changes it anyway; but not those
+            that are there already, or too large.
+        kept: what must not be lost, where `dropped` leaves exchanges out.
+
+    Attributes:
+        own: the hashes of the instruction files that were in the prompt from the start, by path.
+        instructions: the files of the system part, by path, in their latest version.
+        former: ids of the nodes of instruction files on the path when it was first taken.
     """
 
     def __init__(
-        self, reattached: int, *, cut: Mapping[str, int] | None = None, dropped: Iterable[str] = ()
+        self,
+        reattached: int,
+        *,
+        cut: Mapping[str, int] | None = None,
+        dropped: Iterable[str] = (),
+        settled: Iterable[str] | None = None,
+        kept: str | None = None,
     ) -> None:
         self.path: Sequence[Node] = ()
         self.instructions: dict[str, Node] = {}
+        self.own: Mapping[str, str] = {}
+        self.former: frozenset[str] = frozenset()
+        self.settled: set[str] | None = None if settled is None else set(settled)
+        self.kept = kept
         self.compaction: Node | None = None
         self.summarised = 0
         self.revision = 0
@@ -50,12 +71,9 @@ class History:
         compacted = False
         for position, node in enumerate(new, seen):
             self._positions[node.node_id] = position
-            if node.node_type is NodeType.INSTRUCTION_CONTEXT:
-                file = str(node.metadata.get("path", ""))
-                self.instructions.pop(file, None)
-                self.instructions[file] = node
-            elif node.node_type is NodeType.COMPACTION and self._is_valid(node):
+            if node.node_type is NodeType.COMPACTION and self._is_valid(node):
                 self.compaction, compacted = node, True
+        self._settle(new, is_first=seen == 0)
         if compacted:
             self.refold()
         else:
@@ -66,6 +84,41 @@ class History:
             self.refold()
         if new:
             self._last = new[-1]
+
+    def keep(self, text: str | None) -> None:
+        """Put what must not be lost before the messages, or take it away."""
+        if text != self.kept:
+            self.kept = text
+            self.refold()
+
+    def _settle(self, new: Sequence[Node], *, is_first: bool) -> None:
+        """Decide which instruction files belong to the system part from now on."""
+        files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
+        is_compacted = self.compaction is not None and any(n is self.compaction for n in new)
+        if is_first:
+            self.former = frozenset(node.node_id for node in files)
+        if is_first and self.settled is None:
+            settled = files
+        else:
+            settled = [node for node in files if self._belongs_to_system(node)]
+        if self.compaction is not None and is_compacted:
+            self.kept = None
+            before = self.path[: self._positions[self.compaction.node_id]]
+            settled += [n for n in before if n.node_type is NodeType.INSTRUCTION_CONTEXT]
+        self.settled = (self.settled or set()) | {node.node_id for node in settled}
+        if settled or is_first:
+            self.instructions = {}
+            for node in self.path:
+                if node.node_id in self.settled:
+                    file = str(node.metadata.get("path", ""))
+                    self.instructions.pop(file, None)
+                    self.instructions[file] = node
+
+    def _belongs_to_system(self, node: Node) -> bool:
+        """It stands there already, or would take too much of the window as a message."""
+        file = str(node.metadata.get("path", ""))
+        is_there = self.own.get(file) == node.metadata.get("hash")
+        return is_there or (node.token_count or estimate_blocks(node.content)) > self._reattached
 
     def refold(self) -> None:
         """Make the messages anew: the past has changed."""
@@ -78,6 +131,8 @@ class History:
             self.fold.add(self.compaction)
             for node in self._carried(self.compaction):
                 self.fold.add(node)
+        if self.kept:
+            self.fold.note(kept_message(self.kept))
         self._add(self.path[self.summarised :])
         self.fold.seal()
 
@@ -86,7 +141,7 @@ class History:
             if node.node_type is NodeType.COMPACTION:
                 if node is not self.compaction:
                     self.fold.excluded.append(node.node_id)
-            elif node.node_type is not NodeType.INSTRUCTION_CONTEXT:
+            elif node.node_id not in (self.settled or ()):
                 self.fold.add(node)
 
     def _is_valid(self, node: Node) -> bool:
@@ -127,11 +182,20 @@ class History:
     def _forget(self) -> None:
         self.instructions.clear()
         self.compaction = None
+        self.kept = None
         self._late.clear()
         self._positions.clear()
         self.fold = Fold(self.cut, self.dropped)
         self.summarised = 0
         self.revision += 1
+
+
+def shown_texts(history: History, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
+    """The metadata of the texts of one type that stand among the messages."""
+    for entry in history.fold.entries:
+        for node in entry.nodes:
+            if node.node_type is node_type:
+                yield node.metadata
 
 
 def open_instructions(path: Iterable[Node]) -> list[Node]:

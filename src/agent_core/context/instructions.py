@@ -18,7 +18,7 @@ from typing import Any, cast
 from agent_core.assets import parse_front_matter
 from agent_core.context.blocks import bounded_lines
 from agent_core.context.ignores import IgnoreFile, is_ignored, read_ignore_file
-from agent_core.context.texts import HEAD_BYTES, one_line, read_text_file
+from agent_core.context.texts import HEAD_BYTES, MAX_TEXT_BYTES, one_line, read_text_file
 
 MOST_FILES = 200
 SKIPPED_FOLDERS = frozenset(
@@ -57,12 +57,15 @@ class InstructionFile:
             for the user's own files.
         fields: the front matter; empty without one that can be read.
         problem: why the file, or the front matter it has, cannot be read.
+        content: of the home's and the project root's own file, all of it unless it is too long;
+            None for others.
     """
 
     path: Path
     shown: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     problem: str | None = None
+    content: bytes | None = None
 
     @property
     def line(self) -> str:
@@ -90,6 +93,11 @@ class InstructionCatalog:
         """The files that are listed by their path alone because they cannot be read, and why."""
         return tuple(f"{file.shown}: {file.problem}" for file in self.files if file.problem)
 
+    @property
+    def own(self) -> list[tuple[str, bytes]]:
+        """The home's and the project root's own file: the path to show, and the content."""
+        return [(f.shown, f.content) for f in self.files if f.content is not None]
+
     def find(self, path: Path) -> InstructionFile | None:
         """The file at this resolved path, if it is one."""
         return next((file for file in self.files if file.path == path), None)
@@ -112,7 +120,11 @@ def find_instructions(
     walk = _Walk(project, is_closed)
     for shown, path in sorted(walk.files()):
         found.setdefault(path, shown)
-    files = [_described_file(path, shown) for path, shown in islice(found.items(), MOST_FILES)]
+    own = {str(home / name) for name in _NAMES} | set(_NAMES)
+    files = [
+        _described_file(path, shown, is_own=shown in own)
+        for path, shown in islice(found.items(), MOST_FILES)
+    ]
     return InstructionCatalog(tuple(files), walk.cut_short or len(found) > MOST_FILES)
 
 
@@ -191,13 +203,14 @@ def _inside(path: Path, root: Path) -> Path | None:
     return resolved if is_file and resolved.is_relative_to(root) else None
 
 
-def _described_file(path: Path, shown: str) -> InstructionFile:
+def _described_file(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
     try:
-        head = read_text_file(path, HEAD_BYTES)
+        head = read_text_file(path, MAX_TEXT_BYTES + 1 if is_own else HEAD_BYTES)
     except OSError as error:
         return InstructionFile(path, shown, problem=error.strerror or str(error))
-    described = parse_front_matter(head)
-    return InstructionFile(path, shown, described.fields, described.problem)
+    described = parse_front_matter(head[:HEAD_BYTES])
+    content = head if is_own and len(head) <= MAX_TEXT_BYTES else None
+    return InstructionFile(path, shown, described.fields, described.problem, content)
 
 
 def _described(fields: Mapping[str, Any]) -> str:

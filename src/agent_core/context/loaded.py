@@ -1,44 +1,62 @@
 """What a run has put into view: nothing is added twice, a changed version replaces the old one."""
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from agent_core.context.instructions import InstructionCatalog
-from agent_core.context.texts import MAX_TEXT_BYTES, read_text_file
+from agent_core.context.texts import MAX_TEXT_BYTES, digest, read_text_file
 from agent_core.tools.base import ToolContext
 from agent_core.tools.workspace import Reading
-from agent_core.types import Node, NodeType, user_text
+from agent_core.types import NodeType, user_text
 
 logger = logging.getLogger(__name__)
 
 
-class Conversation(Protocol):
-    """Where a run's path can be looked at; the journal is one."""
+Shown = Callable[[NodeType], Iterable[Mapping[str, Any]]]
+"""What is known of the loaded texts of one type in a request, in their order."""
 
-    @property
-    def path(self) -> Sequence[Node]:
-        """The path so far, root first."""
-        ...
+
+class View:
+    """The loaded texts that stand in the latest request of one run.
+
+    A text that a compaction did not carry over, or that made room for others, is not among them.
+
+    Attributes:
+        turn: grows with every request; a text that is being added stands in the next one.
+    """
+
+    def __init__(self) -> None:
+        self.turn = 0
+        self._shown: Shown | None = None
+
+    def show(self, shown: Shown) -> None:
+        """Take the request that has just been built."""
+        self.turn += 1
+        self._shown = shown
+
+    def texts(self, node_type: NodeType) -> list[Mapping[str, Any]]:
+        """The metadata of every text of this type in view, the latest version last."""
+        return list(self._shown(node_type)) if self._shown else []
 
 
 class LoadedTexts:
-    """Says whether a version of a text is on the path already.
+    """Says whether a version of a text is in view already.
 
     `in_order` is held while a text is read: of two calls in one turn the first one adds it.
 
     Args:
-        conversation: the run's own.
+        view: the run's own.
         node_type: the type of node that holds such texts.
         key: the node's metadata field that names the text; `hash` tells its version.
     """
 
-    def __init__(self, conversation: Conversation, node_type: NodeType, key: str) -> None:
-        self._conversation = conversation
+    def __init__(self, view: View, node_type: NodeType, key: str) -> None:
+        self._view = view
+        self._turn = view.turn
         self._node_type = node_type
         self._key = key
         self.in_order = asyncio.Lock()
@@ -49,28 +67,31 @@ class LoadedTexts:
 
         Two calls of one turn that load the same text add it once.
         """
-        if (self._coming.get(name) or self._on_path(name)) == version:
+        if self._turn != self._view.turn:
+            self._turn = self._view.turn
+            self._coming.clear()  # what was added since is in view, or made room for others
+        if (self._coming.get(name) or self._in_view(name)) == version:
             return False
         self._coming[name] = version
         return True
 
-    def _on_path(self, name: str) -> str | None:
-        for node in reversed(self._conversation.path):
-            if node.node_type is self._node_type and node.metadata.get(self._key) == name:
-                return node.metadata.get("hash")
+    def _in_view(self, name: str) -> str | None:
+        for text in reversed(self._view.texts(self._node_type)):
+            if text.get(self._key) == name:
+                return text.get("hash")
         return None
 
 
 class InstructionRegister:
     """Recognises instruction files when a run reads them, for `code.read_file`.
 
-    The read itself stays an ordinary one. Beside it the whole body is kept in view, as an
-    `instruction_context` node, unless that version of the file already is.
+    The read itself stays an ordinary one. Beside it the whole body comes into view, as an
+    `instruction_context` node, unless that version of the file already is there.
     """
 
-    def __init__(self, catalog: InstructionCatalog, conversation: Conversation) -> None:
+    def __init__(self, catalog: InstructionCatalog, view: View) -> None:
         self._catalog = catalog
-        self._loaded = LoadedTexts(conversation, NodeType.INSTRUCTION_CONTEXT, "path")
+        self._loaded = LoadedTexts(view, NodeType.INSTRUCTION_CONTEXT, "path")
 
     def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
         """Let reads of instruction files pass one at a time, and others as they like."""
@@ -98,8 +119,3 @@ class InstructionRegister:
             tool_call_id=context.tool_call_id,
         )
         return Reading(adds=[node])
-
-
-def digest(content: bytes) -> str:
-    """The hash by which versions of a text are told apart."""
-    return hashlib.sha256(content).hexdigest()

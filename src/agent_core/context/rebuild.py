@@ -41,8 +41,14 @@ def rebuild_requests(
         for result in report["downgraded_artifacts"]:
             cut[result["node_id"]] = result.get("shown_tokens", 0)
         dropped |= set(report["dropped_node_ids"])
-        history = History(report["budget"]["reattached"], cut=cut, dropped=dropped)
+        history = History(
+            report["budget"]["reattached"],
+            cut=cut,
+            dropped=dropped,
+            settled=report.get("settled_node_ids"),
+        )
         history.take(_path_to(report["path_end_node_id"], known))
+        history.keep(report.get("kept"))
         offered = [tools[name] for name in names if name in tools]
         requests.append(_request(report, history, blocks, offered))
     return requests

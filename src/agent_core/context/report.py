@@ -50,6 +50,8 @@ class ContextBuildReport:
         excluded_node_ids: not (or no longer) part of the request, since the last report.
         cut_results: tool nodes shown as summaries from this request on, with their artifacts.
         dropped_node_ids: left out from this request on, because nothing else made it fit.
+        settled_node_ids: the instruction files of the system part; others are messages.
+        kept: what stands before the messages because exchanges are left out.
         system: the blocks as they stand, where they differ from the last report.
         tools: the tools' names, where they differ from the last report.
         message_count: messages of the history; `hashes["history"]` covers these.
@@ -72,6 +74,8 @@ class ContextBuildReport:
     cut_blocks: Sequence[CutBlock]
     cut_results: Sequence[Mapping[str, Any]]
     dropped_node_ids: Sequence[str]
+    settled_node_ids: Sequence[str]
+    kept: str | None
     system: Sequence[SystemBlock] | None
     tools: Sequence[str] | None
     board: str | None
@@ -115,6 +119,8 @@ class ContextBuildReport:
             },
             "downgraded_artifacts": [dict(result) for result in self.cut_results],
             "dropped_node_ids": list(self.dropped_node_ids),
+            "settled_node_ids": list(self.settled_node_ids),
+            "kept": self.kept,
             "task_board": self.board,
             "message_count": self.message_count,
             "hashes": dict(self.hashes),

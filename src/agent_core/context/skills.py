@@ -13,8 +13,14 @@ from pydantic import Field
 
 from agent_core.assets import parse_front_matter
 from agent_core.context.blocks import bounded_lines
-from agent_core.context.loaded import Conversation, LoadedTexts, digest
-from agent_core.context.texts import HEAD_BYTES, MAX_TEXT_BYTES, one_line, read_text_file
+from agent_core.context.loaded import LoadedTexts, View
+from agent_core.context.texts import (
+    HEAD_BYTES,
+    MAX_TEXT_BYTES,
+    digest,
+    one_line,
+    read_text_file,
+)
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput
 from agent_core.tools.schema import Arguments, model_check, model_schema
@@ -92,9 +98,9 @@ class LoadSkill(Arguments):
     name: str = Field(description="A name from the skill catalog.")
 
 
-def load_skill_tool(catalog: SkillCatalog, conversation: Conversation) -> Tool:
+def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
     """`internal.load_skill` for one run."""
-    loaded = LoadedTexts(conversation, NodeType.SKILL_CONTEXT, "name")
+    loaded = LoadedTexts(view, NodeType.SKILL_CONTEXT, "name")
 
     async def prepare(arguments: LoadSkill, context: ToolContext, /) -> Action:
         skill = catalog.get(arguments.name)

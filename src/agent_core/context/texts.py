@@ -1,5 +1,6 @@
 """Texts from outside, made safe to read, to list and to count."""
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -24,6 +25,11 @@ def read_text_file(path: Path, limit: int) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(0, "it is no regular file")
         return file.read(limit)
+
+
+def digest(content: bytes) -> str:
+    """The hash by which versions of a text are told apart."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def one_line(text: str) -> str:

@@ -26,8 +26,15 @@ class Trimmed:
     dropped: Sequence[str] = ()
 
 
-def trim(history: History, limit: int, *, may_drop: bool) -> Trimmed:
-    """Bring a history below `limit` estimated tokens, as far as that is possible and allowed."""
+def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = None) -> Trimmed:
+    """Bring a history below `limit` estimated tokens, as far as that is possible and allowed.
+
+    Args:
+        history: of one run.
+        limit: estimated tokens.
+        may_drop: whole groups may be left out.
+        kept: what must not be lost with them; it stands before the messages from then on.
+    """
     if history.fold.tokens <= limit:
         return Trimmed()
     cut = _cut_results(history, limit)
@@ -35,7 +42,11 @@ def trim(history: History, limit: int, *, may_drop: bool) -> Trimmed:
         cut += _show_latest_in_part(history, limit)
     if not may_drop or history.fold.tokens <= limit:
         return Trimmed(cut)
-    return Trimmed(cut, _drop_groups(history, limit))
+    history.keep(kept or history.kept)
+    dropped = _drop_groups(history, limit)
+    if history.fold.tokens > limit:
+        history.keep(None)  # better a request without it than none
+    return Trimmed(cut, dropped)
 
 
 def _cut_results(history: History, limit: int) -> list[Node]:
@@ -104,6 +115,7 @@ def _protected(history: History) -> set[int]:
         node = entry.nodes[0] if entry.nodes else None
         is_summary = node is not None and node.node_type is NodeType.COMPACTION
         is_open = node is not None and node.node_id in open_now
-        if is_summary or is_open or entry.group == latest:
+        is_kept = node is None and entry.kind is EntryKind.SYNTHETIC
+        if is_summary or is_open or is_kept or entry.group == latest:
             kept.append(entry)
     return {id(entry) for entry in kept}

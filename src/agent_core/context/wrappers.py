@@ -76,6 +76,12 @@ def board_message(text: str) -> ModelMessage:
     )
 
 
+def kept_message(text: str) -> ModelMessage:
+    """What must not be lost, before a history whose oldest exchanges are left out."""
+    metadata = {"synthetic": True, "source_type": "kept"}
+    return ModelMessage(role=Role.USER, content=[TextBlock(text=text)], metadata=metadata)
+
+
 def plain_text(blocks: Iterable[ContentBlock]) -> str:
     """What of a content can be read as text; pictures and calls cannot."""
     parts: list[str] = []

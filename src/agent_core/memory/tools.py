@@ -1,7 +1,7 @@
 """`internal.recall_memory`: what is remembered, as context. It never writes a file."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import (
     Access,
     Draft,
-    Node,
     NodeType,
     ToolDefinition,
     ToolPermission,
@@ -32,12 +31,16 @@ class RecallMemory(Arguments):
     query: str = Field(min_length=1, description="What you want to know about the user.")
 
 
-class Conversation(Protocol):
-    """The run's own path; the journal has it."""
+class View(Protocol):
+    """The loaded texts in the latest request of one run."""
 
     @property
-    def path(self) -> Sequence[Node]:
-        """The path so far, root first."""
+    def turn(self) -> int:
+        """Grows with every request."""
+        ...
+
+    def texts(self, node_type: NodeType, /) -> Sequence[Mapping[str, Any]]:
+        """The metadata of every text of this type in view, the latest version last."""
         ...
 
 
@@ -58,7 +61,7 @@ class Recall:
 
     Args:
         folder: where memories lie.
-        conversation: the run's own.
+        view: the run's own.
         room: tokens that the bodies may take together.
         estimate: tokens of a text.
     """
@@ -66,13 +69,14 @@ class Recall:
     def __init__(
         self,
         folder: MemoryFolder,
-        conversation: Conversation,
+        view: View,
         *,
         room: int,
         estimate: Callable[[str], int],
     ) -> None:
         self._folder = folder
-        self._conversation = conversation
+        self._view = view
+        self._turn = view.turn
         self._room = room
         self._estimate = estimate
         self._coming: dict[str, str] = {}
@@ -108,11 +112,13 @@ class Recall:
         return ToolOutput(answer, [_node(texts, tool_call_id)] if texts else [])
 
     def _in_view(self) -> dict[str, str]:
-        """The last version of each memory on the path, or on its way there."""
+        """The last version of each memory in view, or on its way there."""
+        if self._turn != self._view.turn:
+            self._turn = self._view.turn
+            self._coming.clear()
         versions: dict[str, str] = {}
-        for node in self._conversation.path:
-            if node.node_type is NodeType.MEMORY_CONTEXT:
-                versions |= node.metadata.get("hashes") or {}
+        for text in self._view.texts(NodeType.MEMORY_CONTEXT):
+            versions |= text.get("hashes") or {}
         return versions | self._coming
 
     def _fitting(self, memories: Sequence[Memory]) -> dict[Memory, str]:

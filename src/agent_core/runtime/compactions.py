@@ -107,6 +107,10 @@ class Compactions:
         budget, use = built.report.budget, built.report.use
         attached = sum(node.token_count for node in path if node.node_type in _ATTACHED)
         taken = use.static_system + use.dynamic_system + use.tools
+        # Instruction files that are messages move into the system part with the next summary.
+        files = (n for n in path if n.node_type is NodeType.INSTRUCTION_CONTEXT)
+        left = max(int(budget.dynamic / use.scale) - use.dynamic_system, 0)
+        taken += min(sum(node.token_count for node in files), left)
         room = int(budget.prompt / use.scale) - taken - min(attached, budget.reattached)
         return CompactPolicy(config=self._config, window=budget.window, room=max(room, 1))
 

@@ -11,6 +11,7 @@ from agent_core.config.paths import Setup
 from agent_core.context.blocks import (
     definition_block,
     memory_block,
+    own_file_blocks,
     runtime_block,
     skills_block,
     static_blocks,
@@ -200,6 +201,9 @@ class RunFactory:
             context=context,
             static=static,
             dynamic=dynamic,
+            own=own_file_blocks(found.instructions.own, int(room / self.scale.of(model.name))),
+            settled=before.settled if before else None,
+            view=seat.view,
             scale=self.scale,
             board=seat.board,
             previous=before.last_report if before else None,

@@ -10,6 +10,7 @@ from typing import Any
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile
+from agent_core.context.loaded import View
 from agent_core.context.tokens import estimate_text
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
@@ -107,13 +108,13 @@ class Remembering:
             self._keep(session_id, backlog)
             self._wait_for_idleness(session_id)
 
-    def tools(self, journal: Journal) -> list[Tool]:
+    def tools(self, journal: Journal, view: View) -> list[Tool]:
         """`internal.recall_memory` for one run, if there is a memory."""
         if not self._config.enabled:
             return []
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
-        recall = Recall(self._folder, journal, room=room, estimate=estimate_text)
+        recall = Recall(self._folder, view, room=room, estimate=estimate_text)
         return [recall_tool(_CountedRecall(self, recall, journal.run.session_id))]
 
     def question(self, profile: Profile, session_id: str, purpose: str) -> Question:

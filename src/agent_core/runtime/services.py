@@ -20,6 +20,7 @@ from agent_core.config.load import read_setup
 from agent_core.config.models import Config
 from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile, secret_env_names
+from agent_core.context.loaded import View
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
@@ -378,13 +379,16 @@ class Services:
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._staff.workers.require_any(self.toolboxes.known_names())
                 async with open_crew(self._staff, run.journal) as crew:
+                    view = View()
+                    recalls = self.background.remembering.tools(run.journal, view)
                     ctx = await self.background.compactions.context(
                         Seat(
                             run=run.identity,
                             journal=run.journal,
                             history=run.history,
-                            tools=[*crew.tools, *self.background.remembering.tools(run.journal)],
+                            tools=[*crew.tools, *recalls],
                             board=crew.board,
+                            view=view,
                         )
                     )
                     if run.prompt is None:

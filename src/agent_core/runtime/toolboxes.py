@@ -79,10 +79,10 @@ class Toolboxes:
 
         Servers that cannot be reached are noted, and their tools are absent.
         """
-        register = InstructionRegister(instructions, seat.journal)
+        register = InstructionRegister(instructions, seat.view)
         reading = read_file(replace(self._workspace, register=register))
         built_in = [
-            load_skill_tool(skills, seat.journal),
+            load_skill_tool(skills, seat.view),
             plan_template_tool(self._setup.plans_dir, self._setup.project),
             *seat.tools,
         ]

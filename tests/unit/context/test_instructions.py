@@ -7,12 +7,14 @@ import pytest
 from agent_core.context import (
     InstructionCatalog,
     InstructionRegister,
+    View,
     find_instructions,
     static_blocks,
 )
+from agent_core.context.blocks import own_file_blocks
 from agent_core.tools import ToolContext
 from agent_core.tools.paths import Boundaries
-from agent_core.types import AgentRole, NodeType
+from agent_core.types import AgentRole, ModelRequest, NodeType, TextBlock
 from unit.context.conversations import READ_FILE, Talk, composer, write
 
 
@@ -166,58 +168,149 @@ def test_a_scan_takes_no_longer_than_50_ms_for_20000_files_once_warm(
     assert min(times) < 0.05 * files / 20_000
 
 
-async def test_f6_reading_an_instruction_file_keeps_its_body_as_a_system_block(
+def files_of(request: ModelRequest) -> list[str]:
+    return [b.content for b in request.system if b.block_id.startswith("instructions:")]
+
+
+def said(request: ModelRequest) -> str:
+    return "\n".join(
+        b.text for m in request.messages for b in m.content if isinstance(b, TextBlock)
+    )
+
+
+async def load(register: InstructionRegister, talk: Talk, file: Path, facts: ToolContext) -> None:
+    (draft,) = (await register.note(file, facts)).adds
+    talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
+
+
+async def test_f6_reading_an_instruction_file_brings_its_body_into_view_at_the_end(
     home: Path, project: Path, facts: ToolContext
 ) -> None:
-    file = write(project / "CLAUDE.md", "Use tabs.")
-    talk = Talk()
+    file = write(project / "sub" / "CLAUDE.md", "Use tabs.")
+    talk, view = Talk(), View()
     talk.user("go")
-    register = InstructionRegister(found(home, project), talk)
+    made = composer(view=view)
+    before = made.build(talk.path, (READ_FILE,)).request
+    register = InstructionRegister(found(home, project), view)
     reading = await register.note(file, facts)
     assert not reading.already_loaded
     (draft,) = reading.adds
-    assert draft.metadata["path"] == "CLAUDE.md"
+    assert draft.metadata["path"] == "sub/CLAUDE.md"
     assert len(draft.metadata["hash"]) == 64
     talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
-    request = composer().build(talk.path, (READ_FILE,)).request
-    assert request.system[-1].dynamic
-    assert "Use tabs." in request.system[-1].content
-    assert len(request.messages) == 1
+    after = made.build(talk.path, (READ_FILE,)).request
+    assert after.system == before.system
+    assert after.messages[: len(before.messages)] == before.messages
+    assert "Use tabs." in said(after)
+    resumed = composer().build(talk.path, (READ_FILE,)).request
+    assert "Use tabs." in files_of(resumed)[0]
+    assert len(resumed.messages) == 1
 
 
 async def test_f7_the_same_version_is_not_loaded_twice(
     home: Path, project: Path, facts: ToolContext
 ) -> None:
-    file = write(project / "CLAUDE.md", "Use tabs.")
-    talk = Talk()
+    file = write(project / "sub" / "CLAUDE.md", "Use tabs.")
+    talk, view = Talk(), View()
+    talk.user("go")
     catalog = found(home, project)
-    register = InstructionRegister(catalog, talk)
+    register = InstructionRegister(catalog, view)
     (draft,) = (await register.note(file, facts)).adds
     again = await register.note(file, facts)
     assert again.already_loaded
     assert not again.adds
     talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
-    next_run = await InstructionRegister(catalog, talk).note(file, facts)
-    assert next_run.already_loaded
-    assert not next_run.adds
+    for _ in range(2):  # a message in this run, part of the system in the next
+        composer(view=view).build(talk.path, ())
+        seen = await InstructionRegister(catalog, view).note(file, facts)
+        assert seen.already_loaded
+        assert not seen.adds
 
 
-async def test_f8_a_changed_file_replaces_what_was_loaded(
+async def test_f8_a_changed_file_is_loaded_again_and_replaces_the_former_one_in_the_system(
     home: Path, project: Path, facts: ToolContext
 ) -> None:
-    file = write(project / "CLAUDE.md", "Use tabs.")
-    talk = Talk()
+    file = write(project / "sub" / "CLAUDE.md", "Use tabs.")
+    talk, view = Talk(), View()
     talk.user("go")
-    register = InstructionRegister(found(home, project), talk)
+    made = composer(view=view)
+    register = InstructionRegister(found(home, project), view)
     for text in ("Use tabs.", "Use spaces."):
         write(file, text)
-        reading = await register.note(file, facts)
-        assert not reading.already_loaded
-        (draft,) = reading.adds
-        talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
-    (block,) = [b for b in composer().build(talk.path, ()).request.system if b.dynamic]
-    assert "Use spaces." in block.content
-    assert "tabs" not in block.content
+        await load(register, talk, file, facts)
+        made.build(talk.path, ())
+    (block,) = files_of(composer().build(talk.path, ()).request)
+    assert "Use spaces." in block
+    assert "tabs" not in block
+
+
+async def test_the_files_of_home_and_root_are_in_the_prompt_from_the_start(
+    home: Path, project: Path, facts: ToolContext
+) -> None:
+    write(home / "AGENTS.md", "Be brief.")
+    root = write(project / "CLAUDE.md", "---\ntitle: x\n---\nUse tabs.")
+    write(project / "sub" / "AGENTS.md", "Deep.")
+    catalog = found(home, project)
+    own = own_file_blocks(catalog.own, 1000)
+    talk, view = Talk(), View()
+    talk.user("go")
+    request = composer(own=own, view=view).build(talk.path, ()).request
+    home_file, root_file = files_of(request)
+    assert "Be brief." in home_file
+    assert "Use tabs." in root_file
+    assert "Deep." not in "\n".join(b.content for b in request.system)
+    made = composer(own=own, view=view)
+    before = made.build(talk.path, ()).request
+    register = InstructionRegister(catalog, view)
+    await load(register, talk, root, facts)
+    after = made.build(talk.path, ()).request
+    assert (after.system, after.messages) == (before.system, before.messages)
+    assert (await register.note(root, facts)).already_loaded
+    write(root, "Use spaces.")
+    await load(register, talk, root, facts)
+    after = made.build(talk.path, ()).request
+    assert after.system == before.system
+    assert "Use spaces." in said(after)
+    assert (await register.note(root, facts)).already_loaded
+
+
+def test_a_file_of_the_root_that_does_not_fit_is_only_listed(home: Path, project: Path) -> None:
+    write(home / "AGENTS.md", "word " * 500)
+    write(project / "AGENTS.md", "Short.")
+    own = own_file_blocks(found(home, project).own, 200)
+    assert [block.source for block in own] == ["AGENTS.md"]
+    write(project / "AGENTS.md", "x" * 300_000)
+    write(home / "AGENTS.md", "  \n")
+    assert own_file_blocks(found(home, project).own, 10**9) == []
+
+
+def test_the_next_compaction_moves_a_file_into_the_system_part() -> None:
+    talk = Talk()
+    talk.user("go")
+    made = composer()
+    made.build(talk.path, ())
+    talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="sub/CLAUDE.md", hash="h")
+    talk.says("yes")
+    kept = talk.user("on")
+    assert "Use tabs." in said(made.build(talk.path, ()).request)
+    talk.inner(NodeType.COMPACTION, "SUMMARY", first_kept_node_id=kept.node_id)
+    after = made.build(talk.path, ()).request
+    assert "Use tabs." not in said(after)
+    assert "Use tabs." in files_of(after)[0]
+
+
+def test_the_next_run_of_an_agent_keeps_the_place_of_a_file() -> None:
+    talk = Talk()
+    talk.user("go")
+    first = composer()
+    first.build(talk.path, ())
+    talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="sub/CLAUDE.md", hash="h")
+    before = first.build(talk.path, ()).request
+    talk.says("yes")
+    talk.user("on")
+    after = composer(settled=first.settled).build(talk.path, ()).request
+    assert after.system == before.system
+    assert after.messages[: len(before.messages)] == before.messages
 
 
 async def test_f9_other_markdown_is_just_a_file(
@@ -225,7 +318,7 @@ async def test_f9_other_markdown_is_just_a_file(
 ) -> None:
     write(project / "CLAUDE.md")
     other = write(project / "README.md")
-    register = InstructionRegister(found(home, project), Talk())
+    register = InstructionRegister(found(home, project), View())
     reading = await register.note(other, facts)
     assert not reading.already_loaded
     assert not reading.adds

@@ -65,8 +65,11 @@ def test_the_first_segment_that_changed_is_named() -> None:
     more = (READ_FILE, ToolDefinition(name="code.search", description="Search."))
     assert made.build(talk.path, more).report.changed_segment == "tools"
     talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="CLAUDE.md", hash="h1")
-    assert made.build(talk.path, more).report.changed_segment == "dynamic_system"
     assert made.build(talk.path, more).report.changed_segment is None
+    kept = talk.user("two")
+    made.build(talk.path, more)
+    talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
+    assert made.build(talk.path, more).report.changed_segment == "dynamic_system"
 
 
 def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:

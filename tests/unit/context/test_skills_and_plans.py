@@ -3,7 +3,13 @@ from typing import Any
 
 import pytest
 
-from agent_core.context import find_skills, load_skill_tool, plan_template_tool, skills_block
+from agent_core.context import (
+    View,
+    find_skills,
+    load_skill_tool,
+    plan_template_tool,
+    skills_block,
+)
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import Tool, ToolContext, ToolOutput
 from agent_core.types import NodeType, TextBlock, ToolPermission
@@ -65,7 +71,7 @@ async def test_f11_loading_a_skill_puts_its_body_into_the_conversation(
     path = write(home / "skills" / "review.md", REVIEW)
     talk = Talk()
     talk.user("go")
-    tool = load_skill_tool(find_skills(home), talk)
+    tool = load_skill_tool(find_skills(home), View())
     assert tool.definition.permission is ToolPermission.READONLY
     output = await call(tool, facts, name="review")
     answer = answer_of(output)
@@ -89,7 +95,7 @@ async def test_f11_loading_a_skill_puts_its_body_into_the_conversation(
 
 async def test_the_same_version_of_a_skill_is_loaded_once(home: Path, facts: ToolContext) -> None:
     path = write(home / "skills" / "review.md", REVIEW)
-    tool = load_skill_tool(find_skills(home), Talk())
+    tool = load_skill_tool(find_skills(home), View())
     assert (await call(tool, facts, name="review")).adds
     again = await call(tool, facts, name="review")
     assert answer_of(again)["already_loaded"] is True
@@ -104,13 +110,13 @@ async def test_a_skill_in_a_folder_says_where_its_other_files_are(
     home: Path, facts: ToolContext
 ) -> None:
     write(home / "skills" / "deploy" / "SKILL.md", "---\nname: deploy\ndescription: Ship\n---\nB")
-    output = await call(load_skill_tool(find_skills(home), Talk()), facts, name="deploy")
+    output = await call(load_skill_tool(find_skills(home), View()), facts, name="deploy")
     assert answer_of(output)["folder"] == str(home / "skills" / "deploy")
 
 
 async def test_an_unknown_skill_and_one_that_is_gone(home: Path, facts: ToolContext) -> None:
     path = write(home / "skills" / "review.md", REVIEW)
-    tool = load_skill_tool(find_skills(home), Talk())
+    tool = load_skill_tool(find_skills(home), View())
     with pytest.raises(ToolError, match="there are: review") as unknown:
         await call(tool, facts, name="deploy")
     assert unknown.value.code is ErrorCode.SKILL_NOT_FOUND

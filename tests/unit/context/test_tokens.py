@@ -4,6 +4,7 @@ import pytest
 
 from agent_core.context import (
     SkillCatalog,
+    View,
     estimate_blocks,
     estimate_text,
     estimate_tools,
@@ -72,7 +73,7 @@ def test_the_prompt_and_the_usual_tools_leave_room_for_those_of_agents_and_memor
 ) -> None:
     tools = [
         *code_tools(Workspace(boundaries=Boundaries(tmp_path))),
-        load_skill_tool(SkillCatalog(), Talk()),
+        load_skill_tool(SkillCatalog(), View()),
         plan_template_tool(tmp_path / "plans", tmp_path),
     ]
     names = [tool.name for tool in tools]

@@ -1,9 +1,8 @@
 from pathlib import Path
 from time import process_time
 
-from agent_core.context import estimate_text
+from agent_core.context import View, estimate_text
 from agent_core.memory import MemoryFolder, MemoryWriter, Recall, Selector
-from unit.context.conversations import Talk
 from unit.memory.test_files import a_thousand
 
 
@@ -21,7 +20,7 @@ async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_p
     MemoryWriter(folder).catalogue(folder.read().memories)
     times: list[float] = []
     for number in range(5):
-        recall = Recall(folder, Talk(), room=2000, estimate=estimate_text)
+        recall = Recall(folder, View(), room=2000, estimate=estimate_text)
         selector = Selector(Chooser(), top_k=5, estimate=estimate_text, room=2000)
         started = process_time()
         output = await recall.recall("what is thing 500 with tea?", f"c{number}", selector=selector)

@@ -1,23 +1,16 @@
 """`@tool`: a typed function becomes a tool. Schema and validation come from its signature."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import (
-    Annotated,
-    Any,
-    Generic,
-    NotRequired,
-    ParamSpec,
-    TypeVar,
-    cast,
-    get_type_hints,
-    overload,
-)
+from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
@@ -25,8 +18,9 @@ from typing_extensions import TypedDict
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.docstrings import docstring_of
-from agent_core.tools.handler import call, lane_of, plain_access
+from agent_core.tools.handler import call, is_generator, lane_of, plain_access, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
+from agent_core.tools.signatures import Parameter, UnfitError, parameters_of, returns_generator
 from agent_core.types import ToolDefinition, ToolPermission
 
 P = ParamSpec("P")
@@ -38,9 +32,17 @@ class FunctionTool(Tool, Generic[P, R]):
     """A tool made of a function, which can still be called as one."""
 
     function: Callable[P, R]
+    parameters: tuple[Parameter, ...] = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        late = [each for each in self.parameters if each.has_field_default]
+        if not late:
+            return self.function(*args, **kwargs)
+        given = inspect.signature(self.function).bind(*args, **kwargs)
+        for each in late:
+            given.arguments.setdefault(each.name, each.value())
+        given.apply_defaults()
+        return self.function(*given.args, **given.kwargs)
 
 
 @overload
@@ -68,9 +70,10 @@ def tool(
 ) -> Any:
     """Make a tool of a function, async or plain (a plain one runs in a thread).
 
-    Parameters become the input schema, pydantic models and `Annotated[…, Field(…)]` included; a
-    parameter annotated `ToolContext` is filled in and not shown. The docstring's text is the
-    description, its `Args` describe the parameters.
+    Parameters become the input schema, with pydantic models and `Field(…)`, as a default or in
+    `Annotated`; a parameter annotated `ToolContext` is filled in and not shown, and so is what a
+    `functools.partial` has filled by name. The docstring's text is the description, and what it
+    says of the parameters (Google, NumPy or Sphinx style) describes them.
 
     Args:
         function: given when the decorator is used without parentheses.
@@ -80,7 +83,8 @@ def tool(
         tags: for hooks and permissions; `dangerous` and `network` always ask.
 
     Raises:
-        ConfigError: `validation_error`; the signature cannot be a set of named arguments.
+        ConfigError: `validation_error`; it is a generator, or a parameter, which is named, cannot
+            be filled by name or has no form in JSON Schema.
     """
     if function is None:
         return partial(
@@ -91,17 +95,6 @@ def tool(
             tags=tags,
         )
     return _function_tool(function, name, description, permission, tags)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One argument as the model sees it. `default` is shown in the schema if JSON has it."""
-
-    name: str
-    hint: Any
-    required: bool
-    default: str | int | float | bool | None = None
-    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +120,17 @@ def _function_tool(
     permission: ToolPermission | str,
     tags: Iterable[str],
 ) -> FunctionTool[P, R]:
-    own_name = str(getattr(function, "__name__", type(function).__name__))
-    doc = docstring_of(function)
-    context_name, parameters = _parameters(function, own_name, doc.arguments)
-    signature = _signature(own_name, parameters)
+    own_name = _own_name(function)
+    try:
+        shown, context_names = _read(function)
+        doc = docstring_of(_documented(function))
+        described = tuple(
+            replace(each, description=doc.arguments.get(each.name, "")) for each in shown
+        )
+        signature = _signature(own_name, described)
+    except UnfitError as error:
+        message = f"{own_name}() cannot be a tool: {error}"
+        raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
     definition = ToolDefinition(
         name=name or own_name,
         description=doc.text if description is None else description,
@@ -138,12 +138,14 @@ def _function_tool(
         permission=ToolPermission(permission),
         tags=set(tags),
     )
+    late = [each for each in described if each.has_field_default]
 
     async def prepare(arguments: Json, context: ToolContext) -> Action:
-        injected = {context_name: context} if context_name else {}
+        filled = {each.name: each.value() for each in late if each.name not in arguments}
+        injected = dict.fromkeys(context_names, context)
         return Action(
             access=plain_access(definition, arguments),
-            run=partial(call, function, **arguments, **injected),
+            run=partial(call, function, **arguments, **filled, **injected),
         )
 
     return FunctionTool(
@@ -152,73 +154,101 @@ def _function_tool(
         prepare=prepare,
         lane=lane_of(definition),
         function=function,
+        parameters=described,
     )
 
 
-def _parameters(
-    function: Callable[..., Any], name: str, described: Mapping[str, str]
-) -> tuple[str | None, tuple[Parameter, ...]]:
-    """The name of the context parameter, if there is one, and all others in order."""
-    hints = _hints(function, name)
-    context_name: str | None = None
-    parameters: list[Parameter] = []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-            raise _unfit(name, f"{parameter} has no name a caller could use; give it one")
-        hint = hints.get(parameter.name, Any)
-        if hint is ToolContext:
-            context_name = parameter.name
-            continue
-        default = parameter.default
-        parameters.append(
-            Parameter(
-                name=parameter.name,
-                hint=hint,
-                required=default is parameter.empty,
-                default=default if isinstance(default, str | int | float) else None,
-                description=described.get(parameter.name, ""),
-            )
-        )
-    return context_name, tuple(parameters)
+def _read(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
+    """The parameters that a model fills, and the names of those that get the context.
+
+    Raises:
+        UnfitError: the function cannot be a tool.
+    """
+    if not callable(function):
+        kind = type(cast("object", function)).__name__
+        raise UnfitError(f"it is a {kind}; decorate a function, or make it of a bound method")
+    if is_generator(function):
+        raise UnfitError("it is a generator; return a list of what it gives")
+    if returns_generator(function):
+        raise UnfitError("it says that it returns a generator or an iterator; return a list")
+    found = list(parameters_of(function))
+    shown = tuple(each for each in found if not each.takes_context)
+    return shown, tuple(each.name for each in found if each.takes_context)
 
 
-def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    target = function if hasattr(function, "__code__") else getattr(function, "__call__", function)  # noqa: B004
-    try:
-        return get_type_hints(target, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise _unfit(name, f"its annotations cannot be read ({error})") from error
+def _own_name(function: Callable[..., Any]) -> str:
+    inner = plain_function(function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def _documented(function: Callable[..., Any]) -> object:
+    """What carries the docstring: the function inside of a partial, or an object's `__call__`."""
+    inner = plain_function(function)
+    if inspect.isroutine(inner) or isinstance(inner, type):
+        return inner
+    own = getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
+    return own if getattr(own, "__doc__", None) else inner
 
 
 def _signature(name: str, parameters: tuple[Parameter, ...]) -> Signature:
     try:
-        return _compiled(name, parameters)
+        hash(parameters)
     except TypeError:  # an annotation that cannot be hashed: compiled anew each time
         return _compiled.__wrapped__(name, parameters)
+    return _compiled(name, parameters)
 
 
-@lru_cache(maxsize=512, typed=True)
+@lru_cache(maxsize=512)
 def _compiled(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+    """The parameters compiled.
+
+    Raises:
+        UnfitError: one of them has no form in JSON Schema; it is named.
+    """
+    try:
+        return _compile(name, parameters)
+    except Exception as error:
+        raise UnfitError(_reason(name, parameters, error)) from error
+
+
+def _reason(name: str, parameters: tuple[Parameter, ...], error: Exception) -> str:
+    for parameter in parameters:
+        try:
+            _compile(name, (parameter,))
+        except Exception as own:  # noqa: BLE001 - pydantic and the types of others raise anything
+            return f"{parameter.name}: {str(own).partition(chr(10))[0]}"
+    return str(error).partition("\n")[0]
+
+
+def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
     fields: dict[str, Any] = {}
     for parameter in parameters:
         described = parameter.hint
-        if parameter.description:
-            described = Annotated[described, Field(description=parameter.description)]
+        if parameter.description and not _has_description(parameter.hint):
+            described = Annotated[parameter.hint, Field(description=parameter.description)]
         fields[parameter.name] = described if parameter.required else NotRequired[described]
     shape = cast("Any", TypedDict)(name, fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid")
-    try:
-        adapter = cast("TypeAdapter[Json]", TypeAdapter(shape))
-        schema = small_schema(adapter.json_schema())
-    except PydanticUserError as error:
-        raise _unfit(name, str(error).partition("\n")[0]) from error
+    adapter = cast("TypeAdapter[Json]", TypeAdapter(shape))
+    schema = small_schema(adapter.json_schema(schema_generator=_WholeSchema))
     for parameter in parameters:
-        if parameter.default is not None:
-            schema["properties"][parameter.name].setdefault("default", parameter.default)
+        if parameter.shown_default is not None:
+            default = json.loads(parameter.shown_default)
+            schema["properties"][parameter.name].setdefault("default", default)
     schema.setdefault("properties", {})
     required = frozenset(parameter.name for parameter in parameters if parameter.required)
     return Signature(adapter, schema, required)
 
 
-def _unfit(name: str, reason: str) -> ConfigError:
-    return ConfigError(ErrorCode.VALIDATION_ERROR, f"{name}() cannot be a tool: {reason}")
+def _has_description(hint: Any) -> bool:
+    parts = getattr(hint, "__metadata__", ())
+    return any(isinstance(part, FieldInfo) and part.description for part in parts)
+
+
+class _WholeSchema(GenerateJsonSchema):
+    """A schema that says all of a type, or none: no choice of a union is left out silently."""
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Refuse what would be left out; a default that JSON has no form for is not shown."""
+        if kind == "skipped-choice":
+            raise PydanticInvalidForJsonSchema(detail)

@@ -1,5 +1,6 @@
 """Which tools there are, and which of them a run may use."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,3 +93,33 @@ async def test_an_override_changes_who_is_asked_and_the_lane(context: ToolContex
     writes = overridden(reads, ToolOverrideConfig(permission="write"))
     assert (await writes.prepare({}, context)).access.asks
     assert overridden(made, ToolOverrideConfig()) is made
+
+
+def _generator(arguments: dict[str, Any], context: ToolContext) -> Any:
+    yield 1
+
+
+async def _async_generator(arguments: dict[str, Any], context: ToolContext) -> Any:
+    yield 1
+
+
+def _too_few(arguments: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (_generator, "generator"),
+        (_async_generator, "generator"),
+        (partial(_generator), "generator"),
+        (_too_few, "arguments, context"),
+        (7, "cannot be called"),
+    ],
+)
+def test_a_handler_that_cannot_be_called_as_one_is_refused_when_registered(
+    handler: Any, reason: str
+) -> None:
+    registry = ToolRegistry()
+    with pytest.raises(ConfigError, match=reason):
+        registry.register(ToolDefinition(name="t", description="t"), handler)
+    assert "t" not in registry

@@ -323,6 +323,8 @@ async def test_what_cannot_be_offered_safely_is_left_out(diary: Path) -> None:
     assert "mcp.shop.echo" in names
     assert not {name for name in names if "vast" in name or "broken" in name or "odd" in name}
     assert len([line for line in bench_.log if "is left out" in line]) == 3
+    reported = [failure.message for failure in bench_.failures]
+    assert len([message for message in reported if "is left out" in message]) == 3
 
 
 @pytest.mark.parametrize(

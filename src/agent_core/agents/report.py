@@ -3,20 +3,19 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from itertools import islice
+from typing import Any, cast
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.providers.jsontext import unfenced
+from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
 from agent_core.tools.results import storable
 from agent_core.tools.schema import json_path
+from agent_core.tools.schema_rules import CheckTooSlowError
 from agent_core.types import ArtifactRefBlock, JsonBlock, Node
 
 _PARTS = ("findings", "artifacts", "proposed_actions")
 _MAX_ERRORS = 5
-
-
-class _Validator(Protocol):
-    def iter_errors(self, instance: Any) -> Iterable[Any]: ...
 
 
 class ExpectedOutput:
@@ -27,18 +26,11 @@ class ExpectedOutput:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415
-        from jsonschema.validators import validator_for  # noqa: PLC0415
-        from referencing import Registry  # noqa: PLC0415
-
-        dialect = cast("Any", validator_for(schema, default=Draft202012Validator))
         try:
-            dialect.check_schema(schema)
-        except (SchemaError, RecursionError) as error:
+            self._validator = BoundedValidator(schema)
+        except SchemaUnusableError as error:
             raise _unusable(error) from error
         self.schema = dict(schema)
-        # An empty registry of its own: references to other documents are never fetched.
-        self._validator: _Validator = dialect(self.schema, registry=Registry[Any]())
 
     def faults(self, text: str) -> list[str]:
         """What is wrong with an answer; empty if it fits."""
@@ -47,13 +39,10 @@ class ExpectedOutput:
         except ValueError as error:
             return [f"$: it is not JSON: {error}"]
         try:
-            found = list(self._validator.iter_errors(value))
-        except Exception as error:
-            # An unresolvable reference or a broken pattern shows only when it is reached.
-            raise _unusable(error) from error
-        return [
-            f"{json_path(e.absolute_path)}: {str(e.message)[:300]}" for e in found[:_MAX_ERRORS]
-        ]
+            found = list(islice(self._validator.errors(value), _MAX_ERRORS))
+        except (CheckTooSlowError, RecursionError):
+            return ["$: it takes too long to check, or is nested too deeply"]
+        return [f"{json_path(e.absolute_path)}: {str(e.message)[:300]}" for e in found]
 
 
 def parsed(text: str) -> Any:

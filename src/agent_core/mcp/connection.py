@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer, ServerConfig
-from agent_core.mcp.discovery import MAX_TOOLS, ToolSpec, UnusableToolError, tool_spec
+from agent_core.mcp.discovery import MAX_TOOLS, ToolSpec, UnusableToolError, left_out, tool_spec
 from agent_core.mcp.failures import cause_of, server_failed, shortened
 from agent_core.mcp.host import CallLimits, Host
 from agent_core.mcp.http import http_transport
@@ -318,8 +318,7 @@ class Connection:
                 if tool.name in seen:
                     raise ListingError(f"lists the tool {tool.name[:100]!r} twice")
                 seen.add(tool.name)
-                if spec := self._taken_down(tool):
-                    specs.append(spec)
+                specs.append(self._taken_down(tool))
             if len(seen) > MAX_TOOLS:
                 raise ListingError(f"lists more than {MAX_TOOLS} tools")
             cursor = page.next_cursor
@@ -327,7 +326,7 @@ class Connection:
                 return specs
         raise ListingError(f"lists its tools on more than {_MAX_PAGES} pages")
 
-    def _taken_down(self, tool: Tool) -> ToolSpec | None:
+    def _taken_down(self, tool: Tool) -> ToolSpec:
         hints = tool.annotations
         # A tool that claims to be both asks: one of the two claims is wrong.
         is_readonly = (
@@ -338,8 +337,9 @@ class Connection:
                 tool.name, tool.description, tool.input_schema, is_readonly=is_readonly
             )
         except UnusableToolError as error:
-            self._host.log(self._server_id, f"the tool {tool.name[:100]!r} is left out: {error}")
-            return None
+            fault = shortened(f"the tool {tool.name[:100]!r} is left out: {error}")
+            self._host.log(self._server_id, fault)
+            return left_out(tool.name[:100], fault)
 
     async def _on_message(self, message: "IncomingMessage") -> None:
         if isinstance(message, ToolListChangedNotification):

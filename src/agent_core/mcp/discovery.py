@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ToolError
 from agent_core.tools.schema import SchemaCheck
 
 MAX_TOOLS = 1000
@@ -33,6 +33,7 @@ class ToolSpec:
         input_schema: a JSON Schema of the arguments.
         is_readonly: the server says that it changes nothing, and nothing that contradicts it.
         fingerprint: of the whole description and schema: what a user's agreement is bound to.
+        fault: why the tool is left out, if it is; nothing else of it is kept then.
     """
 
     name: str
@@ -40,10 +41,16 @@ class ToolSpec:
     input_schema: Mapping[str, Any]
     is_readonly: bool
     fingerprint: str
+    fault: str = ""
 
 
 class UnusableToolError(Exception):
     """A tool cannot be offered; the message is one clause that says why."""
+
+
+def left_out(name: str, fault: str) -> ToolSpec:
+    """A tool that cannot be used, with the reason."""
+    return ToolSpec(name, "", {}, is_readonly=False, fingerprint="", fault=fault)
 
 
 def tool_spec(
@@ -63,10 +70,9 @@ def tool_spec(
     if len(schema) > MAX_SCHEMA_BYTES:
         raise UnusableToolError(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
     try:
-        SchemaCheck(name, input_schema)({})
+        SchemaCheck(name, input_schema).compiled()
     except ToolError as error:
-        if error.code is ErrorCode.SCHEMA_ERROR:
-            raise UnusableToolError(error.message) from None
+        raise UnusableToolError(error.message) from None
     text = description or ""
     whole = json.dumps([text, schema])
     return ToolSpec(

@@ -1,7 +1,5 @@
 """Turns what a server answered into content blocks. All of it is data, none of it instruction."""
 
-import base64
-import binascii
 import json
 from typing import Any, cast
 
@@ -20,6 +18,8 @@ from mcp_types import (
 from agent_core.errors import ErrorCode
 from agent_core.mcp.failures import shortened
 from agent_core.tools.base import ArtifactWriter
+from agent_core.tools.bounds import shortened_name
+from agent_core.tools.images import decoded, encoded, filename_for
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -30,6 +30,9 @@ from agent_core.types import (
     ToolResult,
 )
 
+MAX_FILES = 16
+"""Sounds and other binary parts of one answer that become files of their own."""
+
 
 async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolResult:
     """The answer as a `ToolResult`.
@@ -39,7 +42,9 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     """
     structured = answer.structured_content
     parts = [part for part in answer.content if not _repeats(part, structured)]
-    content = [await _block(part, artifact) for part in parts]
+    files = _Files(artifact)
+    content = [block for part in parts if (block := await _block(part, files))]
+    content += await files.rest()
     if structured is not None and not _is_wrapped(structured, parts):
         content.append(JsonBlock(data=structured))
     if not answer.is_error:
@@ -69,12 +74,12 @@ def _says(text: str, value: object) -> bool:
         return False
 
 
-async def _block(part: ServerBlock, artifact: ArtifactWriter) -> ContentBlock:
+async def _block(part: ServerBlock, files: "_Files") -> ContentBlock | None:
     match part:
         case TextContent():
             return TextBlock(text=part.text)
         case ImageContent() | AudioContent():
-            return await _binary(part.data, part.mime_type, artifact, origin="")
+            return await _binary(part.data, part.mime_type, files, origin="")
         case ResourceLink():
             link = {"uri": part.uri, "name": part.name, "description": part.description}
             link |= {"mime_type": part.mime_type, "size": part.size}
@@ -83,34 +88,64 @@ async def _block(part: ServerBlock, artifact: ArtifactWriter) -> ContentBlock:
                 summary=f"a link to {part.uri}",
             )
         case EmbeddedResource():
-            return await _resource(part.resource, artifact)
+            return await _resource(part.resource, files)
 
 
 async def _resource(
-    resource: TextResourceContents | BlobResourceContents, artifact: ArtifactWriter
-) -> ContentBlock:
+    resource: TextResourceContents | BlobResourceContents, files: "_Files"
+) -> ContentBlock | None:
     if isinstance(resource, TextResourceContents):
         return TextBlock(text=f"[{resource.uri}]\n{resource.text}")
     mime_type = resource.mime_type or "application/octet-stream"
-    return await _binary(resource.blob, mime_type, artifact, origin=resource.uri)
+    return await _binary(resource.blob, mime_type, files, origin=resource.uri)
 
 
 async def _binary(
-    data: str, mime_type: str, artifact: ArtifactWriter, *, origin: str
-) -> ContentBlock:
-    try:
-        content = base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
+    data: str, mime_type: str, files: "_Files", *, origin: str
+) -> ContentBlock | None:
+    mime_type = shortened_name(mime_type)
     if mime_type.startswith("image/"):
         return ImageBlock(mime_type=mime_type, data=data)
+    content = decoded(data)
+    if content is None:
+        return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
     summary = f"{mime_type}, {len(content)} bytes" + (f", from {origin}" if origin else "")
-    artifact_id = await artifact(
-        content, filename="content.bin", mime_type=mime_type, summary=shortened(summary)
-    )
-    return ArtifactRefBlock(
-        artifact_id=artifact_id, summary=shortened(summary), mime_type=mime_type
-    )
+    return await files.add(content, mime_type, shortened(summary))
+
+
+class _Files:
+    """What a model cannot take, each part a file of its own up to a number, the rest in one."""
+
+    def __init__(self, artifact: ArtifactWriter) -> None:
+        self._artifact = artifact
+        self._kept = 0
+        self._rest: list[dict[str, str]] = []
+
+    async def add(self, content: bytes, mime_type: str, summary: str) -> ArtifactRefBlock | None:
+        """A reference to the file; None if it will stand with others in one."""
+        self._kept += 1
+        if self._kept > MAX_FILES:
+            about = {"mime_type": mime_type, "summary": summary, "base64": encoded(content)}
+            self._rest.append(about)
+            return None
+        name = filename_for("content", mime_type)
+        return await self._write(content, name, mime_type, summary=summary)
+
+    async def rest(self) -> list[ContentBlock]:
+        """The file of all that did not get one, if there is such."""
+        if not self._rest:
+            return []
+        raw = json.dumps(self._rest).encode()
+        summary = f"{len(self._rest)} more parts, in base64"
+        return [await self._write(raw, "contents.json", "application/json", summary=summary)]
+
+    async def _write(
+        self, content: bytes, filename: str, mime_type: str, *, summary: str
+    ) -> ArtifactRefBlock:
+        artifact_id = await self._artifact(
+            content, filename=filename, mime_type=mime_type, summary=summary
+        )
+        return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
 
 
 def _error(content: list[ContentBlock]) -> ErrorPayload:

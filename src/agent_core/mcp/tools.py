@@ -16,6 +16,7 @@ from agent_core.mcp.host import CallLimits, Host
 from agent_core.mcp.servers import McpServer
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.handler import lane_of, plain_access
+from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition, ToolPermission, ToolResult
 
@@ -24,12 +25,15 @@ PREFIX = "mcp."
 PROGRESS_SECONDS = 0.1
 """Progress that comes faster than this is left out."""
 
+_MOST_REPORTED = 20
+"""Tools of one server whose absence is reported at once."""
+
 _NO_OVERRIDE = ToolOverrideConfig()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFailure:
-    """A server whose tools are missing: the payload of the event `mcp_server_failed`."""
+    """A server of which tools are missing: the payload of the event `mcp_server_failed`."""
 
     server_id: str
     message: str
@@ -76,14 +80,15 @@ class McpTools:
         Args:
             wanted: canonical names; a server without one of them is left alone, and so are its
                 tools. All servers by default.
-            on_failure: awaited for each server whose tools are missing because it failed.
+            on_failure: awaited for each server whose tools are missing because it failed, and for
+                each tool that is left out because its name or schema cannot be used.
         """
         used = [each for each in self._servers.values() if _is_wanted(each.server_id, wanted)]
         offers = await asyncio.gather(*(self._offer(server) for server in used))
-        for failure in offers:
-            if isinstance(failure, ServerFailure) and on_failure is not None:
+        for failure in (failure for _, failures in offers for failure in failures):
+            if on_failure is not None:
                 await on_failure(failure)
-        found = [tool for offer in offers if isinstance(offer, list) for tool in offer]
+        found = [tool for tools, _ in offers for tool in tools]
         kept = [tool for tool in found if wanted is None or tool.name in wanted]
         return sorted(kept, key=lambda tool: tool.name)
 
@@ -91,13 +96,15 @@ class McpTools:
         """End every connection and every server process. Safe to repeat."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
-    async def _offer(self, server: McpServer) -> list[Tool] | ServerFailure:
+    async def _offer(self, server: McpServer) -> tuple[list[Tool], list[ServerFailure]]:
+        """The tools of a server, and what is missing of them."""
         try:
             specs = await server.specs(self._config.mcp.discovery_cache_ttl_ms / 1e3)
         except ToolError as error:
-            return ServerFailure(server.server_id, error.message)
-        made = (self._tool(server, spec) for spec in specs)
-        return [tool for tool in made if tool is not None]
+            return [], [ServerFailure(server.server_id, error.message)]
+        made = (self._tool(server, spec) for spec in specs if not spec.fault)
+        failures = [ServerFailure(server.server_id, spec.fault) for spec in specs if spec.fault]
+        return [tool for tool in made if tool is not None], failures[:_MOST_REPORTED]
 
     def _tool(self, server: McpServer, spec: ToolSpec) -> Tool | None:
         name = f"{PREFIX}{server.server_id}.{spec.name}"
@@ -108,7 +115,7 @@ class McpTools:
         definition = ToolDefinition(
             name=name,
             description=spec.description,
-            input_schema=dict(spec.input_schema),
+            input_schema=whole_schema(spec.input_schema),
             permission=ToolPermission(permission),
             tags={"mcp", permission, *(override.tags or ())},
             metadata={"mcp_server": server.server_id, "version": spec.fingerprint},

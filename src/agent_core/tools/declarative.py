@@ -23,6 +23,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, Finished, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.handler import lane_of, plain_access
+from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import storable_text
@@ -172,7 +173,7 @@ def _tool(recipe: Recipe, check: SchemaCheck) -> Tool:
     definition = ToolDefinition(
         name=file.name,
         description=file.description,
-        input_schema=file.input_schema,
+        input_schema=whole_schema(file.input_schema),
         permission=ToolPermission("write" if "write" in file.tags else file.permission),
         tags={"declarative", *file.tags},
     )

@@ -9,6 +9,7 @@ import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
+from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import storable
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.threads import in_own_thread
@@ -27,9 +28,18 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     """Make a tool of a raw definition and what handles its calls.
 
     Raises:
-        ConfigError: `validation_error`; the handler cannot be called as one.
+        ConfigError: `validation_error`; the handler cannot be called as one, or the input schema
+            cannot be used.
     """
     _checked(definition.name, handler)
+    check = SchemaCheck(definition.name, definition.input_schema)
+    try:
+        check.compiled()
+    except ToolError as error:
+        details = {"tool_name": definition.name}
+        raise ConfigError(ErrorCode.VALIDATION_ERROR, error.message, details=details) from error
+    whole = whole_schema(definition.input_schema)
+    definition = definition.model_copy(update={"input_schema": whole})
 
     async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
         return Action(
@@ -39,7 +49,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
 
     return Tool(
         definition=definition,
-        parse=SchemaCheck(definition.name, definition.input_schema),
+        parse=check,
         prepare=prepare,
         lane=lane_of(definition),
     )

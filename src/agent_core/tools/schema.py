@@ -2,22 +2,33 @@
 
 Two kinds of tools meet here. Built-in and `@tool` tools have a pydantic type, from which the
 schema is made; MCP, declarative and registered tools bring a raw JSON Schema, which is checked
-with `jsonschema`. Either way a call that does not fit is one `validation_error` with JSON paths.
+with `jsonschema` (see `json_schema`). Either way a call that does not fit is one
+`validation_error` with JSON paths.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
-from typing import Any, Protocol, Self, cast
+from itertools import islice
+from typing import Any, Self, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.tools.json_schema import (
+    BoundedValidator,
+    SchemaUnusableError,
+    check_arguments_schema,
+)
+from agent_core.tools.schema_rules import CheckTooSlowError
 
 Json = dict[str, Any]
 
 _MAX_REPORTED = 5
+_MAX_COUNTED = 50
 _MAX_MESSAGE = 300
+_MAX_NAME = 100
+_MAX_STEPS = 20
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OPENERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
@@ -145,12 +156,6 @@ def model_check(tool: str, model: type[BaseModel]) -> Callable[[Mapping[str, Any
     return check
 
 
-class _Validator(Protocol):
-    def iter_errors(self, instance: Any) -> Iterable[Any]: ...
-    def evolve(self, **changes: Any) -> "_Validator": ...
-    def is_valid(self, instance: Any) -> bool: ...
-
-
 class SchemaCheck:
     """A check of raw arguments against a raw JSON Schema; compiled when first used.
 
@@ -177,13 +182,16 @@ class SchemaCheck:
             ToolError: `validation_error` if they do not fit, `schema_error` if the schema itself
                 cannot be used (it is broken, or refers to another document).
         """
-        given = self._present(arguments)
         try:
-            failures = list(self._validator.iter_errors(given))
+            given = self._present(arguments)
+            failures = list(islice(self._validator.errors(given), _MAX_COUNTED))
         except RecursionError as error:
             raise misfit(self._tool, error) from error
+        except CheckTooSlowError as error:
+            raise _refusal(self._tool, [((), "they take too long to check")]) from error
+        except ToolError:
+            raise
         except Exception as error:
-            # An unresolvable reference or a broken pattern shows only when it is reached.
             raise self._unusable(error) from error
         if failures:
             raise _refusal(
@@ -192,21 +200,16 @@ class SchemaCheck:
         return given
 
     @cached_property
-    def _validator(self) -> _Validator:
-        from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415
-        from jsonschema.validators import validator_for  # noqa: PLC0415
-        from referencing import Registry  # noqa: PLC0415
-
+    def _validator(self) -> BoundedValidator:
         schema = self._schema
         if "properties" in schema and not _OPENERS & schema.keys():
             schema = schema | {"additionalProperties": False}
-        dialect = cast("Any", validator_for(schema, default=Draft202012Validator))
         try:
-            dialect.check_schema(schema)
-        except SchemaError as error:
+            validator = BoundedValidator(schema)
+            check_arguments_schema(schema)
+        except SchemaUnusableError as error:
             raise self._unusable(error) from error
-        # An empty registry of its own: references to other documents are never fetched.
-        return dialect(schema, registry=Registry[Any]())
+        return validator
 
     def _present(self, arguments: Mapping[str, Any]) -> Json:
         if None not in arguments.values():
@@ -221,11 +224,9 @@ class SchemaCheck:
         return without_nulls(arguments, keep=meant)
 
     def _takes_null(self, schema: object) -> bool:
-        return isinstance(schema, dict) and self._validator.evolve(schema=schema).is_valid(None)
+        return isinstance(schema, dict) and self._validator.takes(None, cast("Json", schema))
 
     def _unusable(self, error: Exception) -> ToolError:
-        if isinstance(error, ToolError):
-            return error
         reason = _bounded(str(error).partition("\n")[0])
         message = f"the input schema of {self._tool} cannot be used: {reason}"
         return ToolError(ErrorCode.SCHEMA_ERROR, message)
@@ -245,7 +246,8 @@ def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> Tool
         for place, message in failures[:_MAX_REPORTED]
     ]
     lines = "; ".join(f"{failure['path']}: {failure['message']}" for failure in reported)
-    more = f" (and {len(failures) - _MAX_REPORTED} more)" if len(failures) > _MAX_REPORTED else ""
+    left = len(failures) - _MAX_REPORTED
+    more = f" (and {left} more)" if left > 0 else ""
     return ToolError(
         ErrorCode.VALIDATION_ERROR,
         f"the arguments of {tool} do not fit: {lines}{more}",
@@ -255,13 +257,17 @@ def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> Tool
 
 def json_path(parts: Iterable[int | str]) -> str:
     """`("edits", 0, "old")` as `$.edits[0].old`."""
-    return "$" + "".join(_step(part) for part in parts)
+    steps = list(parts)
+    shown = "".join(_step(part) for part in steps[:_MAX_STEPS])
+    return f"${shown}…" if len(steps) > _MAX_STEPS else f"${shown}"
 
 
 def _step(part: int | str) -> str:
     if isinstance(part, int):
         return f"[{part}]"
-    return f".{part}" if _IDENTIFIER.match(part) else f"[{_bounded(repr(part))}]"
+    if len(part) > _MAX_NAME:
+        part = f"{part[:_MAX_NAME]}…"
+    return f".{part}" if _IDENTIFIER.match(part) else f"[{part!r}]"
 
 
 def _bounded(message: str) -> str:

@@ -17,7 +17,7 @@ from mcp_types import (
 )
 
 from agent_core.errors import ErrorCode
-from agent_core.mcp.results import tool_result
+from agent_core.mcp.results import MAX_FILES, tool_result
 from agent_core.types import ArtifactRefBlock, ImageBlock, JsonBlock, TextBlock
 from tool_facts import Kept
 
@@ -103,6 +103,16 @@ async def test_a_failure_without_words_is_one_all_the_same() -> None:
 
 
 async def test_bytes_that_are_not_base64_are_named_not_passed_on() -> None:
-    answer = CallToolResult(content=[ImageContent(data="%%%", mime_type="image/png")])
+    answer = CallToolResult(content=[AudioContent(data="%%%", mime_type="audio/wav")])
     (block,) = (await tool_result(answer, Kept())).content
-    assert block == TextBlock(text="[the server sent image/png data that is not base64]")
+    assert block == TextBlock(text="[the server sent audio/wav data that is not base64]")
+
+
+async def test_many_binary_parts_are_few_files() -> None:
+    kept = Kept()
+    sounds = [AudioContent(data=BYTES, mime_type="audio/" + "w" * 10_000) for _ in range(3_000)]
+    result = await tool_result(CallToolResult(content=[*sounds]), kept)
+    assert len(kept.artifacts) == len(result.content) == MAX_FILES + 1
+    (*_, rest) = kept.artifacts.values()
+    assert len(json.loads(rest)) == 3_000 - MAX_FILES
+    assert all(len(block.model_dump_json()) < 2_000 for block in result.content)

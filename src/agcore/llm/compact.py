@@ -29,6 +29,7 @@ MAX_MESSAGE_CHARS = 8000
 """How much of one message is shown to whoever summarises."""
 
 _LEAST_PIECE = 400
+_MOST_PIECES = 8
 _CHARS_PER_TOKEN = 1  # of the costliest scripts; a summary is short
 _LEAST_SUMMARY = 64
 _HEAD = "Summary of the conversation so far:\n\n"
@@ -124,7 +125,10 @@ class Compactor:
         if estimate_text(whole) <= room:
             return await self._summarise(whole)
         paragraphs, summary = whole.split("\n\n"), ""
-        for piece in pieces(paragraphs, room * 3 // 4, estimate_text):
+        found = pieces(paragraphs, room * 3 // 4, estimate_text)
+        if len(found) > _MOST_PIECES:  # one submission must not become a hundred calls
+            found = [found[0], "[… left out …]", *found[2 - _MOST_PIECES :]]
+        for piece in found:
             before = f"[summary of what came before]\n{summary}\n\n" if summary else ""
             summary = (await self._summarise(before + piece))[: room // 4 * _CHARS_PER_TOKEN]
         return summary

@@ -126,3 +126,14 @@ async def test_a_system_prompt_that_fills_the_budget_is_an_error_and_nothing_is_
     with pytest.raises(LlmError.ContextLength, match="max_tokens"):
         await cycle.submit("next")
     assert provider.requests == []
+
+
+async def test_a_summary_of_a_long_history_takes_a_few_calls() -> None:
+    provider = MockProvider(lambda _: "ok")
+    history = [ChatMessage.user_text(f"{number} " + "v" * 7000) for number in range(200)]
+    cycle = LlmCycle(provider).with_messages(history)
+    await cycle.with_compact_config(CompactConfig(max_tokens=BUDGET)).submit("next")
+    assert len(provider.requests) <= 9
+    assert max(map(cost, provider.requests)) <= BUDGET
+    first = provider.requests[0].messages[1].text
+    assert first.startswith("[user]")

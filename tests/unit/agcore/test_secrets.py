@@ -205,7 +205,7 @@ async def test_a_summary_and_the_history_it_is_made_of_have_no_secret() -> None:
     cycle = LlmCycle(provider).with_secrets({"NAMED": NAMED}).with_compact_config(compact)
     cycle.with_messages([ChatMessage.user_text(f"old {NAMED} " + "word " * 60)] * 9)
     await cycle.submit("go")
-    assert len(provider.requests) == 2
+    assert len(provider.requests) > 1
     require_clean(provider.requests, cycle.messages(), cycle.added())
 
 

@@ -62,6 +62,28 @@ def test_a_session_is_resumed_by_its_id_in_another_process(home: Home, project: 
     assert said[-3:] == ["first words", "one", "second words"]
 
 
+def test_a_session_moves_to_another_folder_only_if_told_to(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    there = ("--path", str(project), "--session-id", "mine")
+    here = ("--path", str(tmp_path), "--session-id", "mine")
+    with ModelServer.in_thread(["one", "two"]) as server:
+        configured(home, server)
+        assert soong_agent(home, "run", *there, "first words").returncode == 0
+        for refused in (
+            soong_agent(home, "run", *here, "second words"),
+            soong_agent(home, "sessions", "compact", "mine", "--path", str(tmp_path)),
+        ):
+            assert refused.returncode == 1
+            assert str(project) in refused.stderr
+            assert "--move-session" in refused.stderr
+        moved = soong_agent(home, "run", *here, "--move-session", "second words")
+    assert (moved.returncode, moved.stdout.strip()) == (0, "two")
+    assert len(server.requests) == 2
+    assert str(tmp_path) in soong_agent(home, "sessions", "list").stdout
+    assert "--move-session" in soong_agent(home, "--help").stdout
+
+
 def test_a_piped_answer_allows_one_write(home: Home, project: Path) -> None:
     script = [calls("code.write_file", path="a.txt", content="x"), "written"]
     with ModelServer.in_thread(script) as server:

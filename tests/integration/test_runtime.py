@@ -180,6 +180,9 @@ async def test_a_start_that_is_cancelled_in_the_queue_gives_its_place_back(
 ) -> None:
     async with runtime(home, project, [Hangs(), "here"]) as made:
         first = await made.start("hang", session_id="s1")
+        async for event in first.events():
+            if event.event_type is EventType.MODEL_STARTED:
+                break
         store = (await made._services()).store
         stored = store.append
 

@@ -154,6 +154,35 @@ def test_an_older_database_keeps_its_rows_and_gets_what_is_new(
     assert query(database, "SELECT session_id FROM sessions") == [("s1",)]
 
 
+@pytest.mark.parametrize("released", range(1, MIGRATIONS[-1].version))
+def test_a_database_of_every_released_schema_goes_on_with_its_rows(
+    database: Path, monkeypatch: pytest.MonkeyPatch, released: int
+) -> None:
+    with monkeypatch.context() as old:
+        old.setattr(migrations, "MIGRATIONS", MIGRATIONS[:released])
+        writer = open_writer(database)
+        writer.execute(
+            "INSERT INTO sessions VALUES ('s1', '/project', NULL, NULL, NULL, 'active', NULL,"
+            " NULL, '{}', '2026-01-01T00:00:00+00:00', '2026-01-01T00:00:00+00:00')"
+        )
+        writer.execute(
+            "INSERT INTO runs VALUES ('run_old', 's1', 'agent_1', NULL, 'normal', 'completed',"
+            " NULL, NULL, NULL, 1, '{}', NULL, '{}', '2026-01-01T00:00:00+00:00',"
+            " '2026-01-01T00:00:00+00:00')"
+        )
+        writer.close()
+
+    async def go_on() -> None:
+        async with SqliteStore.open(database) as store:
+            run = await store.run("run_old")
+            assert run is not None
+            assert run.prompt is None
+            opened = await store.open_run(an_opening(), is_dead=lambda owner, lease: True)
+            assert opened.resumed
+
+    asyncio.run(go_on())
+
+
 def test_a_migration_that_fails_half_way_leaves_the_old_schema(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,8 @@ WRITE, READ = ToolPermission.WRITE, ToolPermission.READONLY
     [
         (tool_of("code.write_file", WRITE), True),
         (tool_of("mine", READ, "dangerous"), True),
+        (tool_of("mcp.server.tool", READ, "write"), True),
+        (tool_of("mcp.server.tool", READ), False),
         (tool_of("code.read_file", READ), False),
         (tool_of("agent.task_update_step", WRITE), False),
     ],

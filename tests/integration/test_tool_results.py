@@ -27,7 +27,7 @@ from agent_core import (
     ToolResult,
     tool,
 )
-from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.tools.images import MAX_IMAGE_BYTES
 from agent_core.tools.limits import MAX_IMAGES, MAX_REFERENCES
 from agent_core.types import (
@@ -569,3 +569,58 @@ async def test_a_name_of_ten_thousand_letters_is_shortened_in_every_event(
     assert max(len(event.model_dump_json()) for event in events) < 3_000
     (result,) = (result for node in history.nodes for result in node.results)
     assert len(result.model_dump_json()) < 3_000
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+ARGUMENTS: dict[str, str] = {
+    "nothing closed": '{"n": 1',
+    "a trailing comma": '{"n": 1,}',
+    "no object": "[1]",
+    "a text": '"n"',
+    "NaN": '{"n": NaN}',
+    "infinity": '{"n": -Infinity}',
+    "a huge number": '{"n": ' + "9" * 5_000 + "}",
+    "an exponent": '{"n": 1e9999}',
+    "brackets": '{"n": ' + "[" * 100_000,
+    "closed brackets": '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "two values": '{"n": 1}{"n": 2}',
+    "a control character": '{"n": "\x01"}',
+    "a comment": '{"n": 1 /* one */}',
+    "single quotes": "{'n': 1}",
+    "an unknown name": '{"n": 1, "' + "m" * 20_000 + '": 1}',
+    "a wrong type": '{"n": "' + "x" * 20_000 + '"}',
+    "half a character": '{"n": "\\ud800"}',
+    "a NUL": '{"n": "\\u0000"}',
+    "null": '{"n": null}',
+    "two of a name": '{"n": 1, "n": "x"}',
+}
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS)
+async def test_arguments_that_do_not_fit_are_answered_and_the_run_goes_on(
+    home: Home, project: Path, kind: str
+) -> None:
+    @tool(permission="readonly")
+    def typed(n: int) -> int:
+        return n
+
+    async def raw(arguments: dict[str, Any], context: ToolContext) -> None: ...
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    definition = ToolDefinition(
+        name="raw", description="raw", input_schema=schema, permission=ToolPermission.READONLY
+    )
+    written = [ScriptedCall(name=name, arguments=ARGUMENTS[kind]) for name in ("typed", "raw")]
+    async with runtime(home, project, [Calls(calls=written), "done"]) as made:
+        made.register_tool(typed)
+        made.register_tool(definition, raw)
+        handle = await ask(made)
+        history = await made.replay_session("s1")
+    assert handle.result_text == "done"
+    results = [result for node in history.nodes for result in node.results]
+    assert [result.error and result.error.code for result in results] == [
+        ErrorCode.VALIDATION_ERROR,
+        ErrorCode.VALIDATION_ERROR,
+    ]
+    assert all(len(result.model_dump_json()) < 5_000 for result in results)

@@ -16,6 +16,7 @@ from agent_core.assets import load_asset
 from agent_core.context.texts import digest
 from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_text
 from agent_core.context.wrappers import wrap, wrap_node
+from agent_core.providers.jsontext import whole
 from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock
 
 PRIORITY_STATIC = 100
@@ -199,6 +200,7 @@ def _block(
     dynamic: bool = False,
     **metadata: object,
 ) -> SystemBlock:
+    text = whole(text)  # names of files need not be UTF-8
     return SystemBlock(
         block_id=block_id,
         source=source,

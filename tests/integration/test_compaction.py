@@ -48,7 +48,7 @@ def split(main: Answer, compact: Answer) -> ScriptedProvider:
 
 def summarised(_: ModelRequest) -> Reply:
     return Says(
-        text='{"summary": "## Goal\\nshorter", "more": 1}',
+        text='{"summary": "## Goal\\nshorter, in as many words as a summary needs", "more": 1}',
         usage=Usage(input_tokens=7, total_tokens=7),
     )
 
@@ -97,7 +97,7 @@ async def test_m1_a_long_history_is_summarised_beside_the_run(home: Home, projec
     assert handle.status is RunStatus.COMPLETED
     assert told.payload["stale"] is False
     node = next(node for node in page.nodes if node.node_type is NodeType.COMPACTION)
-    assert node.text.endswith("## Goal\nshorter")
+    assert node.text.endswith("## Goal\nshorter, in as many words as a summary needs")
     assert node.metadata["tokens_before"] > 400
     kept = node.metadata["details"]["kept"]
     assert kept["goal"]["text"] == "question 0: please always answer in prose"
@@ -126,7 +126,7 @@ async def test_m4_the_compact_agent_has_no_tools(home: Home, project: Path) -> N
     def compact(request: ModelRequest) -> Reply:
         if len(request.messages) == 1:
             return calls("agent.create_sub_agent", task="x")
-        return '{"summary": "done without"}'
+        return '{"summary": "done without, in as many words as a summary needs"}'
 
     provider = split(long_answer, compact)
     async with runtime(home, project, provider, config=SMALL) as made:

@@ -95,7 +95,7 @@ def test_sessions_are_listed_shown_and_compacted(home: Home, project: Path) -> N
         scripted(home, "fine " * 100)
     listed = command(home, project, "sessions", "list")
     assert listed.stdout.startswith("s1  ")
-    scripted(home, '{"summary": "## Goal\\nshort"}')
+    scripted(home, '{"summary": "## Goal\\nshort, said in as many words as a summary needs"}')
     compacted = command(home, project, "sessions", "compact", "s1")
     assert compacted.returncode == 0, compacted.stderr
     assert "has been summarised" in compacted.stdout

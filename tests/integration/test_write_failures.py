@@ -254,7 +254,7 @@ reserve_tokens = 12000
 
 def verbose(request: ModelRequest) -> str:
     if request.metadata.get("purpose") == "compact":
-        return "## Goal\nshorter"
+        return "## Goal\nshorter, said in as many words as a summary needs"
     asked = [b.text for b in request.messages[-1].content if b.type == "text"]
     return "here I am" if asked == ["next"] else "blah " * 400
 

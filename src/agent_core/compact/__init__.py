@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from agent_core.compact.answer import summary_of
 from agent_core.compact.compactor import Compaction, Compactor, CompactRunner, Limits
 from agent_core.compact.cut import Cut, choose_cut, visible_tokens
-from agent_core.compact.kept import Kept, collect_kept
+from agent_core.compact.kept import Kept, collect_kept, fitted, rendered
 from agent_core.compact.policy import CompactPolicy
 from agent_core.compact.rules import rule_statements
 from agent_core.types import Node
@@ -24,7 +24,9 @@ __all__ = [
     "Limits",
     "choose_cut",
     "collect_kept",
+    "fitted",
     "is_prefix",
+    "rendered",
     "rule_statements",
     "summary_of",
     "visible_tokens",

@@ -1,5 +1,6 @@
 """One compaction: summarise piece by piece, put what core keeps in front, check the result."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from string import Template
@@ -89,7 +90,7 @@ class Compactor:
                 longer than what it replaces.
             AgentCoreError: the compact agent failed, or the artifact could not be stored.
         """
-        kept, rest = fitted(collect_kept(path, self._open_plans(path)), limits.kept, self._estimate)
+        kept, rest = await asyncio.to_thread(self._kept, path, limits.kept)
         summary = await self._summary(path, cut, limits)
         artifact_id = await self._keep(rest) if rest else None
         head = rendered(kept, artifact_id)
@@ -108,6 +109,9 @@ class Compactor:
             },
         }
         return Compaction(draft=user_text(text, NodeType.COMPACTION, **metadata), tokens=tokens)
+
+    def _kept(self, path: Sequence[Node], room: int) -> tuple[Kept, str]:
+        return fitted(collect_kept(path, self._open_plans(path)), room, self._estimate)
 
     async def _summary(self, path: Sequence[Node], cut: Cut, limits: Limits) -> str:
         """The summary of what came before; the beginning of a turn cut in two on its own."""

@@ -13,6 +13,7 @@ from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.landing import Landing
 from agent_core.runtime.models import Models
+from agent_core.runtime.pauses import Pauses
 from agent_core.runtime.remembering import Remembering
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.spending import Spending
@@ -83,6 +84,7 @@ class Background:
             jobs=self._jobs,
             spending=self.spending,
             artifacts=artifacts,
+            pauses=Pauses(store, between),
             released=release,
         )
 

@@ -7,6 +7,7 @@ and here both are the same object, which watches how full the requests are.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from agent_core.agents.ports import ContextMaker, Seat
 from agent_core.compact import (
@@ -19,7 +20,7 @@ from agent_core.compact import (
     visible_tokens,
 )
 from agent_core.config.models import CompactConfig
-from agent_core.context.composer import Built
+from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
 from agent_core.context.tokens import estimate_text
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -27,7 +28,9 @@ from agent_core.events import Journal
 from agent_core.loop import BuiltRequest, ContextSource, RunContext, Tally, error_payload
 from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactRuns
 from agent_core.runtime.jobs import Jobs
+from agent_core.runtime.keeping import Keeping
 from agent_core.runtime.landing import Landing, Work
+from agent_core.runtime.pauses import Pauses
 from agent_core.runtime.spending import Spending
 from agent_core.tools.limits import Artifacts
 from agent_core.types import (
@@ -47,6 +50,16 @@ PieceRoom = Callable[[CompactPolicy], int]
 """Tokens of conversation that the compact model gets at once."""
 
 
+class _Owner(Protocol):
+    """Whose artifact it is."""
+
+    @property
+    def agent_id(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What a compaction in line has cost, and why it failed if it did."""
@@ -63,7 +76,7 @@ class Compactions:
         contexts: makes the contexts that are wrapped.
         runs: what the compact agent's runs are made of.
         piece_room: what the compact model can read at once.
-        landing, jobs, spending, artifacts: of the runtime.
+        landing, jobs, spending, artifacts, pauses: of the runtime.
         released: called when a session may have no work of this runtime left.
     """
 
@@ -78,8 +91,10 @@ class Compactions:
         jobs: Jobs,
         spending: Spending,
         artifacts: Artifacts,
+        pauses: Pauses,
         released: Callable[[str], Awaitable[None]],
     ) -> None:
+        self._pauses = pauses
         self._config = config
         self._contexts = contexts
         self._runs = runs
@@ -97,9 +112,13 @@ class Compactions:
         if seat.run.role in _ROOTS:
             await self._landing.join(seat.journal)
         ctx = await self._contexts.context(seat)
-        if not self._config.enabled:
+        if not isinstance(ctx.composer, Composer):
             return ctx
-        watched = Watched(ctx.composer, seat.journal, self)
+        keeping = Keeping(ctx.composer, partial(self._keep, seat.run, seat.run.session_id))
+        if not self._config.enabled:
+            return replace(ctx, compactor=keeping)
+        await self._pauses.load(seat.run.session_id)
+        watched = Watched(ctx.composer, seat.journal, self, keeping)
         return replace(ctx, composer=watched, compactor=watched)
 
     def policy(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
@@ -125,6 +144,8 @@ class Compactions:
             return True
         if not self._config.auto_background or not self._landing.is_live(journal):
             return False
+        if not self._pauses.is_over(session_id):
+            return False
         covered = list(journal.path)
         cut = choose_cut(covered, keep=policy.keep, least=policy.worth)
         if cut is None:
@@ -148,6 +169,8 @@ class Compactions:
         await self.background_done(journal)
         if self._landing.take(journal) and visible_tokens(journal.path) <= policy.room:
             return True
+        if not self._pauses.is_over(journal.run.session_id):
+            return False
         await self.compact_now(journal, policy, reason="recovery")
         return visible_tokens(journal.path) <= policy.room
 
@@ -177,10 +200,12 @@ class Compactions:
         except AgentCoreError as error:
             payload |= _cost(agent, error)
             journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
+            await self._pauses.failed(journal.run.session_id)
             return Attempt(agent.usage, error)
         else:
             payload |= _cost(agent) | {"stale": False, "tokens_after": _after(cut, compaction)}
             journal.add(compaction.draft, EventType.COMPACT_COMPLETED, payload=payload)
+            await self._pauses.succeeded(journal.run.session_id)
         finally:
             await self._spending.add(journal.run.session_id, PURPOSE, agent.usage)
         return Attempt(agent.usage)
@@ -192,9 +217,11 @@ class Compactions:
         try:
             work.compaction = await self._compaction(work.covered, agent, cut, policy)
             work.payload |= _cost(agent) | {"tokens_after": _after(cut, work.compaction)}
+            await self._pauses.succeeded(session_id)
             await self._landing.bring(session_id, work)
         except AgentCoreError as error:
             work.payload |= _cost(agent, error)
+            await self._pauses.failed(session_id)
             await self._landing.tell(
                 session_id, EventType.COMPACT_FAILED, work.payload, EventLevel.WARNING
             )
@@ -208,30 +235,41 @@ class Compactions:
     async def _compaction(
         self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
     ) -> Compaction:
-        async def keep(text: str) -> str:
-            record = await self._artifacts.put(
-                text.encode("utf-8", "replace"),
-                session_id=path[-1].session_id,
-                agent_id=agent.agent_id,
-                run_id=agent.run_id,
-                kind="compaction",
-                filename="kept.md",
-                mime_type="text/markdown",
-                summary="what a compaction keeps beside its summary",
-            )
-            return record.artifact_id
-
         compactor = Compactor(
-            agent, estimate=estimate_text, keep=keep, open_plans=open_instructions
+            agent,
+            estimate=estimate_text,
+            keep=partial(self._keep, agent, path[-1].session_id),
+            open_plans=open_instructions,
         )
         limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
         return await compactor.compact(path, cut, limits)
+
+    async def _keep(self, owner: _Owner, session_id: str, text: str) -> str:
+        """Store what a `<kept>` part has no room for."""
+        record = await self._artifacts.put(
+            text.encode("utf-8", "replace"),
+            session_id=session_id,
+            agent_id=owner.agent_id,
+            run_id=owner.run_id,
+            kind="compaction",
+            filename="kept.md",
+            mime_type="text/markdown",
+            summary="what is kept word for word beside a shortened history",
+        )
+        return record.artifact_id
 
 
 class Watched:
     """One run's source of context, and its compactor: looks how full every request is."""
 
-    def __init__(self, composer: ContextSource, journal: Journal, compactions: Compactions) -> None:
+    def __init__(
+        self,
+        composer: ContextSource,
+        journal: Journal,
+        compactions: Compactions,
+        keeping: Keeping,
+    ) -> None:
+        self._keeping = keeping
         self._composer = composer
         self._journal = journal
         self._compactions = compactions
@@ -262,7 +300,9 @@ class Watched:
     async def recover(self, journal: Journal) -> bool:
         """Compact now, and say whether the path fits afterwards."""
         policy = self._policy
-        return policy is not None and await self._compactions.recover(journal, policy)
+        if policy is not None and await self._compactions.recover(journal, policy):
+            return True
+        return await self._keeping.recover(journal)
 
     async def compact(self, tools: Sequence[ToolDefinition]) -> Attempt | None:
         """Compact because somebody asked for it; None if there is nothing to summarise."""

@@ -1,27 +1,68 @@
+from contextlib import suppress
+from time import process_time
+
 import pytest
 
 from agent_core.compact import summary_of
 from agent_core.errors import SchemaError
 
+SAID = "what was done, in as many words as needed"
+
 
 @pytest.mark.parametrize(
     "text",
     [
-        '{"summary": "## Goal\\nx"}',
-        '```json\n{"summary": "## Goal\\nx", "more": [1]}\n```',
-        "## Goal\nx",
-        "  ## Goal\nx\n",
-        '{"summary": "## Goal\nx"}',
-        '{"summary": "## Goal\\nx',
-        '{"summary": "## Goal\\nx"',
+        f'{{"summary": "## Goal\\n{SAID}"}}',
+        f'```json\n{{"summary": "## Goal\\n{SAID}", "more": [1]}}\n```',
+        f"## Goal\n{SAID}",
+        f"  ## Goal\n{SAID}\n",
+        f'{{"summary": "## Goal\n{SAID}"}}',
+        f'{{"summary": "## Goal\\n{SAID}',
+        f'{{"summary": "## Goal\\n{SAID}"',
     ],
 )
 def test_a_summary_is_found_in_what_models_really_answer(text: str) -> None:
-    assert summary_of(text) == "## Goal\nx"
+    assert summary_of(text) == f"## Goal\n{SAID}"
 
 
 @pytest.mark.parametrize(
-    "text", ["", "  ", '{"summary": ""}', '{"summary": 3}', "{}", '{"a": "b"}']
+    "text",
+    [
+        "用户希望修复登录错误必须保留注释不要改接口已经修改了三个文件下一步是运行测试并更新文档然后提交代码",
+        "| step | state |\n|---|---|\n| read the log | done |\n| mend it | next |\n",
+        "Ziel: Das Protokoll lesen. Erledigt: src/a.py und src/b.py geändert.",
+    ],
+)
+def test_a_summary_may_be_in_any_language_and_form(text: str) -> None:
+    assert summary_of(text) == text.strip()
+
+
+@pytest.mark.parametrize("filler", [" ", "{", "`", "```\n", '"', "[", "{ "])
+def test_no_answer_takes_long_to_read(filler: str) -> None:
+    started = process_time()
+    for text in (filler * 1_000_000, f"```\n{filler * 1_000_000}", f'{{"summary": "{filler * 999}'):
+        with suppress(SchemaError):
+            summary_of(text)
+    assert process_time() - started < 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "  ",
+            '{"summary": ""}',
+            '{"summary": 3}',
+            "{}",
+            '{"a": "b"}',
+            "x" * 500,
+            "word" * 50,
+        ),
+        *("Done. Nothing else to say.", "1234 5678 9012 " * 20, "- - - = " * 50, "aa bb " * 50),
+        "<html><body>502 Bad Gateway, the server is not there</body></html>",
+        '["a list of some words", "that is no summary of anything"]',
+    ],
 )
 def test_an_answer_without_a_summary_is_refused(text: str) -> None:
     with pytest.raises(SchemaError):

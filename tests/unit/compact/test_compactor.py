@@ -19,11 +19,12 @@ from agent_core.types import JsonBlock, Node, NodeType, Role, TextBlock, ToolRes
 from unit.compact.paths import Path
 from unit.context.conversations import composer
 
+WORDS = "said in as many words as a summary needs"
 LIMITS = Limits(summary=400, kept=800, piece=2000)
 
 
 def _plainly(_: str) -> str:
-    return '{"summary": "## Goal\\nwhat was"}'
+    return '{"summary": "## Goal\\nwhat was said in as many words as a summary needs"}'
 
 
 class Scribe:
@@ -87,7 +88,11 @@ async def test_what_must_not_be_lost_stands_before_the_summary() -> None:
     path = a_long_talk()
     node = await compacted(path, Scribe())
     head, _, summary = node.text.partition("</kept>")
-    assert summary.strip() == node.metadata["summary"] == "## Goal\nwhat was"
+    assert (
+        summary.strip()
+        == node.metadata["summary"]
+        == "## Goal\nwhat was said in as many words as a summary needs"
+    )
     for said in (
         "Build a boat. It must float.",
         "And now?",
@@ -121,23 +126,25 @@ async def test_a_long_history_is_read_piece_by_piece() -> None:
     for number in range(40):
         path.user(f"question {number}")
         path.says(f"answer {number} " + "word " * 300)
-    scribe = Scribe(lambda p: "so far: " + p.partition("part ")[2].partition(" ")[0])
+    scribe = Scribe(lambda p: f"so far, {WORDS}: " + p.partition("part ")[2].partition(" ")[0])
     node = await compacted(path, scribe, keep=500)
     assert len(scribe.prompts) > 5
     assert all(estimate_text(prompt) < 2000 + 600 for prompt in scribe.prompts)
-    assert "so far: 1\n" in scribe.prompts[1]
-    assert node.metadata["summary"] == f"so far: {len(scribe.prompts)}"
+    assert f"so far, {WORDS}: 1\n" in scribe.prompts[1]
+    assert node.metadata["summary"] == f"so far, {WORDS}: {len(scribe.prompts)}"
 
 
 async def test_a_second_compaction_goes_on_from_the_first_summary() -> None:
     path = a_long_talk()
-    await compacted(path, Scribe(lambda _: "the first summary"))
+    await compacted(
+        path, Scribe(lambda _: "the first summary, said in as many words as a summary needs")
+    )
     for number in range(4):
         path.user(f"more {number}")
         path.says("word " * 300)
     scribe = Scribe()
     node = await compacted(path, scribe)
-    assert "the first summary" in scribe.prompts[0]
+    assert "the first summary, said in as many words as a summary needs" in scribe.prompts[0]
     assert "Build a boat" not in scribe.prompts[0]
     assert "Build a boat. It must float." in node.text
     assert "- Never paint it red." in node.text
@@ -149,9 +156,11 @@ async def test_the_beginning_of_a_huge_turn_is_summarised_on_its_own() -> None:
     for number in range(20):
         path.calls(f"c{number}", path=f"{number}.py")
         path.result(f"c{number}", "word " * 200)
-    scribe = Scribe(lambda p: "of the turn" if "<turn>" in p else "of the past")
+    scribe = Scribe(lambda p: f"of the turn, {WORDS}" if "<turn>" in p else f"of the past, {WORDS}")
     node = await compacted(path, scribe, keep=600)
-    assert node.metadata["summary"] == "of the past\n\n# The turn under way, so far\n\nof the turn"
+    assert node.metadata["summary"] == (
+        f"of the past, {WORDS}\n\n# The turn under way, so far\n\nof the turn, {WORDS}"
+    )
     assert "Latest message of the user:\nNow do all of it." in node.text
     assert node.metadata["details"]["split_turn"] is True
 
@@ -204,11 +213,11 @@ async def test_words_of_the_user_cannot_close_what_is_kept() -> None:
 
 
 async def test_a_summary_that_is_too_long_is_cut() -> None:
-    node = await compacted(a_long_talk(), Scribe(lambda _: "x" * 100_000))
+    node = await compacted(a_long_talk(), Scribe(lambda _: "some words " * 10_000))
     assert estimate_text(str(node.metadata["summary"])) <= LIMITS.summary
 
 
-@pytest.mark.parametrize("answer", ["", '{"summary": " "}'])
+@pytest.mark.parametrize("answer", ["", '{"summary": " "}', "too short", "x" * 500, "- " * 99])
 async def test_an_answer_without_a_summary_is_no_compaction(answer: str) -> None:
     with pytest.raises(SchemaError):
         await compacted(a_long_talk(), Scribe(lambda _: answer))

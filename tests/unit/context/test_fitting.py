@@ -261,3 +261,38 @@ def test_building_turn_by_turn_gives_what_building_once_gives(
     step_by_step = made.build(talk.path, TOOLS)
     assert step_by_step.request == at_once.request
     assert step_by_step.report.hashes == at_once.report.hashes
+
+
+def test_what_is_kept_stands_before_a_history_that_leaves_exchanges_out_and_is_rebuilt() -> None:
+    talk = Talk()
+    made = composer(window=2048, static=())
+    talk.user("the goal")
+    made.build(talk.path, ())
+    talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="sub/CLAUDE.md", hash="h")
+    reports = [made.build(talk.path, ()).report_payload()]
+    for number in range(40):
+        talk.user("word " * 60)
+        talk.exchange(f"d{number}")
+    made.keep("<kept>\nNever push.\n</kept>")
+    built = [made.build(talk.path, (), may_drop=True)]
+    talk.user("now")
+    built.append(made.build(talk.path, ()))
+    reports += [each.report_payload() for each in built]
+    for each in built:
+        first = each.request.messages[0]
+        assert first.metadata == {"synthetic": True, "source_type": "kept"}
+        assert not each.over_budget
+    assert built[1].request.messages[: len(built[0].request.messages)] == built[0].request.messages
+    rebuilt = rebuild_requests(talk.path, reports, {})
+    assert all(request.metadata["exact"] for request in rebuilt)
+    assert rebuilt[-1].messages == built[-1].request.messages
+
+
+def test_a_kept_part_that_leaves_no_room_is_left_out_itself() -> None:
+    talk = Talk()
+    made = composer(window=2048, static=())
+    talk.user("word " * 1000)
+    talk.exchange("d1", "word " * 900)
+    made.keep("<kept>\n" + "rule " * 400 + "\n</kept>")
+    built = made.build(talk.path, (), may_drop=True)
+    assert built.request.messages[0].metadata.get("source_type") != "kept"

@@ -4,7 +4,8 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
+from itertools import count as counting
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ class Depth:
 
     def points(self, *sample: int, stride: int = 1) -> Iterator[int]:
         """1, 2, 3 … without end, `stride` apart, or the sample."""
-        return count(1 + self.part * stride, PARTS * stride) if self.is_whole else iter(sample)
+        return counting(1 + self.part * stride, PARTS * stride) if self.is_whole else iter(sample)
 
     def some(self, whole: int, sample: int) -> int:
         """A size: for the whole suite, or for the sample."""
@@ -60,12 +61,15 @@ class Tally:
     counts: dict[str, int]
     failures: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
 
-    def sweep(self, cases: Iterable[T], check: Callable[[T], bool | None]) -> None:
-        """Check case after case, until there are no more or a check returns False."""
+    def sweep(self, cases: Iterable[T], check: Callable[[T], bool | None]) -> int:
+        """Check case after case, until there are no more or a check returns False; how many."""
+        count = 0
         for case in cases:
-            if self.try_case(str(case), lambda case=case: check(case)) is False:
+            if self.try_case(str(case), partial(check, case)) is False:
                 break
+            count += 1
         self.verdict()
+        return count
 
     def try_case(self, name: str, check: Callable[[], bool | None]) -> bool | None:
         """Check one case; a failure is kept for the verdict."""

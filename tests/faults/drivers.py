@@ -186,8 +186,8 @@ async def ask(made: AgentRuntime, text: str, *, mode: str = "normal") -> None:
 async def session(home: str, project: str) -> None:
     played = Cast(jumping({"go": session_script(), "again": ["fine"]}))
     async with opened(home, project, played) as made:
-        await ask(made, "go")
-        await ask(made, "again")
+        for text in ("go", "again", "again"):
+            await ask(made, text)
 
 
 async def holding(home: str, project: str) -> None:

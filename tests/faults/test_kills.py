@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -93,12 +93,14 @@ def sweep(
     **sample: int,
 ) -> None:
     """Each call at all its points, or at the one that the sample names."""
+    killed = 0
     for each in watched:
         call = each[0]
         points = depth.points(
             *[sample[call]] if call in sample else [], stride=strides.get(call, 1)
         )
-        tally.sweep(points, lambda at, each=each: kill(program, each, at, like=like))
+        killed += tally.sweep(points, partial(kill, program, each, like=like))
+    assert killed, "no run was killed"
 
 
 @pytest.mark.faults("kill: a session's database")

@@ -127,7 +127,7 @@ def test_a_database_killed_while_it_is_made_is_made_by_the_next_start(
 
 @pytest.mark.faults("kill: files of tools and artifacts")
 def test_a_session_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "session", FILES, strides={"pwrite64": 50}, write=4)
+    sweep(tally, depth, "session", FILES, strides={"pwrite64": 50}, write=4, linkat=1)
 
 
 @pytest.mark.faults("kill: a Task's log")
@@ -142,7 +142,7 @@ def test_an_orchestrator_killed_at_any_change_of_a_file_goes_on(tally: Tally, de
 
 @pytest.mark.faults("kill: memories")
 def test_memory_killed_at_any_change_of_a_file_is_whole(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 8}, renameat=2)
+    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 8}, write=2)
 
 
 @pytest.mark.faults("kill: a run folder")

@@ -9,6 +9,7 @@ from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.memory import Memory, MemoryFolder, MemoryWriter, Remembered
 from agent_core.redaction.visible import visible
+from agent_core.tools.unfinished import UnfinishedWrites
 
 _YES = {"y", "yes"}
 
@@ -17,7 +18,8 @@ def manage(options: MemoryOptions) -> int:
     """List, show or forget memories, and return the exit code."""
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     try:
-        folder = MemoryFolder(read_setup().memory_dir)
+        setup = read_setup()
+        folder = MemoryFolder(setup.memory_dir)
         remembered = folder.read()
         for problem in remembered.problems:
             terminal.line(f"passed over: {problem}", Style.WARN)
@@ -28,7 +30,13 @@ def manage(options: MemoryOptions) -> int:
             return FAILED
         if options.action == "show":
             return _show(memory, folder, terminal)
-        return _forget(memory, folder, terminal, is_sure=options.is_sure)
+        writer = MemoryWriter(folder, UnfinishedWrites.at(setup.home))
+        if options.is_sure or _agrees(memory, terminal):
+            with folder.locked():
+                writer.forget(memory)
+                writer.catalogue(folder.read().memories)
+            terminal.line(f"forgotten: {memory.path}")
+        return COMPLETED
     except OutputClosedError:
         return COMPLETED
     except (AgentCoreError, OSError, ValueError) as error:
@@ -51,18 +59,12 @@ def _show(memory: Memory, folder: MemoryFolder, terminal: Terminal) -> int:
     return COMPLETED
 
 
-def _forget(memory: Memory, folder: MemoryFolder, terminal: Terminal, *, is_sure: bool) -> int:
-    if not is_sure:
-        terminal.ask(f"forget \u201c{_line(memory.summary)}\u201d ({memory.path})? [y/N] ")
-        if sys.stdin.readline().strip().casefold() not in _YES:
-            terminal.line("kept")
-            return COMPLETED
-    writer = MemoryWriter(folder)
-    with folder.locked():
-        writer.forget(memory)
-        writer.catalogue(folder.read().memories)
-    terminal.line(f"forgotten: {memory.path}")
-    return COMPLETED
+def _agrees(memory: Memory, terminal: Terminal) -> bool:
+    terminal.ask(f"forget \u201c{_line(memory.summary)}\u201d ({memory.path})? [y/N] ")
+    if sys.stdin.readline().strip().casefold() in _YES:
+        return True
+    terminal.line("kept")
+    return False
 
 
 def _find(memory_id: str, remembered: Remembered, terminal: Terminal) -> Memory | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent_core.memory.entry import CATEGORIES, Memory, one_line
 from agent_core.memory.folder import CATALOG, MemoryFolder, write_failed
-from agent_core.types import new_id
+from agent_core.tools.unfinished import UnfinishedWrites
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,249}\.md")
 _ENTRY = re.compile(r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)")
@@ -20,10 +20,14 @@ _TITLE = "# Memory"
 
 
 class MemoryWriter:
-    """Writes into one memory folder; whoever calls holds its lock."""
+    """Writes into one memory folder; whoever calls holds its lock.
 
-    def __init__(self, folder: MemoryFolder) -> None:
+    `unfinished` is where writes are noted, for the case that this process is killed.
+    """
+
+    def __init__(self, folder: MemoryFolder, unfinished: UnfinishedWrites) -> None:
         self._folder = folder
+        self._unfinished = unfinished
 
     def save(self, memory: Memory) -> None:
         """Write a memory's file, new or again.
@@ -75,7 +79,8 @@ class MemoryWriter:
                 folder.mkdir(mode=0o700, exist_ok=True)
             with self._folder.opened(category) as inside:
                 _refuse_special(inside, name)
-                _replace(inside, name, _encoded(text))
+                with self._unfinished.noted(self._folder.root / category) as temporary:
+                    _replace(inside, name, _encoded(text), temporary=temporary)
         except OSError as error:
             raise write_failed(f"{path} cannot be written", error) from error
 
@@ -118,8 +123,7 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-8", "replace")
 
 
-def _replace(inside: int, name: str, data: bytes) -> None:
-    temporary = f".{new_id('tmp')}"
+def _replace(inside: int, name: str, data: bytes, *, temporary: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600, dir_fd=inside)
     try:

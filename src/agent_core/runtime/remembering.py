@@ -32,6 +32,7 @@ from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.models import Models
 from agent_core.runtime.spending import Spending
 from agent_core.tools.base import Tool, ToolOutput
+from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import EventLevel, EventType, Node, RunIdentity, SessionRecord
 
 EXTRACTION = "memory_extraction"
@@ -66,6 +67,7 @@ class Remembering:
     ) -> None:
         self._config: MemoryConfig = setup.config.memory
         self._folder = MemoryFolder(setup.memory_dir)
+        self._unfinished = UnfinishedWrites.at(setup.home)
         self._store = store
         self._models = models
         self._jobs = jobs
@@ -237,6 +239,7 @@ class Remembering:
             clean=self._redactor.text,
             estimate=estimate_text,
             catalog_room=self._room(ask.model),
+            unfinished=self._unfinished,
         )
 
     async def _unscanned(self, session_id: str) -> tuple[int, list[Stretch]]:

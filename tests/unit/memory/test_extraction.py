@@ -20,6 +20,7 @@ from agent_core.memory import (
 )
 from agent_core.memory.recall import ranked
 from agent_core.memory.wire import answer_schema, parse_answer
+from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import NodeType
 from unit.compact.paths import Path as Talk
 
@@ -89,6 +90,7 @@ def extractor(folder: MemoryFolder, model: Model) -> Extractor:
         clean=lambda text: text.replace("hunter2", "[redacted]"),
         estimate=estimate_text,
         catalog_room=1000,
+        unfinished=UnfinishedWrites(),
     )
 
 

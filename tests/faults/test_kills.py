@@ -127,7 +127,7 @@ def test_a_database_killed_while_it_is_made_is_made_by_the_next_start(
 
 @pytest.mark.faults("kill: files of tools and artifacts")
 def test_a_session_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "session", FILES, strides={"pwrite64": 50}, write=4, linkat=1)
+    sweep(tally, depth, "session", FILES, strides={"pwrite64": 50}, write=4, linkat=1, rename=1)
 
 
 @pytest.mark.faults("kill: a Task's log")

@@ -121,6 +121,19 @@ def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
     return failures
 
 
+def remove_parts(folder: Path, *, before: datetime) -> None:
+    """Remove what writes that were killed have left in a session's folder.
+
+    Files that changed at `before` or later are left alone: somebody writes them.
+    """
+    for part in (folder / "artifacts").glob(f"*/{_PART}"):
+        with suppress(OSError):
+            status = part.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_mtime < before.timestamp():
+                part.unlink()
+                part.parent.rmdir()
+
+
 def changed_at(place: Path) -> datetime | None:
     """When the file last changed; None if it is gone."""
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -184,6 +185,18 @@ class ArtifactStore:
             CleanupFailure(id=str(path.relative_to(self._root)), error=_payload(error))
             for path, error in failures
         ]
+
+    async def remove_unfinished(self, session_ids: Collection[str], *, before: datetime) -> None:
+        """Remove what a dead process has left of artifacts it was writing for these sessions.
+
+        Args:
+            session_ids: sessions whose runs it has left open.
+            before: when this process began; what changed later belongs to somebody alive.
+        """
+        for session_id in session_ids:
+            with suppress(StorageError):
+                folder = files.session_folder(self._root, session_id)
+                await asyncio.to_thread(files.remove_parts, folder, before=before)
 
     async def _known(self, artifact_id: str) -> ArtifactRecord:
         record = await self._rows.artifact(artifact_id)

@@ -64,6 +64,7 @@ from agent_core.types import (
     RunRecord,
     SessionRecord,
     new_id,
+    utc_now,
 )
 
 logger = logging.getLogger(__name__)
@@ -440,10 +441,11 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
     async with AsyncExitStack() as stack:
         launcher = stack.enter_context(closing(Launcher()))
         extensions = load_extensions(setup, redactor, launcher=launcher)
+        began = utc_now()
         owner = stack.enter_context(Owner.open(setup.home))
         await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
-        await store.close_lost_runs(owner.is_dead)
+        lost = await store.close_lost_runs(owner.is_dead)
         services = Services(
             parts,
             extensions,
@@ -453,6 +455,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
             redactor=redactor,
             launcher=launcher,
         )
+        await services.artifacts.remove_unfinished({run.session_id for run in lost}, before=began)
         stack.push_async_callback(services.give_back)
         stack.push_async_callback(services.models.close)
         if extensions.mcp:

@@ -366,3 +366,23 @@ async def test_a_session_folder_that_leads_elsewhere_is_not_followed(
     with pytest.raises(StorageError):
         await put(artifacts)
     assert names_in(outside / "artifacts") == []
+
+
+async def test_what_a_killed_write_has_left_goes_and_what_is_being_written_stays(
+    artifacts: ArtifactStore, root: Path
+) -> None:
+    began = utc_now()
+    left, written, elsewhere = (
+        root / session_id / "artifacts" / artifact_id / ".part"
+        for session_id, artifact_id in (("s1", "art_1"), ("s1", "art_2"), ("s2", "art_3"))
+    )
+    for part in (left, written, elsewhere):
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"half")
+    old = began.timestamp() - 5
+    for part in (left, elsewhere):
+        os.utime(part, (old, old))
+    await artifacts.remove_unfinished(["s1", "nobody", "../s2"], before=began)
+    assert not exists(left.parent)
+    assert exists(written)
+    assert exists(elsewhere)

@@ -14,13 +14,28 @@ from urllib.parse import unquote, urlsplit
 
 _NAMED = frozenset(
     {
-        *("address", "addr", "authority", "domain", "endpoint", "gateway", "host", "hostname"),
-        *("href", "netloc", "origin", "peer", "proxy", "remote", "server", "site", "socket"),
-        *("uri", "url"),
+        *(
+            "address",
+            "addr",
+            "authority",
+            "broker",
+            "callback",
+            "dest",
+            "destination",
+            "dns",
+            "domain",
+        ),
+        *("endpoint", "fqdn", "gateway", "host", "hostname", "href", "ip", "ipv", "mirror"),
+        *("nameserver", "netloc", "origin", "peer", "proxy", "relay", "remote", "server", "site"),
+        *("socket", "upstream", "uri", "url", "webhook"),
     }
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
+_ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.-]*:)?[/\\]{2}", re.IGNORECASE)
+_PAIR = re.compile(
+    r"([a-z][a-z0-9_-]{0,63})[\"']?\s{0,8}[:=]\s{0,8}[\"']?([a-z_\[][^\s\"'&,;<>(){}]*)",
+    re.IGNORECASE,
+)
 _UNCLEAR = re.compile(r"[\\\s,\x00-\x20\x7f-\U0010ffff]")
 _PLAIN_HOST = re.compile(r"[a-z0-9._-]+", re.IGNORECASE)
 
@@ -31,9 +46,13 @@ _URL = re.compile(r"(?:[a-z][a-z0-9+.-]{0,31}:[/\\]+|[/\\]{2,})[^\s\"'<>`|^{}]*"
 _USER_AT = re.compile(r"@((?:[^\s@/\\?#:\"'<>`|^{}()\[\],;=&]+)|\[[0-9a-f:.%]+\])", re.IGNORECASE)
 _TOKEN = re.compile(r"[^\s\"'<>`|^{}(),;=&]+")
 _NAME = re.compile(
-    r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)+(?:[a-z]{2,}|xn--[a-z0-9-]+)\.?", re.IGNORECASE
+    r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)+(?:[a-z]{2,}|xn--[a-z0-9-]+)\.?"
+    # A last part with digits, as inside a company; a number such as `3.11rc1` is none.
+    r"|[0-9-]*[a-z_][a-z0-9_-]*\.(?:[a-z0-9_-]+\.)*[0-9]*[a-z][a-z0-9-]+\.?",
+    re.IGNORECASE,
 )
-_NAME_AND_PORT = re.compile(r"[a-z][a-z0-9_-]*", re.IGNORECASE)
+_NAME_AND_PORT = re.compile(r"[0-9-]*[a-z][a-z0-9_-]*|[0-9]+(?:\.[0-9]+)+", re.IGNORECASE)
+_WITHOUT_SLASHES = re.compile(r"(?:https?|wss?|ftp):([^/\\\s]+)", re.IGNORECASE)
 _HEX_NUMBER = re.compile(r"0x[0-9a-f]{1,8}(?:\.\w+){0,3}", re.IGNORECASE)
 _DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
 _LONGEST_NAME = 254
@@ -45,15 +64,20 @@ def hosts_in(arguments: Mapping[str, Any]) -> list[str]:
     """The hosts of all addresses in the arguments, sorted, each once, in lower case."""
     found: set[str] = set()
     for name, text in _texts(arguments):
-        if _ADDRESS.match(text) or (_is_named_like_a_host(name) and text.strip()):
+        if _ADDRESS.match(text) or (_is_named(name) and text.strip()):
             found.add(_host(text))
         for form in _decoded(text):
             found.update(_in_text(form))
+            found.update(_host(pair[2]) for pair in _PAIR.finditer(form) if _is_named(pair[1]))
     return sorted(found)
 
 
 def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every string, with the name of the argument it belongs to; numbers that are named too."""
+    """Every string, with the name of the argument it belongs to; numbers that are named too.
+
+    What stands in an object belongs to its key, or to the object's own name if that promises a
+    host and none of the keys does: `{"server": {"name": "intranet"}}`.
+    """
     waiting: list[tuple[str, object]] = [("", dict(arguments))]
     while waiting:
         name, value = waiting.pop()
@@ -62,19 +86,21 @@ def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield name, value
             case bool():
                 pass
-            case int() if _is_named_like_a_host(name):
+            case int() | float() if _is_named(name):
                 yield name, str(value)
             case dict():
-                for key, inner in cast("dict[object, object]", value).items():
+                table = cast("dict[object, object]", value)
+                inherits = _is_named(name) and not any(_is_named(str(key)) for key in table)
+                for key, inner in table.items():
                     yield "", str(key)
-                    waiting.append((str(key), inner))
+                    waiting.append((name if inherits else str(key), inner))
             case list() | tuple():
                 waiting.extend((name, inner) for inner in cast("list[object]", value))
             case _:
                 pass
 
 
-def _is_named_like_a_host(name: str) -> bool:
+def _is_named(name: str) -> bool:
     words = {word.lower() for word in _WORD.findall(name)}
     return not _NAMED.isdisjoint(words | {word.removesuffix("s") for word in words})
 
@@ -102,6 +128,8 @@ def _in_text(text: str) -> Iterator[str]:
             yield _host(f"//{name}")
     for found in _TOKEN.finditer(_URL.sub(" ", text)):
         yield from _in_token(found[0])
+        if without_slashes := _WITHOUT_SLASHES.match(found[0]):
+            yield _host(f"//{without_slashes[1]}")
 
 
 def _in_token(token: str) -> Iterator[str]:

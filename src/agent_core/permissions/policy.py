@@ -1,10 +1,13 @@
 """What the configuration says about a call, before a question is asked. Pure."""
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.types import Access, ToolDefinition, ToolPermission
+
+_PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
 
 
 class Verdict(StrEnum):
@@ -56,6 +59,8 @@ class Policy:
     def allows_host(self, host: str) -> bool:
         """Whether a host, with or without a port, needs no question."""
         with_port = host.strip().lower()
+        if not _PLAIN.fullmatch(with_port):
+            return False  # unclear to some client, whatever it ends with
         name = _host(with_port)
         if name in self._hosts or with_port in self._hosts:
             return True

@@ -85,6 +85,11 @@ def test_a_listed_host_answers_the_question_of_a_reader_only() -> None:
         ("::1", True),
         ("", False),
         (".", False),
+        ("?localhost\\.example.net", False),
+        ("?2130706433\\.example.net", False),
+        ("?intranet .example.net", False),
+        ("?*.example.net", False),
+        ("?b\u00fccher.example.net", False),
     ],
 )
 def test_hosts_are_exact_and_domains_cover_what_is_below(host: str, allowed: bool) -> None:

@@ -179,3 +179,32 @@ async def test_many_searches_run_side_by_side(code: Code, project: Path) -> None
     write(project / "a.txt", "needle\n")
     found = await asyncio.gather(*(code("search", query="needle") for _ in range(10)))
     assert {len(each["matches"]) for each in found} == {1}
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".ignore", ".rgignore", ".git/info/exclude"])
+@pytest.mark.parametrize("kind", ["fifo", "endless", "long"])
+async def test_an_ignore_file_that_is_none_does_not_hold_a_search(
+    code: Code, project: Path, name: str, kind: str
+) -> None:
+    write(project / "sub/a.txt", "needle\n")
+    unfit = project / "sub" / name
+    unfit.parent.mkdir(parents=True, exist_ok=True)
+    match kind:
+        case "fifo":
+            os.mkfifo(unfit)
+        case "endless":
+            unfit.symlink_to("/dev/zero")
+        case _:
+            unfit.write_text("".join(f"*a*a*a*a*{number}\n" for number in range(100_000)))
+    started = time.monotonic()
+    found = await code("search", query="needle", path="sub", glob="*.txt")
+    assert places(found) == [("sub/a.txt", 1)]
+    assert time.monotonic() - started < 8
+
+
+async def test_an_ignore_file_above_the_searched_folder_does_not_hold_a_search(
+    code: Code, project: Path
+) -> None:
+    write(project / "sub/a.txt", "needle\n")
+    os.mkfifo(project / ".gitignore")
+    assert places(await code("search", query="needle", path="sub")) == [("sub/a.txt", 1)]

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from agent_core.process import Child, Command, open_child
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.globs import Glob
+from agent_core.tools.code.ignore_files import has_unfit_ignore_file
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
 from agent_core.tools.folders import folder_address
 from agent_core.tools.paths import Place
@@ -92,12 +94,43 @@ def search(workspace: Workspace) -> Tool:
 async def _search(
     workspace: Workspace, place: Place, arguments: Search, glob: Glob | None
 ) -> dict[str, Any]:
-    found = _Found(workspace, place, limit=arguments.limit, context=arguments.context)
     is_file = await asyncio.to_thread(_check_file, place)
     folder, target = (place.path.parent, f"./{place.path.name}") if is_file else (place.path, "./")
-    argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob), "--"]
+    run = partial(_matches, workspace, place, arguments, glob, folder, target)
+    stop = Event()
+    looking = asyncio.create_task(asyncio.to_thread(has_unfit_ignore_file, folder, stop))
+    searching = asyncio.create_task(run())
+    try:
+        await asyncio.wait([looking, searching], return_when=asyncio.FIRST_COMPLETED)
+        if not searching.done() and await looking:
+            await _ended(searching)
+            searching = asyncio.create_task(run("--no-ignore"))
+        return await searching
+    finally:
+        stop.set()
+        await _ended(searching, looking)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def _matches(
+    workspace: Workspace,
+    place: Place,
+    arguments: Search,
+    glob: Glob | None,
+    folder: Path,
+    target: str,
+    *options: str,
+) -> dict[str, Any]:
+    found = _Found(workspace, place, limit=arguments.limit, context=arguments.context)
+    argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob)]
+    argv += [*options, "--", arguments.query, target]
     with disk_errors(place.shown), folder_address(folder) as address:
-        command = Command(argv=[*argv, arguments.query, target], cwd=address, env={})
+        command = Command(argv=argv, cwd=address, env={})
         try:
             async with (
                 asyncio.timeout(workspace.limits.default_timeout_ms / 1000),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest, tool
+from agent_core.cli import main as command_line
 from agent_core.providers.scripted import (
     Calls,
     Hangs,
@@ -199,6 +200,18 @@ async def holding(home: str, project: str) -> None:
                 say(started=handle.run_id)
 
 
+async def commanding(home: str, project: str) -> None:
+    """A run whose command leaves children in every way there is, until it is killed."""
+    escapes = "setsid sleep 300 & (setsid sh -c 'exec sleep 300 <&- >&- 2>&-' &) ; sleep 300"
+    command = calls("code.run_command", argv=["sh", "-c", f"{escapes} & touch up; wait"])
+    async with opened(home, project, Cast({"go": [command, "done"]})) as made:
+        handle = await made.start("go", session_id="s1")
+        while not Path(project, "up").exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.01)
+        say(started=handle.run_id)
+        await handle.wait()
+
+
 async def pausing(home: str, project: str) -> None:
     """A run with pauses in it."""
 
@@ -272,6 +285,7 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "opening": opening,
     "upgrade": upgrade,
     "holding": holding,
+    "commanding": commanding,
     "pausing": pausing,
 }
 
@@ -279,6 +293,8 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
 def main(arguments: list[str]) -> Any:
     program, home, project = arguments
     logging.basicConfig(handlers=[Complaints()], level=logging.WARNING)
+    if program == "command line":
+        return command_line(["run", "--", "go"])
     if program == "profile":
         profile_run(home, project)
         return 0

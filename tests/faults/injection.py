@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,22 @@ class Fault:
         quick = [] if self.what == "kill" else ["--seccomp-bpf"]
         injected = f"inject={self.call}:{harm}:{when}"
         return [*quick, "-e", f"trace={self.call}", "-e", injected, *chosen]
+
+
+@contextmanager
+def running(
+    program: str, home: Path, project: Path
+) -> Generator[tuple[subprocess.Popen[str], Iterator[Any]]]:
+    """A driver at work, and what it says."""
+    command = command_of(program, home, project)
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command, stdout=subprocess.PIPE, text=True, env=environment_of(home), cwd="/"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, map(json.loads, process.stdout)
+        finally:
+            process.kill()
 
 
 def command_of(program: str, home: Path, project: Path) -> list[str]:

@@ -1,12 +1,8 @@
 """Clocks that jump by ten days in the middle of a run, and processes that stand still."""
 
 import asyncio
-import json
 import signal
-import subprocess
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ import pytest
 from faults import aftermath
 from faults.depth import Depth, Tally
 from faults.homes import Place, a_place
-from faults.injection import command_of, environment_of, run_driver
+from faults.injection import run_driver, running
 
 pytestmark = pytest.mark.timeout(300)
 LIBRARIES = ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib")
@@ -70,26 +66,15 @@ def test_a_run_whose_clock_jumps_is_an_ordinary_run(
     tally.verdict()
 
 
-@contextmanager
-def running(program: str, place: Place) -> Generator[tuple[subprocess.Popen[str], Iterator[Any]]]:
-    """A driver at work, and what it says."""
-    command = command_of(program, place.home.path, place.project)
-    with subprocess.Popen(  # noqa: S603 - our own program
-        command, stdout=subprocess.PIPE, text=True, env=environment_of(place.home.path)
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process, map(json.loads, process.stdout)
-        finally:
-            process.kill()
-
-
 @pytest.mark.faults("clock jumps")
 def test_a_session_of_a_living_process_is_not_taken_by_one_that_is_ten_days_ahead(
     tally: Tally, library: str
 ) -> None:
     place = a_place("ahead")
-    with tally.case("taken while alive"), running("holding", place) as (process, said):
+    with (
+        tally.case("taken while alive"),
+        running("holding", place.home.path, place.project) as (process, said),
+    ):
         assert "started" in next(said)
         later = clock(library, place, "+10d")
         ended = run_driver("session", place.home.path, place.project, environment=later)
@@ -109,7 +94,10 @@ def test_a_session_of_a_living_process_is_not_taken_by_one_that_is_ten_days_ahea
 @pytest.mark.faults("suspended processes")
 def test_a_run_whose_process_stands_still_for_a_while_goes_on(tally: Tally) -> None:
     place = a_place("still")
-    with tally.case("stopped and continued"), running("pausing", place) as (process, said):
+    with (
+        tally.case("stopped and continued"),
+        running("pausing", place.home.path, place.project) as (process, said),
+    ):
         lines: list[Any] = []
         for line in said:
             lines.append(line)

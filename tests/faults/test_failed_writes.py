@@ -1,6 +1,7 @@
 """A disk that is full or broken for a moment, or from then on, at every write and sync."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
@@ -148,3 +149,22 @@ def test_memories_survive_failed_writes(tally: Tally, depth: Depth) -> None:
 @pytest.mark.faults("failed writes: a run folder")
 def test_a_run_folder_survives_failed_writes(tally: Tally, depth: Depth) -> None:
     sweep(tally, depth, "profile", {"write": 2, "fsync": 2, "renameat": 1}, anything, write=3)
+
+
+@pytest.mark.faults("failed writes: the command line")
+def test_the_command_line_says_what_is_wrong_and_ends_with_its_code(
+    tally: Tally, depth: Depth
+) -> None:
+    def check(at: int) -> bool:
+        place = a_place(f"cli-{at}", like=used_before())
+        script = place.home.write("script.json", json.dumps(["fine"]))
+        model = f'provider = "scripted"\nname = "s"\ncontext_window = 32000\npath = "{script}"'
+        place.home.write_config(f"[model]\n{model}\n")
+        fault = Fault("pwrite64", "ENOSPC", at, for_good=True, paths=place.database)
+        ended = run_driver("command line", place.home.path, place.project, fault)
+        assert "Traceback" not in ended.errors
+        assert ended.code == 0 or (ended.code == 1 and "disk" in ended.errors), ended.errors
+        place.give_back()
+        return ended.has_failed_calls
+
+    tally.sweep(depth.points(1, stride=3), check)

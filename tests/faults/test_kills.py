@@ -1,6 +1,7 @@
 """Kill -9 at every write, sync and change of a name, of everything that writes."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from faults import aftermath
 from faults.depth import Depth, Tally
 from faults.homes import Place, a_place, used_before
-from faults.injection import FOLDERS, NAMES, SYNCS, WRITES, Ended, Fault, run_driver
+from faults.injection import FOLDERS, NAMES, SYNCS, WRITES, Ended, Fault, run_driver, running
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("strace")]
 
@@ -150,3 +151,21 @@ def test_a_profiles_run_killed_at_any_change_of_a_file_is_honest(
     tally: Tally, depth: Depth
 ) -> None:
     sweep(tally, depth, "profile", FILES, write=9, renameat=5)
+
+
+@pytest.mark.faults("kill: a run with a command")
+def test_no_process_of_a_command_survives_the_run_that_was_killed(tally: Tally) -> None:
+    place = a_place("commanding")
+    with (
+        tally.case("setsid, double fork, closed pipes"),
+        running("commanding", place.home.path, place.project) as (process, said),
+    ):
+        next(said)
+        assert aftermath.survivors(place.project)
+        process.kill()
+        process.wait()
+        until = time.monotonic() + 5
+        while aftermath.survivors(place.project) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert aftermath.survivors(place.project) == []
+    tally.verdict()

@@ -25,7 +25,6 @@ from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Access,
     AgentType,
-    ArtifactRecord,
     EventType,
     Node,
     RunIdentity,
@@ -91,11 +90,6 @@ class Listening:
 class NoCompaction:
     async def recover(self, journal: Journal) -> bool:
         return False
-
-
-class NoArtifacts:
-    async def put(self, data: bytes | Path, **columns: Any) -> ArtifactRecord:
-        raise AssertionError("nothing here is large enough for an artifact")
 
 
 def a_tool(
@@ -170,7 +164,7 @@ class Session:
             toolbox=Toolbox(self.tools),
             guard=self.guard,
             hooks=self.hooks,
-            results=ResultKeeper(NoArtifacts(), limit_bytes=65_536),
+            results=ResultKeeper(None, limit_bytes=65_536),
             project_dir=Path("/project"),
             limits=self.limits,
         )

@@ -29,7 +29,8 @@ from agent_core import (
 )
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.tools.images import MAX_IMAGE_BYTES
-from agent_core.tools.limits import MAX_IMAGES, MAX_REFERENCES
+from agent_core.tools.limits import MAX_REFERENCES
+from agent_core.tools.pictures import MAX_IMAGES
 from agent_core.types import (
     ErrorPayload,
     ReplayResult,
@@ -78,6 +79,17 @@ class NamelessError(Exception):
         raise ValueError("no text")
 
 
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def _noted(notes: object) -> Exception:
+    error = ValueError("noted")
+    vars(error)["__notes__"] = notes
+    return error
+
+
 def _with_note() -> Exception:
     error = ValueError("short")
     error.add_note("n" * 3_000_000)
@@ -97,6 +109,9 @@ BREAKS: dict[str, Callable[[], BaseException]] = {
     "a long name": lambda: type("E" * 100_000, (Exception,), {})("named"),
     "half characters": lambda: ValueError("a\ud800b\0c"),
     "no text": NamelessError,
+    "a text that ends the program": UnspeakableError,
+    "notes without text": lambda: _noted([NamelessError(), UnspeakableError(), 5]),
+    "notes that are no list": lambda: _noted(5),
     "SystemExit": lambda: SystemExit(3),
     "KeyboardInterrupt": KeyboardInterrupt,
     "GeneratorExit": GeneratorExit,
@@ -175,6 +190,7 @@ LARGE: dict[str, Callable[[], Any]] = {
         content=[TextBlock(text=f"{n} " + "w" * 30) for n in range(3_000)]
     ),
     "3,000 tiny texts": lambda: ToolResult(content=[TextBlock(text="") for _ in range(3_000)]),
+    "one block, 3,000 times": lambda: ToolResult(content=[TextBlock(text="w" * 30)] * 3_000),
     "3,000 small JSON": lambda: ToolResult(
         content=[JsonBlock(data={"n": n, "w": "w" * 30}) for n in range(3_000)]
     ),
@@ -319,6 +335,76 @@ async def test_a_large_picture_reaches_the_model_and_its_file_is_the_picture(
     assert shown[:2] == [TextBlock(text="see"), image(content)]
     assert files == [content]
     assert (artifacts[0].mime_type, artifacts[0].filename) == ("image/png", "image.png")
+
+
+async def test_a_picture_that_the_tool_has_kept_itself_reaches_the_model(
+    home: Home, project: Path
+) -> None:
+    content = picture(100_000)
+
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        known = await context.artifact(content, filename="chart.png", mime_type="image/png")
+        missing = ImageBlock(mime_type="m" * 100_000, artifact_id="art_missing")
+        return ToolResult(content=[ImageBlock(mime_type="image/x", artifact_id=known), missing])
+
+    provider = ScriptedProvider([calls("t"), "seen"])
+    async with runtime(home, project, provider) as made:
+        registered(made, handler)
+        await ask(made)
+        history = await made.replay_session("s1")
+    shown = _results(provider.requests[1].messages)
+    (artifact,) = history.artifacts
+    assert shown[0] == image(content)
+    assert isinstance(shown[1], ArtifactRefBlock)
+    assert shown[1].artifact_id == artifact.artifact_id
+    assert isinstance(shown[2], TextBlock)
+    assert "artifact art_missing is left out" in shown[2].text
+    assert len(shown[2].text) < 1_000
+
+
+async def test_many_pictures_by_artifact_are_no_more_than_references(
+    home: Home, project: Path
+) -> None:
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        known = await context.artifact(picture(100), filename="chart.png")
+        block = ImageBlock(mime_type="image/png", artifact_id=known)
+        return ToolResult(content=[block] * 3_000)
+
+    result, _ = await answered(home, project, handler)
+    pictures = [block for block in result.content if isinstance(block, ImageBlock)]
+    assert len(pictures) == MAX_IMAGES
+    assert len(result.content) <= MAX_IMAGES + 1
+
+
+async def test_the_pictures_of_one_result_are_bounded_together(home: Home, project: Path) -> None:
+    pictures = [image(picture(3_000_000 + n)) for n in range(8)]
+    shown, files, _ = await pictured(home, project, *pictures)
+    assert [block for block in shown if isinstance(block, ImageBlock)] == pictures[:3]
+    surplus = json.loads(files[-1])
+    assert [each["data"] for each in surplus] == [each.data for each in pictures[3:]]
+
+
+async def test_the_media_type_of_a_picture_is_text_that_can_be_stored(
+    home: Home, project: Path
+) -> None:
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        good = image(picture(100)).model_copy(update={"mime_type": "image/png\ud800"})
+        bad = ImageBlock(mime_type="image/\ud800\0", data="!")
+        return ToolResult(content=[good, bad])
+
+    result, _ = await answered(home, project, handler)
+    assert result.content[0] == image(picture(100))
+    assert result.model_dump_json()
+
+
+async def test_what_a_tool_says_of_its_artifact_is_bounded(home: Home, project: Path) -> None:
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> str:
+        long = "l\ud800" + "x" * 3_000_000
+        return await context.artifact(b"x", filename=long, kind=long, mime_type=long, summary=long)
+
+    _, history = await answered(home, project, handler)
+    (artifact,) = history.artifacts
+    assert len(artifact.model_dump_json()) < 5_000
 
 
 async def test_a_picture_is_what_its_bytes_say(home: Home, project: Path) -> None:

@@ -74,10 +74,15 @@ def open_call() -> OpenCall:
     return OpenCall(_unseen, _no_artifacts, lambda: is_cancelled(task))
 
 
-def call_context(session_id: str, tool_call_id: str, opened: OpenCall) -> ToolContext:
+def run_of(session_id: str) -> RunIdentity:
+    """What a call is made in: nothing here has runs, so each call has one of its own."""
+    return RunIdentity(session_id=session_id, agent_id="agcore", run_id=new_id("run"))
+
+
+def call_context(run: RunIdentity, tool_call_id: str, opened: OpenCall) -> ToolContext:
     """What a call is told about where it happens. There is no project here."""
     return ToolContext(
-        run=RunIdentity(session_id=session_id, agent_id="agcore", run_id=new_id("run")),
+        run=run,
         tool_call_id=tool_call_id,
         project_dir=Path.cwd(),
         progress=opened.progress,

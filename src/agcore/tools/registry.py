@@ -5,18 +5,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, bounded, failed, value_of
-from agcore.tools.base import BaseTool, as_tool, call_context, open_call
+from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, value_of
+from agcore.tools.base import BaseTool, as_tool, call_context, open_call, run_of
 from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.errors import ConfigError, ToolError as CoreToolError
 from agent_core.loop.cancelled import is_cancelled
-from agent_core.tools import Action, Lane, Tool, Toolbox, ToolOutput, wrap
+from agent_core.providers.failures import error_payload
+from agent_core.tools import Action, Lane, Tool, Toolbox
 from agent_core.tools.decorator import FunctionTool
+from agent_core.tools.failures import text_of
 from agent_core.tools.lanes import batches, ends_turn, not_run
+from agent_core.tools.limits import ResultKeeper
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.threads import OpenCall
-from agent_core.types import ToolCall, ToolDefinition, ToolResult, new_id
+from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, new_id
 
 TIMEOUT_S = 120.0
 """Seconds one call may take, by default."""
@@ -58,6 +61,7 @@ class ToolRegistry:
         self._timeout_s = timeout_s
         self._result_limit = result_limit_bytes
         self._session_id = session_id
+        self._results = ResultKeeper(None, limit_bytes=result_limit_bytes)
         for tool in tools:
             self.register(tool)
 
@@ -122,7 +126,8 @@ class ToolRegistry:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
         """
         call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=dict(arguments))
-        result = await self._run(call, timeout_s or self._timeout_s)
+        run = run_of(self._session_id)
+        result = await self._run(call, run, timeout_s or self._timeout_s)
         if not result.is_error:
             return value_of(result)
         said = result.error.message if result.error else str(value_of(result))
@@ -164,10 +169,11 @@ class ToolRegistry:
         return [*results, *map(not_run, calls[len(results) :])]
 
     async def _answer(self, call: ToolCall) -> ToolResult:
+        run = run_of(self._session_id)
         try:
-            return await self._run(call, self._timeout_s)
+            return await self._run(call, run, self._timeout_s)
         except ToolError as error:
-            return failed(call, error)
+            return (await self._results.keep_failure(error_payload(error), run, call)).result
 
     def _lane(self, call: ToolCall) -> Lane:
         tool = self._known.get(call.name)
@@ -185,8 +191,8 @@ class ToolRegistry:
             session_id=session_id or self._session_id,
         )
 
-    async def _run(self, call: ToolCall, timeout_s: float) -> ToolResult:
-        """Make one call.
+    async def _run(self, call: ToolCall, run: RunIdentity, timeout_s: float) -> ToolResult:
+        """Make one call; its result is of bounded size.
 
         Raises:
             ToolError: it could not be made, must not be made, or failed.
@@ -194,32 +200,35 @@ class ToolRegistry:
         clock = asyncio.timeout(timeout_s)
         try:
             with open_call() as opened:
-                action = await self._permitted(call, opened)
+                tool, action = await self._permitted(call, run, opened)
                 async with clock:  # a user who is asked first may take as long as they like
                     returned = await action.run()
-            result = wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
+            return (await self._results.keep(returned, run, call, tool=tool)).result
         except CoreToolError as error:
             known = from_core(call.name, error)
             raise known from (None if known is error else error)
         except TimeoutError as error:
             if not clock.expired():
-                raise ToolExecutionError(call.name, f"{call.name} failed: {error!r}") from error
+                raise ToolExecutionError(
+                    call.name, f"{call.name} failed: {text_of(error)}"
+                ) from error
             raise ToolTimeoutError(
                 call.name, f"{call.name} gave no answer in {timeout_s:g} s"
             ) from None
         except BaseException as error:  # what a tool raises to end the program ends its call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
                 raise
-            raise ToolExecutionError(call.name, f"{call.name} failed: {error}") from error
-        update = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
-        return bounded(result, self._result_limit).model_copy(update=update)
+            said = f"{call.name} failed: {text_of(error)}"
+            raise ToolExecutionError(call.name, said) from error
 
-    async def _permitted(self, call: ToolCall, opened: OpenCall) -> Action:
+    async def _permitted(
+        self, call: ToolCall, run: RunIdentity, opened: OpenCall
+    ) -> tuple[Tool, Action]:
         """The call, looked at and allowed, but not run yet."""
         if call.name in self._registered:
             self._permissions.check(call.name)
         tool, arguments = Toolbox(self._known.values()).resolve(call)
-        context = call_context(self._session_id, call.tool_call_id, opened)
+        context = call_context(run, call.tool_call_id, opened)
         action = await tool.prepare(arguments, context)
-        await self._permissions.require(call, tool.definition, action.access, context.run)
-        return action
+        await self._permissions.require(call, tool.definition, action.access, run)
+        return tool, action

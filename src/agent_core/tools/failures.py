@@ -1,6 +1,6 @@
 """A tool's exception as data: whatever was raised, and whatever its text is."""
 
-from typing import Any
+from typing import Any, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.results import storable_facts, storable_text
@@ -18,18 +18,22 @@ def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:
             retryable=bool(error.retryable),
             details=storable_facts(error.details),
         )
-    notes = getattr(error, "__notes__", None)
-    said = [_text(error), *(str(note) for note in notes or ())]
+    notes: Any = getattr(error, "__notes__", None)
+    said = [
+        text_of(error),
+        *map(text_of, cast("list[Any]", notes) if isinstance(notes, list) else ()),
+    ]
     kind = type(error).__name__
     return ErrorPayload(
         type="ToolError",
         code=ErrorCode.INTERNAL_ERROR,
-        message=storable_text(f"{tool_name} broke: {kind}: " + "\n".join(said)),
+        message=storable_text(f"{tool_name} broke: {kind}: " + "\n".join(map(text_of, said))),
     )
 
 
-def _text(error: BaseException) -> str:
+def text_of(value: object) -> str:
+    """The text of an exception or of its note; never fails."""
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception of a program's own may have no text
+        return str(value)
+    except BaseException:  # noqa: BLE001 - what a program calls an exception may have no text
         return "(its text cannot be read)"

@@ -5,39 +5,30 @@ Everything that a call can leave is bounded here: text, JSON, pictures, errors a
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
-from agent_core.errors import StorageError
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
 from agent_core.tools.bounds import shortened_facts, shortened_name, shortened_text, text_bytes
-from agent_core.tools.images import (
-    MAX_IMAGE_BYTES,
-    decoded,
-    encoded,
-    filename_for,
-    image_type,
-)
-from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, wrap
+from agent_core.tools.pictures import with_shown_pictures
+from agent_core.tools.result_files import SUMMARY_BYTES, ResultFiles
+from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, storable_text, wrap
 from agent_core.types import (
     ArtifactRecord,
     ArtifactRefBlock,
     ContentBlock,
     Draft,
     ErrorPayload,
-    ImageBlock,
     JsonBlock,
     RunIdentity,
     TextBlock,
     ToolCall,
     ToolResult,
 )
-
-MAX_IMAGES = 20
-"""Pictures of one result that a model is shown."""
 
 MAX_REFERENCES = 50
 """References to artifacts in one result; more of them are listed in one artifact."""
@@ -46,7 +37,6 @@ _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 32
 _FACTS_BYTES = 8_192
 _MESSAGE_BYTES = 8_192
-_SUMMARY_BYTES = 1_000
 _FEW_BLOCKS = 16
 
 
@@ -74,6 +64,14 @@ class Artifacts(Protocol):
         """
         ...
 
+    async def read(self, artifact_id: str) -> bytes:
+        """An artifact's content.
+
+        Raises:
+            StorageError: there is none, or it cannot be read.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -83,23 +81,15 @@ class Kept:
     adds: Sequence[Draft] = ()
 
 
-@dataclass(slots=True)
-class _Pictures:
-    """The pictures of one result: how many more may be shown, and those that are not."""
-
-    left: int = MAX_IMAGES
-    surplus: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
-
-
 class ResultKeeper:
     """Makes every return value and every failure a result of bounded size.
 
     `limit_bytes` bounds the content as JSON; `limit_tokens`, where given, bounds what it costs a
-    model, at four bytes a token.
+    model, at four bytes a token. Without `artifacts`, what does not fit is left out.
     """
 
     def __init__(
-        self, artifacts: Artifacts, *, limit_bytes: int, limit_tokens: int | None = None
+        self, artifacts: Artifacts | None, *, limit_bytes: int, limit_tokens: int | None = None
     ) -> None:
         self._artifacts = artifacts
         self._limit = min(limit_bytes, (limit_tokens or limit_bytes) * _BYTES_PER_TOKEN)
@@ -119,16 +109,18 @@ class ResultKeeper:
             mime_type: str | None = None,
             summary: str | None = None,
         ) -> str:
+            if self._artifacts is None:
+                raise StorageError(ErrorCode.STORAGE_ERROR, "there are no artifacts here")
             record = await self._artifacts.put(
                 data,
                 session_id=run.session_id,
                 agent_id=run.agent_id,
                 run_id=run.run_id,
                 tool_call_id=call.tool_call_id,
-                kind=kind,
+                kind=shortened_name(storable_text(kind)),
                 filename=filename,
-                mime_type=mime_type,
-                summary=summary,
+                mime_type=mime_type and shortened_name(storable_text(mime_type)),
+                summary=summary and shortened_text(storable_text(summary), SUMMARY_BYTES),
             )
             return record.artifact_id
 
@@ -158,8 +150,8 @@ class ResultKeeper:
         self, result: ToolResult, run: RunIdentity, call: ToolCall, *, limit: int | None
     ) -> ToolResult:
         """The result with every part of it within bounds; content only if there is a `limit`."""
-        files = _Files(self.writer(run, call))
-        content = await self._without_large_images(result.content, files)
+        files = self._files(run, call)
+        content = await with_shown_pictures(result.content, files, kept_above=self._limit)
         content = await _without_many_references(content, files)
         if limit is not None and sum(map(_size, content)) > limit:
             content = await _shortened(content, limit, files)
@@ -173,55 +165,13 @@ class ResultKeeper:
             if error != result.error:
                 left_out["error"] = result.error.model_dump(mode="json")
         if left_out:
-            content = [*content, await files.add_facts(left_out)]
+            content = [*content, *await _facts(left_out, files)]
         return result.model_copy(update={**changes, "content": content})
 
-    async def _without_large_images(
-        self, content: Sequence[ContentBlock], files: "_Files"
-    ) -> list[ContentBlock]:
-        """The content with pictures that a model can take, and words in place of all others."""
-        pictures = _Pictures()
-        shown: list[ContentBlock] = []
-        for block in content:
-            if isinstance(block, ImageBlock) and block.data is not None:
-                shown += await self._image(block.data, block.mime_type, pictures, files)
-            else:
-                shown.append(block)
-        if pictures.surplus:
-            summary = f"{len(pictures.surplus)} more pictures; {MAX_IMAGES} are shown at most"
-            raw = orjson.dumps(pictures.surplus)
-            shown.append(await files.add(raw, "images.json", "application/json", summary=summary))
-        return shown
-
-    async def _image(
-        self, data: str, declared: str, pictures: _Pictures, files: "_Files"
-    ) -> list[ContentBlock]:
-        content = await asyncio.to_thread(decoded, data)
-        mime_type = shortened_name(declared)
-        if content is None:
-            return [TextBlock(text=f"[{mime_type} data that is not base64 is left out]")]
-        known = image_type(content)
-        pictures.left -= 1
-        if pictures.left < 0:
-            pictures.surplus.append({"mime_type": known or mime_type, "data": data})
-            return []
-        if known is None:
-            is_false = declared in {"image/png", "image/jpeg", "image/gif", "image/webp"}
-            kept_as = "application/octet-stream" if is_false else mime_type
-            reason = f"{mime_type}, {len(content)} bytes, is no picture that a model can be shown"
-            summary = f"{reason} (PNG, JPEG, GIF or WebP)"
-            name = filename_for("image", kept_as)
-            return [await files.add(content, name, kept_as, summary=summary)]
-        name = filename_for("image", known)
-        if len(content) > MAX_IMAGE_BYTES:
-            summary = f"{known}, {len(content)} bytes: too large to be shown to a model"
-            summary += f" (at most {MAX_IMAGE_BYTES} bytes)"
-            return [await files.add(content, name, known, summary=summary)]
-        image = ImageBlock(mime_type=known, data=encoded(content))
-        if len(data) <= self._limit:
-            return [image]
-        summary = f"the picture above, {len(content)} bytes"
-        return [image, await files.add(content, name, known, summary=summary)]
+    def _files(self, run: RunIdentity, call: ToolCall) -> ResultFiles:
+        if self._artifacts is None:
+            return ResultFiles(None, None)
+        return ResultFiles(self.writer(run, call), self._artifacts.read)
 
 
 async def _wrapped(returned: object) -> ToolResult:
@@ -231,32 +181,14 @@ async def _wrapped(returned: object) -> ToolResult:
         return await asyncio.to_thread(wrap, returned)
 
 
-class _Files:
-    """The artifacts of one result. A disk that takes none costs the long form, not the answer."""
-
-    def __init__(self, write: ArtifactWriter) -> None:
-        self._write = write
-
-    async def add(
-        self, raw: bytes, filename: str, mime_type: str, *, summary: str
-    ) -> ArtifactRefBlock | TextBlock:
-        try:
-            artifact_id = await self._write(
-                raw, filename=filename, mime_type=mime_type, summary=summary
-            )
-        except StorageError as error:
-            reason = shortened_text(error.message, _SUMMARY_BYTES)
-            return TextBlock(text=f"[{summary}; it could not be kept as an artifact: {reason}]")
-        return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
-
-    async def add_facts(self, facts: dict[str, Any]) -> ArtifactRefBlock | TextBlock:
-        raw = orjson.dumps(facts, option=orjson.OPT_INDENT_2)
-        summary = f"{' and '.join(facts)} in full, {len(raw)} bytes"
-        return await self.add(raw, "details.json", "application/json", summary=summary)
+async def _facts(facts: dict[str, Any], files: ResultFiles) -> list[ContentBlock]:
+    raw = orjson.dumps(facts, option=orjson.OPT_INDENT_2)
+    summary = f"{' and '.join(facts)} in full, {len(raw)} bytes"
+    return await files.copy(raw, "details.json", "application/json", summary=summary)
 
 
 async def _without_many_references(
-    content: Sequence[ContentBlock], files: _Files
+    content: Sequence[ContentBlock], files: ResultFiles
 ) -> list[ContentBlock]:
     """References with bounded summaries, and no more of them than `MAX_REFERENCES`."""
     short = [_with_short_summary(block) for block in content]
@@ -274,8 +206,8 @@ def _with_short_summary(block: ContentBlock) -> ContentBlock:
     match block:
         case ArtifactRefBlock() | JsonBlock():
             changes: dict[str, str] = {}
-            if block.summary and text_bytes(block.summary) > _SUMMARY_BYTES:
-                changes["summary"] = shortened_text(block.summary, _SUMMARY_BYTES)
+            if block.summary and text_bytes(block.summary) > SUMMARY_BYTES:
+                changes["summary"] = shortened_text(block.summary, SUMMARY_BYTES)
             if isinstance(block, ArtifactRefBlock) and block.mime_type:
                 changes["mime_type"] = shortened_name(block.mime_type)
             return block.model_copy(update=changes) if changes else block
@@ -284,25 +216,24 @@ def _with_short_summary(block: ContentBlock) -> ContentBlock:
 
 
 async def _shortened(
-    content: Sequence[ContentBlock], limit: int, files: _Files
+    content: Sequence[ContentBlock], limit: int, files: ResultFiles
 ) -> list[ContentBlock]:
     """The content within the limit: what is large of it, or many small parts, is one artifact."""
-    words = [block for block in content if isinstance(block, TextBlock | JsonBlock)]
+    sizes = [_size(block) for block in content]
+    words = [n for n, block in enumerate(content) if isinstance(block, TextBlock | JsonBlock)]
     share = limit // max(1, len(words))
-    large = [block for block in words if len(words) > _FEW_BLOCKS or _size(block) > share]
-    moved = {id(block) for block in large}
-    room = limit - sum(_size(block) for block in content if id(block) not in moved)
+    moved = [n for n in words if len(words) > _FEW_BLOCKS or sizes[n] > share]
+    if not moved:
+        return [*content]
+    large = [block for n in moved if isinstance(block := content[n], TextBlock | JsonBlock)]
+    room = limit - sum(sizes) + sum(sizes[n] for n in moved)
     raw, filename, mime_type = await asyncio.to_thread(_written, large)
     summary = f"{len(raw)} bytes; the beginning and the end stand in the message"
-    reference = await files.add(raw, filename, mime_type, summary=summary)
+    reference = await files.copy(raw, filename, mime_type, summary=summary)
     text = shortened_text(raw.decode(), max(room, limit // _FEW_BLOCKS))
-    shown: list[ContentBlock] = []
-    for block in content:
-        if id(block) not in moved:
-            shown.append(block)
-        elif block is large[0]:
-            shown += [TextBlock(text=text), reference]
-    return shown
+    gone, place = set(moved), moved[0]
+    after = [block for n, block in enumerate(content) if n > place and n not in gone]
+    return [*content[:place], TextBlock(text=text), *reference, *after]
 
 
 def _written(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:

@@ -177,7 +177,7 @@ def _storable_block(block: ContentBlock, walk: _Walk) -> ContentBlock:
             changes = {"summary": _clean(block.summary), "mime_type": _clean(block.mime_type)}
             return block.model_copy(update=changes)
         case ImageBlock():
-            return block
+            return block.model_copy(update={"mime_type": storable_text(block.mime_type)})
         case _:
             return JsonBlock(data=walk.value(block.model_dump(mode="json")))
 

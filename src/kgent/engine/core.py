@@ -31,7 +31,7 @@ from agent_core.types import (
 )
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus
-from kgent.engine.core_parts import NoArtifacts, Unattended, core_tool
+from kgent.engine.core_parts import Unattended, core_tool
 from kgent.engine.outcome import (
     api_key,
     conclude,
@@ -184,7 +184,7 @@ class _Conversation:
             ),
             guard=alone,
             hooks=alone,
-            results=ResultKeeper(NoArtifacts(), limit_bytes=_RESULT_BYTES),
+            results=ResultKeeper(None, limit_bytes=_RESULT_BYTES),
             project_dir=request.context.sandbox_root,
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
         )

@@ -1,15 +1,12 @@
 """What agent_core's loop needs beside a model, for a run that nobody attends."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import Journal
 from agent_core.tools.base import Action, Lane, Tool, ToolContext
 from agent_core.types import (
     Access,
-    ArtifactRecord,
     JsonBlock,
     RunIdentity,
     ToolCall,
@@ -66,19 +63,6 @@ class Unattended:
     async def before_stop(self) -> str | None:
         """No objection."""
         return None
-
-
-class NoArtifacts:
-    """kgent's tools bound their results themselves, and keep the rest in the run folder."""
-
-    async def put(self, data: bytes | Path, **columns: Any) -> ArtifactRecord:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            StorageError: always.
-        """
-        message = "a run folder keeps its files itself"
-        raise StorageError(ErrorCode.STORAGE_ERROR, message)
 
 
 def core_tool(definition: ToolDefinition, context: RunContext, *, heard: set[str]) -> Tool:

@@ -1,7 +1,9 @@
 """Tools: registered, allowed, called alone and together, bounded, and told apart when they fail."""
 
 import asyncio
+import base64
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,8 +20,11 @@ from agcore.tools import (
     ToolReturn,
     tool,
 )
+from agent_core.errors import ErrorCode, ToolError as CoreToolError
 from agent_core.types import (
+    ArtifactRefBlock,
     Decision,
+    ErrorPayload,
     ImageBlock,
     PermissionDecision,
     PermissionRequest,
@@ -221,19 +226,70 @@ async def test_phase2_a_result_that_is_too_large_keeps_its_beginning_and_its_end
     assert len(answer) < 1000
 
 
-async def test_large_json_becomes_text_and_large_images_a_word() -> None:
+async def test_large_json_becomes_text() -> None:
     @tool
     def lists() -> list[int]:
         return list(range(1000))
 
+    tools = ToolRegistry([lists], result_limit_bytes=300)
+    assert "bytes left out" in await tools.invoke("lists", {})
+
+
+def a_picture(size: int) -> ImageBlock:
+    content = b"\x89PNG\r\n\x1a\n" + b"p" * size
+    return ImageBlock(mime_type="image/png", data=base64.b64encode(content).decode())
+
+
+async def test_pictures_are_shown_as_the_engine_shows_them() -> None:
+    small, large = a_picture(5_000), a_picture(4_000_000)
+
     @tool
     def draws() -> ToolResult:
-        image = ImageBlock(mime_type="image/png", data="A" * 5000)
-        return ToolResult(content=[TextBlock(text="see"), image])
+        kept = ImageBlock(mime_type="image/png", artifact_id="a1")
+        return ToolResult(content=[TextBlock(text="see"), small, large, kept])
 
-    tools = ToolRegistry([lists, draws], result_limit_bytes=300)
-    assert "bytes left out" in await tools.invoke("lists", {})
-    assert await tools.invoke("draws", {}) == ["see", "[an image of 5000 bytes is left out]"]
+    call = ToolCall(tool_call_id="1", name="draws")
+    (result,) = await ToolRegistry([draws], result_limit_bytes=300).answer([call])
+    see, shown, left_out, unknown = result.content
+    assert (see, shown) == (TextBlock(text="see"), small)
+    assert isinstance(left_out, TextBlock)
+    assert "too large to be shown to a model" in left_out.text
+    assert isinstance(unknown, TextBlock)
+    assert "there are no artifacts here" in unknown.text
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+HUGE: dict[str, Callable[[], Any]] = {
+    "many small texts": lambda: ToolResult(content=[TextBlock(text="w" * 20)] * 30_000),
+    "metadata": lambda: ToolResult(content=[], metadata={"m": "x" * 3_000_000}),
+    "references": lambda: ToolResult(content=[ArtifactRefBlock(artifact_id="a")] * 3_000),
+    "an exception": lambda: _raise(ValueError("x" * 3_000_000)),
+    "an error": lambda: _raise(CoreToolError(ErrorCode.TIMEOUT, "x", details={"d": "y" * 10**6})),
+    "an error in a result": lambda: ToolResult(
+        is_error=True,
+        error=ErrorPayload(type="T", code=ErrorCode.TIMEOUT, message="m" * 3_000_000),
+    ),
+    "no text": lambda: _raise(UnspeakableError()),
+}
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize("kind", HUGE)
+async def test_whatever_a_tool_leaves_is_answered_within_bounds(kind: str) -> None:
+    @tool
+    async def leaves() -> Any:
+        return HUGE[kind]()
+
+    (result,) = await ToolRegistry([leaves]).answer([ToolCall(tool_call_id="1", name="leaves")])
+    assert (result.tool_call_id, result.tool_name) == ("1", "leaves")
+    assert len(result.model_dump_json()) < 100_000
 
 
 async def test_every_call_of_a_model_is_answered_in_order() -> None:

@@ -1,6 +1,7 @@
 """Secrets in whole runs: whichever way one gets in, it comes out nowhere."""
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from agent_core.providers.scripted import Fails, Says, ScriptedProvider, calls
 from agent_core.types import ToolPermission
 from casts import Cast
 from isolation import Home
-from runtimes import CONFIG, collect, runtime
+from runtimes import CONFIG, Asked, collect, runtime
 
 VALUE = "a-value-nobody-guesses-4711"
 SHAPE = "sk-" + "a1b2c3d4" * 4
@@ -147,3 +148,26 @@ async def test_a_secret_in_any_text_of_a_task_is_in_no_log_and_in_no_row(
     for folder in (home.path, project):
         assert VALUE.encode() not in everything_in(folder)
     assert all(VALUE not in request.model_dump_json() for request in played.requests)
+
+
+@pytest.mark.parametrize("before", [32_768 - 13, 200_000])
+async def test_a_secret_that_a_cut_runs_through_is_in_no_row(
+    home: Home, project: Path, before: int
+) -> None:
+    after = 200_000 if before < 200_000 else 32_768 - 13
+    (project / "say.py").write_text(f"print('x' * {before} + {VALUE!r} + 'y' * {after}, end='')")
+    script = [
+        calls("code.run_command", argv=[sys.executable, "say.py"]),
+        calls("code.run_command", argv=["x" * (200 - 13) + VALUE]),
+        calls("code.read_file", path="x" * (200 - 13) + VALUE + "\0"),
+        "done",
+    ]
+    asked = Asked("allow_once")
+    made = runtime(home, project, script, config=WITH_KEY, permission_callback=asked)
+    async with made:
+        await (await made.start("hello", session_id="s1")).wait()
+        replay = await made.replay_session("s1", include_sensitive=True)
+    everything = everything_in(home.path) + replay.model_dump_json().encode()
+    assert b"bytes left out" in everything
+    assert VALUE[:12].encode() not in everything
+    assert VALUE[-12:].encode() not in everything

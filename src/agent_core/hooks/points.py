@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.hooks.config import Hook, HookEvent
-from agent_core.hooks.runner import MOST_SHOWN, HookAnswer, HookError, HookRunner
+from agent_core.hooks.runner import HookAnswer, HookError, HookRunner, last_shown
 from agent_core.types import (
     AgentRole,
     EventLevel,
@@ -175,7 +175,7 @@ class RunHooks:
             logger.info("the %s", shown)
         is_denial = answer.decision == "deny" and event.may_deny
         outcome = EventType.HOOK_DENIED if is_denial else EventType.HOOK_COMPLETED
-        said = answer.model_dump() | {"stderr": complaints[-MOST_SHOWN:]}
+        said = answer.model_dump() | {"stderr": last_shown(complaints)}
         self._note(outcome, told | said | _since(started), call_id)
         return answer
 

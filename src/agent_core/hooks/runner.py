@@ -113,8 +113,13 @@ class HookRunner:
         return _answer(finished, timeout_ms), finished.stderr.text.strip()
 
 
+def last_shown(text: str) -> str:
+    """The end of what a hook wrote."""
+    return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"
+
+
 def _answer(finished: Finished, timeout_ms: int) -> HookAnswer:
-    complaints = finished.stderr.text.strip()[-MOST_SHOWN:]
+    complaints = last_shown(finished.stderr.text.strip())
     if finished.timed_out:
         raise HookError(f"it did not end within {timeout_ms} ms")
     if finished.exit_code != 0:

@@ -17,6 +17,7 @@ from typing import IO
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.launcher import Launcher, Program, readable
+from agent_core.redaction.visible import shortened
 
 GRACE_S = 0.5
 """Between asking a group to stop (TERM) and making it (KILL)."""
@@ -158,7 +159,7 @@ async def _chunks(fd: int) -> AsyncGenerator[bytes]:
 
 
 def _unstartable(error: OSError | ValueError, argv: Sequence[str]) -> ToolError:
-    program = argv[0][:200]
+    program = shortened(argv[0], 200)
     if isinstance(error, ValueError):  # a NUL, or text that is no Unicode
         message = f"the command for {program!r} has a character no argument can hold: {error}"
         return ToolError(ErrorCode.VALIDATION_ERROR, message)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.redaction.visible import shortened
 
 
 def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
@@ -26,14 +27,14 @@ def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
             return Path(found)
     raise ToolError(
         ErrorCode.FILE_NOT_FOUND,
-        f"there is no program {name[:200]!r} in PATH; give its path, or another program",
+        f"there is no program {shortened(name, 200)!r} in PATH; give its path, or another program",
     )
 
 
 def _runnable(path: Path, name: str) -> Path:
     absolute = Path(os.path.normpath(path)) if ".." not in path.parts else path
     if not absolute.is_file():
-        raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no program {name[:200]!r}")
+        raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no program {shortened(name, 200)!r}")
     if not os.access(absolute, os.X_OK):
-        raise ToolError(ErrorCode.VALIDATION_ERROR, f"{name[:200]!r} is not executable")
+        raise ToolError(ErrorCode.VALIDATION_ERROR, f"{shortened(name, 200)!r} is not executable")
     return absolute

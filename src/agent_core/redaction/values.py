@@ -2,13 +2,19 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from urllib.parse import quote, quote_plus
 
 SHORTEST_SECRET = 4
 """Shorter values are left alone: replacing every `a` would destroy the text and hide nothing."""
 
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
+_CUT_BEHIND = re.compile(r"(?:\n|\\n)?(?:\u2026|\\u2026| ?\[\.\.\. omitted)")
+_CUT_BEFORE = re.compile(r"\u2026(?:\n|\\n)?\Z")
+_LONGEST_CUT = len("\u2026\\n")
+_SHORTEST_LINE = 16
+"""What may be a secret in a line of its own: a part of a private key."""
+
 _UNSAFE_IN_KIND = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -21,7 +27,9 @@ class SecretValues:
     """Secret values as a set of strings to look for.
 
     A value is found as it is, without surrounding white space, JSON-escaped once or twice, as a
-    Python literal, and URL-quoted. Base64, other encodings and parts of a value are not found.
+    Python literal, and URL-quoted; of one with several lines also each long line. Where a text was
+    cut, which a `…` shows, what is left is found too: the beginning of a value before the cut,
+    its end behind it. Base64, other encodings and other parts of a value are not found.
     """
 
     def __init__(self, kinds: Mapping[str, str], *, encoding: str | None = None) -> None:
@@ -35,7 +43,8 @@ class SecretValues:
             shown = marker(_UNSAFE_IN_KIND.sub("_", kind))
             if len(value.strip()) < SHORTEST_SECRET:
                 continue
-            for form in _spellings(value.strip()):
+            spellings = (form for part in _parts(value.strip()) for form in _spellings(part))
+            for form in spellings:
                 form = (
                     form.encode(encoding, "surrogateescape").decode("latin-1") if encoding else form
                 )
@@ -49,8 +58,34 @@ class SecretValues:
         """`text` without the values; the same object if there are none in it."""
         for form in self._forms:
             if form in text:
-                return self._pattern.sub(self._marker_of, text)
+                text = self._pattern.sub(self._marker_of, text)
+                break
+        if "\u2026" in text or "[... omitted" in text:
+            return self._without_fragments(text)
         return text
+
+    def _without_fragments(self, text: str) -> str:
+        """`text` without what a cut has left of a value, at least four characters of it."""
+        out: list[str] = []
+        done = 0
+        for start, end, shown in sorted(self._fragments(text)):
+            if start >= done:
+                out += text[done:start], shown
+                done = end
+        return "".join((*out, text[done:])) if out else text
+
+    def _fragments(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Where they begin and end, and what is shown instead."""
+        for form, shown in self._markers.items():
+            for at in _found(form[:SHORTEST_SECRET], text):
+                end = at + _shared(form, text[at : at + len(form)])
+                if _CUT_BEHIND.match(text, end):
+                    yield at, end, shown
+            for at in _found(form[-SHORTEST_SECRET:], text):
+                end = at + SHORTEST_SECRET
+                start = end - _shared(form[::-1], text[max(0, end - len(form)) : end][::-1])
+                if _CUT_BEFORE.search(text[max(0, start - _LONGEST_CUT) : start]):
+                    yield start, end, shown
 
     def settled(self, text: str) -> tuple[str, str]:
         """Split `text`, whose continuation is unknown, into a part to show and the rest to hold.
@@ -82,6 +117,25 @@ class SecretValues:
 
     def _marker_of(self, found: re.Match[str]) -> str:
         return self._markers[found[0]]
+
+
+def _parts(value: str) -> Iterator[str]:
+    """A value, and its long lines: tools show lines one by one."""
+    yield value
+    lines = value.split("\n")
+    if len(lines) > 1:
+        shown = (line.strip() for line in lines)
+        yield from (line for line in shown if len(line) >= _SHORTEST_LINE and line[0] != "-")
+
+
+def _found(piece: str, text: str) -> Iterator[int]:
+    return (found.start() for found in re.finditer(re.escape(piece), text))
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _spellings(value: str) -> set[str]:

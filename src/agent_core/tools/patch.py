@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.redaction.visible import shortened
 from agent_core.tools.text import lines_of
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
@@ -105,7 +106,7 @@ class Patch:
 def _read_header(line: str, hunks: Sequence[Hunk]) -> str | None:
     """The path in a line outside hunks; None if the line says nothing."""
     if line.startswith(_REFUSED):
-        raise _failed(f"the diff does more than change text: {line[:100]!r}")
+        raise _failed(f"the diff does more than change text: {_quoted(line)}")
     if line.startswith(("--- ", "+++ ")):
         if hunks:
             message = "the diff changes several files; one call changes one file"
@@ -116,14 +117,14 @@ def _read_header(line: str, hunks: Sequence[Hunk]) -> str | None:
         return path
     if line.strip() and not line.startswith(_IGNORED):
         where = f"hunk {len(hunks)}: its header promises fewer lines" if hunks else "before hunk 1"
-        raise _failed(f"{where}; this line belongs nowhere: {line[:100]!r}")
+        raise _failed(f"{where}; this line belongs nowhere: {_quoted(line)}")
     return None
 
 
 def _read_hunk(lines: deque[str], number: int) -> Hunk:
     header = _HUNK.match(lines[0])
     if header is None:
-        raise _failed(f"hunk {number}: its header {lines[0][:100]!r} is not readable")
+        raise _failed(f"hunk {number}: its header {_quoted(lines[0])} is not readable")
     lines.popleft()
     at, old_left, new_left = (int(header[1]), *(int(size or "1") for size in header.group(2, 3)))
     start = at - 1 if old_left else at  # nothing old: it stands after that line
@@ -170,9 +171,10 @@ def _occurrences(old: list[str], bare: Sequence[str], end: int) -> Iterator[int]
 def _first_difference(hunk: Hunk, bare: Sequence[str]) -> str:
     for number, line in enumerate(hunk.old, hunk.at):
         if number >= len(bare):
-            return f"line {number + 1} should be {line[:100]!r}, but the file has {len(bare)} lines"
+            missing = f"but the file has {len(bare)} lines"
+            return f"line {number + 1} should be {_quoted(line)}, {missing}"
         if bare[number] != line:
-            return f"line {number + 1} should be {line[:100]!r}, but is {bare[number][:100]!r}"
+            return f"line {number + 1} should be {_quoted(line)}, but is {_quoted(bare[number])}"
     return "it overlaps the hunk before"
 
 
@@ -204,3 +206,7 @@ def _bare(line: str) -> str:
 
 def _failed(reason: str) -> ToolError:
     return ToolError(ErrorCode.PATCH_APPLY_FAILED, f"the diff was not applied: {reason}")
+
+
+def _quoted(line: str) -> str:
+    return repr(shortened(line, 100))

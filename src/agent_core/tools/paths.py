@@ -17,6 +17,7 @@ from typing import Self
 
 from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.redaction.visible import shortened
 
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")
@@ -212,7 +213,9 @@ def _files_below(roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def _no_path(given: str, reason: str) -> ToolError:
-    return ToolError(ErrorCode.VALIDATION_ERROR, f"{given[:200]!r} is no usable path: {reason}")
+    return ToolError(
+        ErrorCode.VALIDATION_ERROR, f"{shortened(given, 200)!r} is no usable path: {reason}"
+    )
 
 
 def _filled(pattern: str, setup: Setup) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.redaction.visible import shortened
 from agent_core.tools.text import lines_of
 
 _MAX_NAMED = 20
@@ -107,5 +108,6 @@ def _closest(text: str, old: str) -> list[dict[str, int | str]]:
     ranks = {line: rank for rank, line in enumerate(near)}
     found = sorted((ranks[line], number) for number, line in enumerate(stripped) if line in ranks)
     return [
-        {"line": number + 1, "text": lines[number][:_MAX_SHOWN]} for _, number in found[:_CLOSEST]
+        {"line": number + 1, "text": shortened(lines[number], _MAX_SHOWN)}
+        for _, number in found[:_CLOSEST]
     ]

@@ -1,6 +1,7 @@
 """Secrets are removed wherever they stand; ordinary text passes as it is."""
 
 import json
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -196,3 +197,45 @@ def test_bytes_that_are_no_secret_are_kept_bit_for_bit() -> None:
 def test_no_lead_contains_another() -> None:
     leads = [*TOKEN_LEADS, KEY_LEAD, *KEYWORDS]
     assert not [(a, b) for a in leads for b in leads if a != b and a.lower() in b.lower()]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        f"x{KEY[:12]}\n… [9 bytes left out] …\nrest",
+        f"head\n… [9 bytes left out] …\n{KEY[-12:]} rest",
+        f"there is no program 'xx{KEY[:12]}… (+90 characters)'",
+        f"…{KEY[-12:]} was wrong",
+        f"a line {KEY[:12]} [... omitted end of long line]",
+        f"{KEY[:12]}… and {KEY[:9]}…",
+    ],
+)
+def test_what_a_cut_has_left_of_a_value_is_replaced(cut: str) -> None:
+    for clean in (
+        REDACTOR.secrets_only(cut),
+        REDACTOR.text(cut),
+        json.dumps(REDACTOR.payload({"said": [cut]}), ensure_ascii=False),
+    ):
+        assert "[redacted:OPENAI_API_KEY]" in clean
+        assert KEY[:9] not in clean
+        assert KEY[-9:] not in clean
+
+
+@pytest.mark.parametrize("text", [f"{KEY[:9]} and… more", "a… b", f"… {KEY[:5]}-file", "conf"])
+def test_words_that_a_value_begins_with_pass_where_nothing_was_cut(text: str) -> None:
+    assert REDACTOR.text(text) is text
+
+
+def test_each_long_line_of_a_value_with_lines_is_one() -> None:
+    key = "-----BEGIN X-----\n" + "QUJDREVG" * 4 + "\nSEVMTE8=\n-----END X-----"
+    redactor = Redactor({"KEY": key})
+    assert redactor.secrets_only("3:" + "QUJDREVG" * 4) == "3:[redacted:KEY]"
+    assert redactor.secrets_only(key) == "[redacted:KEY]"
+    assert redactor.secrets_only("-----BEGIN X-----") == "-----BEGIN X-----"
+
+
+@pytest.mark.parametrize("piece", ["conf", "conf…", "…ue-1", "…", "configured-value-…"])
+def test_cuts_cost_what_a_text_is_long(piece: str) -> None:
+    started = time.process_time()
+    REDACTOR.secrets_only(piece * 50_000)
+    assert time.process_time() - started < 5

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, Finished, find_program, run
+from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.programs import CommandLine, scope_of
@@ -91,9 +92,9 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
 def _own_place(named: str) -> PermissionDeniedError:
     return PermissionDeniedError(
         ErrorCode.PERMISSION_DENIED,
-        f"{named[:500]} belongs to the program itself, or names its home: a command that names it"
-        " is refused, and no permission changes that; its files can be read with code.read_file,"
-        " which asks",
+        f"{shortened(named, 500)} belongs to the program itself, or names its home: a command that"
+        " names it is refused, and no permission changes that; its files can be read with"
+        " code.read_file, which asks",
         details={"reason": "program_home"},
     )
 

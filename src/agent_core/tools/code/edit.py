@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.write import check_plan_name
@@ -131,10 +132,11 @@ def _check_target(workspace: Workspace, place: Place, named: str, *, exists: boo
         return
     readings = {named, named.removeprefix("a/"), named.removeprefix("b/")} - {""}
     if all(workspace.boundaries.resolve(each).path != place.path for each in readings):
+        shown = shortened(named, 200)
         raise ToolError(
             ErrorCode.PATCH_PATH_MISMATCH,
-            f"the diff changes {named[:200]}, not {place.shown}; one call changes one file",
-            details={"path": place.shown, "named": named[:200]},
+            f"the diff changes {shown}, not {place.shown}; one call changes one file",
+            details={"path": place.shown, "named": shown},
         )
 
 

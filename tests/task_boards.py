@@ -17,6 +17,7 @@ from agent_core.tools.base import Tool, ToolContext, ToolOutput
 from agent_core.tools.results import wrap
 from agent_core.types import (
     AgentRole,
+    ArtifactSource,
     EventLevel,
     EventType,
     JsonBlock,
@@ -79,7 +80,7 @@ class Stops:
         self.run_ids.append(run_id)
 
 
-async def no_artifact(data: bytes | Path, **_: Any) -> str:
+async def no_artifact(data: ArtifactSource, **_: Any) -> str:
     raise AssertionError("task tools keep no artifacts")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from agent_core.tools import Action, Toolbox, ToolContext, ToolOutput
 from agent_core.tools.code import code_tools
 from agent_core.tools.workspace import Workspace
-from agent_core.types import ToolCall
+from agent_core.types import ArtifactSource, ToolCall
 
 
 class Kept:
@@ -19,18 +19,19 @@ class Kept:
 
     async def __call__(
         self,
-        data: bytes | Path,
+        data: ArtifactSource,
         *,
         filename: str,
         kind: str = "tool_output",
         mime_type: str | None = None,
         summary: str | None = None,
     ) -> str:
-        if isinstance(data, Path):
-            content = await asyncio.to_thread(data.read_bytes)
-            await asyncio.to_thread(data.unlink)
-        else:
+        if isinstance(data, bytes):
             content = data
+        else:
+            assert not isinstance(data, Path)
+            data.seek(0)
+            content = await asyncio.to_thread(data.read)
         artifact_id = f"art_{len(self.artifacts)}"
         self.artifacts[artifact_id] = content
         return artifact_id

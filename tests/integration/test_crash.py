@@ -146,3 +146,47 @@ async def test_twenty_processes_start_sessions_in_one_database_at_once(
         sessions = await made.list_sessions()
     assert len(sessions) == 20
     assert {session.owner for session in sessions} == {None}
+
+
+ARTIFACT_VICTIM = """
+import asyncio, os, sys
+from agent_core import AgentRuntime, ToolContext, tool
+from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.storage.sqlite import SqliteStore
+
+async def die(self, artifact):
+    os.kill(os.getpid(), 9)
+
+SqliteStore.add_artifact = die
+
+@tool(permission="readonly")
+async def keep(context: ToolContext) -> str:
+    "Keeps a file."
+    return await context.artifact(b"x" * 1000, filename="kept.txt")
+
+async def main():
+    runtime = AgentRuntime(home_dir=sys.argv[1], project_dir=sys.argv[2])
+    runtime.register_tool(keep)
+    runtime.register_provider("custom", lambda model: ScriptedProvider([calls("keep"), "done"]))
+    async with runtime:
+        await (await runtime.start("go", session_id="s1")).wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_file_that_a_killed_process_never_registered_is_gone_at_the_next_start(
+    home: Home, project: Path
+) -> None:
+    home.write_config(CONFIG)
+    script = home.write("victim.py", ARTIFACT_VICTIM)
+    arguments = [sys.executable, str(script), str(home.path), str(project)]
+    done = await asyncio.to_thread(
+        subprocess.run, arguments, capture_output=True, timeout=30, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    kept = list(home.path.glob("sessions/s1/artifacts/*/*"))
+    assert [path.name for path in kept] == ["kept.txt"]
+    async with runtime(home, project):
+        assert list(home.path.glob("sessions/s1/artifacts/*")) == []
+        assert list(home.path.glob("unfinished/*/*")) == []

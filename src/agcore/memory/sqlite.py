@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 
 from agcore.memory.errors import InvalidMemoryError, MemoryStorageError
 from agcore.memory.types import EvictionConfig, EvictionPolicy, MemoryFilter, MemoryItem
+from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, patiently
-from agent_core.storage.folders import make_private
 from agent_core.storage.readers import Readers
 from agent_core.storage.writer import Writer
 from agent_core.tools.results import storable_text

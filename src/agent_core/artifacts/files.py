@@ -13,9 +13,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 
+from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.redaction import Redactor
+from agent_core.types import ArtifactSource
 
 _PART = ".part"
 _NAME_BYTES = 120
@@ -58,15 +61,16 @@ def place_of(root: Path, session_id: str, artifact_id: str, *, filename: str) ->
     return _beneath(root, folder) / filename
 
 
-def write(place: Path, source: bytes | Path, redactor: Redactor) -> int:
+def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
     """Write the redacted source to its place, whole or not at all; returns the size in bytes.
 
     Raises:
         StorageError: it cannot be written, or the source is no regular file.
+        ValueError: the source is an open file that was closed.
     """
     part = place.with_name(_PART)
     with explained(place):
-        _make_private(place.parent)
+        make_private(place.parent)
         try:
             size = _write_part(part, _redacted(source, redactor))
             part.replace(place)
@@ -121,19 +125,6 @@ def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
     return failures
 
 
-def remove_parts(folder: Path, *, before: datetime) -> None:
-    """Remove what writes that were killed have left in a session's folder.
-
-    Files that changed at `before` or later are left alone: somebody writes them.
-    """
-    for part in (folder / "artifacts").glob(f"*/{_PART}"):
-        with suppress(OSError):
-            status = part.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_mtime < before.timestamp():
-                part.unlink()
-                part.parent.rmdir()
-
-
 def changed_at(place: Path) -> datetime | None:
     """When the file last changed; None if it is gone."""
     try:
@@ -186,20 +177,21 @@ def _beneath(root: Path, folder: Path) -> Path:
     return folder
 
 
-def _make_private(folder: Path) -> None:
-    for one in reversed([folder, *folder.parents]):
-        if not one.exists():
-            one.mkdir(mode=0o700, exist_ok=True)
-
-
-def _redacted(source: bytes | Path, redactor: Redactor) -> Iterator[bytes]:
+def _redacted(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
     if isinstance(source, bytes):
         yield redactor.raw(source)
-        return
+    elif isinstance(source, Path):
+        with os.fdopen(_open_regular(source), "rb") as file:
+            yield from _redacted_pieces(file, redactor)
+    else:
+        source.seek(0)
+        yield from _redacted_pieces(source, redactor)
+
+
+def _redacted_pieces(file: BinaryIO, redactor: Redactor) -> Iterator[bytes]:
     stream = redactor.raw_stream()
-    with os.fdopen(_open_regular(source), "rb") as file:
-        while piece := file.read(_CHUNK):
-            yield stream.feed(piece)
+    while piece := file.read(_CHUNK):
+        yield stream.feed(piece)
     yield stream.finish()
 
 

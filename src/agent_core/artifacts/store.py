@@ -1,18 +1,20 @@
 """Artifacts: a redacted file below the session's folder, and the row that says what it is."""
 
 import asyncio
+import logging
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from agent_core.artifacts import files
+from agent_core.disk.unfinished import Note, Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
 from agent_core.types import (
     ArtifactRecord,
+    ArtifactSource,
     CleanupFailure,
     CleanupResult,
     ErrorPayload,
@@ -20,6 +22,8 @@ from agent_core.types import (
     new_id,
     utc_now,
 )
+
+logger = logging.getLogger(__name__)
 
 DEBUG_KINDS = frozenset({"debug", "raw_provider", "traceback"})
 """What a clean-up may take without being told to take everything."""
@@ -64,16 +68,18 @@ class ArtifactStore:
         root: the folder of all sessions; made when first needed.
         rows: where artifacts are registered.
         redactor: cleans everything that is written.
+        notes: of files that are not registered yet. Only a store with the same rows may use them.
     """
 
-    def __init__(self, root: Path, rows: ArtifactRows, redactor: Redactor) -> None:
+    def __init__(self, root: Path, rows: ArtifactRows, redactor: Redactor, *, notes: Notes) -> None:
         self._root = root
         self._rows = rows
         self._redactor = redactor
+        self._notes = notes
 
     async def put(
         self,
-        data: bytes | Path,
+        data: ArtifactSource,
         *,
         session_id: str,
         agent_id: str | None = None,
@@ -87,7 +93,8 @@ class ArtifactStore:
     ) -> ArtifactRecord:
         """Store `data`, redacted, and register it; a path is moved: it is gone afterwards.
 
-        The file is complete and flushed before the row exists.
+        The file is complete and flushed before the row exists. What was begun is finished even if
+        the caller is cancelled.
 
         Raises:
             StorageError: it could not be stored; no file and no row is left, and a path is kept.
@@ -95,7 +102,6 @@ class ArtifactStore:
         artifact_id = new_id("art")
         name = files.safe_filename(self._redactor.text(filename))
         place = files.place_of(self._root, session_id, artifact_id, filename=name)
-        size = await asyncio.to_thread(files.write, place, data, self._redactor)
         record = ArtifactRecord(
             artifact_id=artifact_id,
             session_id=session_id,
@@ -107,18 +113,30 @@ class ArtifactStore:
             path=str(place),
             filename=name,
             mime_type=mime_type,
-            size_bytes=size,
+            size_bytes=0,
             summary=self._redactor.text(summary) if summary else summary,
             created_at=utc_now(),
         )
+        work = asyncio.create_task(self._store(record, place, data))
         try:
-            await self._rows.add_artifact(record)
-        except StorageError:
-            await asyncio.to_thread(files.remove, place)
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait([work])
             raise
-        if isinstance(data, Path):
-            await asyncio.to_thread(data.unlink, missing_ok=True)
-        return record
+
+    async def sweep(self) -> None:
+        """Remove the files of killed processes that were never registered."""
+        for note in await asyncio.to_thread(self._notes.left):
+            try:
+                place = self._noted_place(note)
+                if place and await self._rows.artifact(place.parent.name) is None:
+                    await asyncio.to_thread(files.remove, place)
+                await asyncio.to_thread(self._notes.remove, note)
+            except StorageError as error:
+                logger.warning("an unfinished artifact is left where it is: %s", error)
+            finally:
+                note.close()
 
     async def read(self, artifact_id: str) -> bytes:
         """An artifact's content, as it was stored: redacted.
@@ -186,17 +204,37 @@ class ArtifactStore:
             for path, error in failures
         ]
 
-    async def remove_unfinished(self, session_ids: Collection[str], *, before: datetime) -> None:
-        """Remove what a dead process has left of artifacts it was writing for these sessions.
+    async def _store(
+        self, record: ArtifactRecord, place: Path, data: ArtifactSource
+    ) -> ArtifactRecord:
+        note, size = await asyncio.to_thread(self._write, record, place, data)
+        try:
+            record = record.model_copy(update={"size_bytes": size})
+            await self._rows.add_artifact(record)
+        except StorageError:
+            await asyncio.to_thread(files.remove, place)
+            raise
+        finally:
+            await asyncio.to_thread(self._notes.remove, note)
+        if isinstance(data, Path):
+            await asyncio.to_thread(data.unlink, missing_ok=True)
+        return record
 
-        Args:
-            session_ids: sessions whose runs it has left open.
-            before: when this process began; what changed later belongs to somebody alive.
-        """
-        for session_id in session_ids:
-            with suppress(StorageError):
-                folder = files.session_folder(self._root, session_id)
-                await asyncio.to_thread(files.remove_parts, folder, before=before)
+    def _write(self, record: ArtifactRecord, place: Path, data: ArtifactSource) -> tuple[Note, int]:
+        with files.explained(place):
+            note = self._notes.take(f"{record.session_id}/{record.artifact_id}".encode())
+        try:
+            return note, files.write(place, data, self._redactor)
+        except BaseException:
+            self._notes.remove(note)
+            raise
+
+    def _noted_place(self, note: Note) -> Path | None:
+        """The file a note is about, whatever its name; None if there cannot be one."""
+        session_id, _, artifact_id = (note.about or b"").decode(errors="replace").partition("/")
+        if not session_id or not artifact_id:
+            return None
+        return files.place_of(self._root, session_id, artifact_id, filename="artifact")
 
     async def _known(self, artifact_id: str) -> ArtifactRecord:
         record = await self._rows.artifact(artifact_id)

@@ -6,10 +6,10 @@ import sys
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, MemoryOptions
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.config.load import read_setup
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.memory import Memory, MemoryFolder, MemoryWriter, Remembered
 from agent_core.redaction.visible import visible
-from agent_core.tools.unfinished import UnfinishedWrites
 
 _YES = {"y", "yes"}
 
@@ -30,7 +30,7 @@ def manage(options: MemoryOptions) -> int:
             return FAILED
         if options.action == "show":
             return _show(memory, folder, terminal)
-        writer = MemoryWriter(folder, UnfinishedWrites.at(setup.home))
+        writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
         if options.is_sure or _agrees(memory, terminal):
             with folder.locked():
                 writer.forget(memory)

@@ -25,7 +25,6 @@ from agent_core.memory.wire import (
     parse_answer,
 )
 from agent_core.memory.writer import MemoryWriter
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import new_id, utc_now
 
 logger = logging.getLogger(__name__)
@@ -80,12 +79,12 @@ class Extractor:
 
     Args:
         folder: where memories lie.
+        writer: writes there.
         categories: those in use.
         ask: the extraction model.
         clean: removes secrets from a text.
         estimate: tokens of a text.
         catalog_room: tokens that the catalog, and the front matter, may take each.
-        unfinished: where writes are noted, for the case that this process is killed.
     """
 
     def __init__(
@@ -93,14 +92,14 @@ class Extractor:
         folder: MemoryFolder,
         categories: Sequence[str],
         *,
+        writer: MemoryWriter,
         ask: AskModel,
         clean: Callable[[str], str],
         estimate: Callable[[str], int],
         catalog_room: int,
-        unfinished: UnfinishedWrites,
     ) -> None:
         self._folder = folder
-        self._writer = MemoryWriter(folder, unfinished)
+        self._writer = writer
         self._categories = categories
         self._ask = ask
         self._clean = clean

@@ -1,7 +1,7 @@
 """The only way to change the memory folder, and it changes nothing else.
 
 It is no tool, and no agent can reach it. Files are replaced whole; a reader sees the old text or
-the new one, and whoever is killed half-way leaves nothing broken.
+the new one, and what a killed process leaves is removed at the next start.
 """
 
 import os
@@ -10,9 +10,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.memory.entry import CATEGORIES, Memory, one_line
 from agent_core.memory.folder import CATALOG, MemoryFolder, write_failed
-from agent_core.tools.unfinished import UnfinishedWrites
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,249}\.md")
 _ENTRY = re.compile(r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)")
@@ -20,12 +20,14 @@ _TITLE = "# Memory"
 
 
 class MemoryWriter:
-    """Writes into one memory folder; whoever calls holds its lock.
+    """Writes into one memory folder; the caller holds its lock.
 
-    `unfinished` is where writes are noted, for the case that this process is killed.
+    Args:
+        folder: where memories lie.
+        unfinished: notes of writes in progress.
     """
 
-    def __init__(self, folder: MemoryFolder, unfinished: UnfinishedWrites) -> None:
+    def __init__(self, folder: MemoryFolder, *, unfinished: UnfinishedWrites) -> None:
         self._folder = folder
         self._unfinished = unfinished
 

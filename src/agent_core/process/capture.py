@@ -1,12 +1,10 @@
 """A program's output in bounded memory: its head, its tail, and the whole of it on disk."""
 
 import contextlib
-import os
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 SPOOL_LIMIT_BYTES = 64 * 2**20
 """What is kept on disk at most: a program that floods must not fill it."""
@@ -20,19 +18,19 @@ class Output:
         text: all of it, or head and tail with a line between them that counts what is left out.
         size_bytes: how much there was.
         truncated: `text` is not all there was.
-        spool: then, a file with all of it (at most 64 MiB), unless the disk would not take it.
-            Whoever gets it moves or removes it.
+        spool: then, an open file with all of it (at most 64 MiB), unless the disk would not take
+            it. It has no name: it is gone when it is closed, or when this process ends.
     """
 
     text: str
     size_bytes: int
     truncated: bool = False
-    spool: Path | None = None
+    spool: BinaryIO | None = None
 
     def discard(self) -> None:
-        """Remove the spool file, if it is still there."""
+        """Close the spool file. Harmless when called again."""
         if self.spool is not None:
-            self.spool.unlink(missing_ok=True)
+            self.spool.close()
 
 
 class Capture:
@@ -46,8 +44,7 @@ class Capture:
         self._size = 0
         self._truncated = False
         self._file: BinaryIO | None = None
-        self._path: Path | None = None
-        self._spooled = 0
+        self._room = SPOOL_LIMIT_BYTES
 
     def __enter__(self) -> Self:
         return self
@@ -59,9 +56,8 @@ class Capture:
         trace: TracebackType | None,
         /,
     ) -> None:
-        self._close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.close()
 
     def add(self, chunk: bytes) -> None:
         """Keep the next piece of output."""
@@ -78,41 +74,35 @@ class Capture:
 
     def take(self) -> Output:
         """What was kept. The spool file, if there is one, now belongs to the caller."""
-        self._close()
-        path, self._path = self._path, None
+        file, self._file = self._file, None
         if not self._truncated:
             return Output(self._head.decode(errors="replace"), self._size)
         head, tail = _whole_characters(self._head, self._tail[-self._half :])
         left_out = self._size - len(head) - len(tail)
         marker = f"\n… [{left_out} bytes left out] …\n"
         text = head.decode(errors="replace") + marker + tail.decode(errors="replace")
-        return Output(text, self._size, truncated=True, spool=path)
+        return Output(text, self._size, truncated=True, spool=file)
 
     def _overflow(self) -> None:
         self._truncated = True
         with contextlib.suppress(OSError):  # no room for a file: head and tail are still there
-            number, name = tempfile.mkstemp(prefix="soong-agent-", suffix=".out")
-            self._file, self._path = os.fdopen(number, "wb", buffering=0), Path(name)
+            self._file = cast(
+                "BinaryIO",
+                tempfile.TemporaryFile(buffering=0),  # noqa: SIM115 - closed by the caller
+            )
         self._spool(self._head)
         self._tail[:] = self._head[self._half :]
         del self._head[self._half :]
 
     def _spool(self, chunk: bytes | bytearray) -> None:
-        if self._file is None:
+        if self._file is None or not self._room:
             return
-        room = SPOOL_LIMIT_BYTES - self._spooled
+        kept = chunk[: self._room]
         try:
-            self._spooled += self._file.write(chunk[:room])
+            written = self._file.write(kept)
         except OSError:  # the disk is full: what is there is kept
-            room = 0
-        if room <= len(chunk):
-            self._close()
-
-    def _close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+            written = 0
+        self._room = self._room - written if written == len(kept) else 0
 
 
 def _whole_characters(head: bytearray, tail: bytearray) -> tuple[bytes, bytes]:

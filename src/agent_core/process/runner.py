@@ -22,7 +22,7 @@ class Finished:
     timed_out: bool = False
 
     def discard(self) -> None:
-        """Remove the spool files that nobody has taken."""
+        """Close the spool files."""
         self.stdout.discard()
         self.stderr.discard()
 
@@ -38,7 +38,8 @@ async def run(
     """Run a program and gather what it says, in bounded memory.
 
     The program and all its descendants are gone when this returns or is cancelled.
-    Output beyond a limit is cut in the middle and kept whole in a file: `Output.spool`.
+    Output beyond a limit is cut in the middle, and is whole in a file without a name:
+    `Output.spool`.
 
     Args:
         command: what to start.

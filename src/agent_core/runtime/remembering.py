@@ -12,6 +12,7 @@ from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile
 from agent_core.context.loaded import View
 from agent_core.context.tokens import estimate_text
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import error_payload
@@ -19,6 +20,7 @@ from agent_core.memory import (
     Backlog,
     Extractor,
     MemoryFolder,
+    MemoryWriter,
     Reason,
     Recall,
     Selector,
@@ -32,7 +34,6 @@ from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.models import Models
 from agent_core.runtime.spending import Spending
 from agent_core.tools.base import Tool, ToolOutput
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import EventLevel, EventType, Node, RunIdentity, SessionRecord
 
 EXTRACTION = "memory_extraction"
@@ -67,7 +68,8 @@ class Remembering:
     ) -> None:
         self._config: MemoryConfig = setup.config.memory
         self._folder = MemoryFolder(setup.memory_dir)
-        self._unfinished = UnfinishedWrites.at(setup.home)
+        unfinished = UnfinishedWrites.at(setup.home)
+        self._writer = MemoryWriter(self._folder, unfinished=unfinished)
         self._store = store
         self._models = models
         self._jobs = jobs
@@ -235,11 +237,11 @@ class Remembering:
         return Extractor(
             self._folder,
             self._config.categories,
+            writer=self._writer,
             ask=ask,
             clean=self._redactor.text,
             estimate=estimate_text,
             catalog_room=self._room(ask.model),
-            unfinished=self._unfinished,
         )
 
     async def _unscanned(self, session_id: str) -> tuple[int, list[Stretch]]:

@@ -1,6 +1,7 @@
 """The composition root: builds every service once, and hands each its collaborators."""
 
 import asyncio
+import hashlib
 import logging
 import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -22,6 +23,7 @@ from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile, secret_env_names
 from agent_core.context.loaded import View
 from agent_core.context.tokens import estimate_blocks
+from agent_core.disk.unfinished import Notes, UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import Tally, conclude, converse, to_the_end
@@ -45,7 +47,6 @@ from agent_core.runtime.unclosed import UnclosedRuns
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.tools.limits import ResultKeeper
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import (
     AgentDefinition,
     AgentRole,
@@ -64,7 +65,6 @@ from agent_core.types import (
     RunRecord,
     SessionRecord,
     new_id,
-    utc_now,
 )
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,9 @@ class Services:
         self._redactor = redactor
         self.setup = setup
         self.store = store
-        self.artifacts = ArtifactStore(setup.sessions_dir, store, redactor)
+        self.artifacts = ArtifactStore(
+            setup.sessions_dir, store, redactor, notes=_artifact_notes(setup)
+        )
         self.scheduler = Scheduler(
             self._conduct,
             max_running=config.runtime.max_concurrent_runs,
@@ -441,11 +443,10 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
     async with AsyncExitStack() as stack:
         launcher = stack.enter_context(closing(Launcher()))
         extensions = load_extensions(setup, redactor, launcher=launcher)
-        began = utc_now()
         owner = stack.enter_context(Owner.open(setup.home))
         await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
         store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
-        lost = await store.close_lost_runs(owner.is_dead)
+        await store.close_lost_runs(owner.is_dead)
         services = Services(
             parts,
             extensions,
@@ -455,7 +456,7 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
             redactor=redactor,
             launcher=launcher,
         )
-        await services.artifacts.remove_unfinished({run.session_id for run in lost}, before=began)
+        await services.artifacts.sweep()
         stack.push_async_callback(services.give_back)
         stack.push_async_callback(services.models.close)
         if extensions.mcp:
@@ -471,6 +472,12 @@ async def open_services(parts: Parts) -> AsyncGenerator[Services]:
 async def _stopped(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
+
+
+def _artifact_notes(setup: Setup) -> Notes:
+    """Notes of artifacts whose rows are in this database; a home may serve several."""
+    database = hashlib.sha256(os.fsencode(setup.session_db)).hexdigest()[:12]
+    return Notes(setup.home / "unfinished" / f"artifacts-{database}")
 
 
 def _is_stored(opened: "asyncio.Future[OpenedRun]") -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.faults import is_busy, is_read_only
-from agent_core.storage.folders import make_private
 from agent_core.storage.migrations import is_current, migrate, version_of
 
 Result = TypeVar("Result")

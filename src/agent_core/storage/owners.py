@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.folders import make_private
 from agent_core.types import new_id, utc_now
 
 LEASE = timedelta(seconds=30)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent_core.types import Access, Draft, RunIdentity, ToolDefinition, ToolResult
+from agent_core.types import Access, ArtifactSource, Draft, RunIdentity, ToolDefinition, ToolResult
 
 ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool | None
 """What a handler may return; anything but a `ToolResult` is wrapped."""
@@ -42,14 +42,16 @@ class ArtifactWriter(Protocol):
 
     def __call__(
         self,
-        data: bytes | Path,
+        data: ArtifactSource,
         *,
         filename: str,
         kind: str = "tool_output",
         mime_type: str | None = None,
         summary: str | None = None,
     ) -> Any:
-        """Store `data` (a path is moved), redacted, and return the artifact's id.
+        """Store `data`, redacted, and return the artifact's id.
+
+        A path is moved; an open file is read from its start.
 
         A coroutine awaits the id. A plain function, which runs in a thread, gets it at once.
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
+from agent_core.disk.folders import open_folder
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.folders import open_folder
 from agent_core.tools.seen import Version
-from agent_core.tools.unfinished import UnfinishedWrites
 
 P = ParamSpec("P")
 R = TypeVar("R")

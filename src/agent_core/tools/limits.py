@@ -6,7 +6,6 @@ Everything that a call can leave is bounded here: text, JSON, pictures, errors a
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -20,6 +19,7 @@ from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, storable_
 from agent_core.types import (
     ArtifactRecord,
     ArtifactRefBlock,
+    ArtifactSource,
     ContentBlock,
     Draft,
     ErrorPayload,
@@ -45,7 +45,7 @@ class Artifacts(Protocol):
 
     async def put(
         self,
-        data: bytes | Path,
+        data: ArtifactSource,
         *,
         session_id: str,
         agent_id: str | None = None,
@@ -102,7 +102,7 @@ class ResultKeeper:
         """Where this call may keep files."""
 
         async def write(
-            data: bytes | Path,
+            data: ArtifactSource,
             *,
             filename: str,
             kind: str = "tool_output",

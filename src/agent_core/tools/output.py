@@ -12,7 +12,7 @@ async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> st
     """Make an artifact of output that was cut; its id, or None if all of it is in the text.
 
     Args:
-        output: what a program wrote to one stream; its spool file is moved.
+        output: what a program wrote to one stream; its spool file is read.
         name: the stream, for people.
         artifact: the writer of the call's context.
     """

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.bounds import shortened_text
 from agent_core.tools.results import storable_text
+from agent_core.types import ArtifactSource
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class OpenCall:
 
     def artifact(
         self,
-        data: bytes | Path,
+        data: ArtifactSource,
         *,
         filename: str,
         kind: str = "tool_output",

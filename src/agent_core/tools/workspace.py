@@ -9,12 +9,12 @@ from typing import Protocol, Self
 
 from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import Setup
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode
 from agent_core.process import Launcher
 from agent_core.tools.base import ToolContext
 from agent_core.tools.paths import Boundaries, Place
 from agent_core.tools.seen import SeenFiles
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import Access, Draft
 
 
@@ -70,7 +70,7 @@ class Workspace:
     register: ReadingRegister | None = None
     seen: SeenFiles = field(default_factory=SeenFiles)
     launcher: Launcher = field(default_factory=Launcher)
-    unfinished: UnfinishedWrites = field(default_factory=UnfinishedWrites)
+    unfinished: UnfinishedWrites
 
     @classmethod
     def of(

@@ -81,6 +81,7 @@ from agent_core.types.permissions import (
 from agent_core.types.records import (
     AgentRecord,
     ArtifactRecord,
+    ArtifactSource,
     CancelResult,
     CleanupFailure,
     CleanupResult,
@@ -113,6 +114,7 @@ __all__ = [
     "AgentType",
     "ArtifactRecord",
     "ArtifactRefBlock",
+    "ArtifactSource",
     "Batch",
     "CancelResult",
     "Claim",

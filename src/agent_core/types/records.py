@@ -1,6 +1,7 @@
 """Rows of the session database, and the answers made of them."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from pydantic import Field
 
@@ -86,6 +87,10 @@ class RunRecord(Frozen):
     created_at: UtcDatetime
     updated_at: UtcDatetime
     prompt: RunPrompt | None = None
+
+
+ArtifactSource = bytes | Path | BinaryIO
+"""What an artifact is made of: bytes, a file that is moved, an open file read from its start."""
 
 
 class ArtifactRecord(Frozen):

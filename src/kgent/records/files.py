@@ -16,15 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.tools.files import open_file, replace_file, take_snapshot
-from agent_core.tools.unfinished import UnfinishedWrites
 from kgent.records.names import NamedRecord, name_bytes, readable_name
 
 R = TypeVar("R")
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+UNFINISHED = ".kgent-unfinished"
+"""Beside the run folders, as long as one of them is written to: notes of the writes."""
+
 DISPLACED = "archive/displaced"
 """Where things go that stand in the place of a record when the record has to be written."""
 
@@ -75,10 +78,15 @@ class RunFiles:
 
     Names are relative to `root`. Files that grow are held open: removing or replacing one during
     the run loses nothing, `restore` puts it back.
+
+    Attributes:
+        unfinished: notes of the writes in progress. A command of the run that makes them
+            impossible does not stop the records.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.unfinished = UnfinishedWrites(root.parent / UNFINISHED, is_optional=True)
         self._lock = threading.RLock()
         self._written: dict[str, _Written] = {}
         self._is_closed = False
@@ -102,7 +110,7 @@ class RunFiles:
         """
         raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
         with self._lock:
-            self._insist(lambda: _replace(self.root / name, raw), name)
+            self._insist(lambda: self._replace(name, raw), name)
             written = _Written()
             written.add(raw)
             self._drop(name)
@@ -161,7 +169,7 @@ class RunFiles:
                     continue
                 if not _is_same_file(self.root / name, written.descriptor):
                     content = _content(written.descriptor)
-                    self._insist(lambda n=name, c=content: _replace(self.root / n, c), name)
+                    self._insist(lambda n=name, c=content: self._replace(n, c), name)
                     self._drop(name)  # the next line goes to the file that was put back
                 else:
                     os.fsync(written.descriptor)
@@ -193,6 +201,17 @@ class RunFiles:
                         os.fsync(written.descriptor)
                     os.close(written.descriptor)
                     written.descriptor = None
+
+    def _replace(self, name: str, raw: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        try:
+            before = take_snapshot(path)
+            replace_file(path, raw, before=before, unfinished=self.unfinished)
+        except ToolError as error:  # not an ordinary file, or changed in between
+            raise OSError(errno.EEXIST, error.message) from error
+        if before is None:
+            path.chmod(PRIVATE_FILE)
 
     def _held(self, name: str) -> tuple[_Written, int]:
         if self._is_closed:
@@ -259,17 +278,6 @@ class RunFiles:
             return
         self._clear(f"{DISPLACED}/{name}")
         path.rename(refuge / name)
-
-
-def _replace(path: Path, raw: bytes) -> None:
-    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    try:
-        before = take_snapshot(path)
-        replace_file(path, raw, before=before, unfinished=UnfinishedWrites())
-    except ToolError as error:  # not an ordinary file, or changed in between
-        raise OSError(errno.EEXIST, error.message) from error
-    if before is None:
-        path.chmod(PRIVATE_FILE)
 
 
 def _open_to_append(path: Path) -> int:

@@ -2,13 +2,12 @@
 
 import errno
 import os
-import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode
-from agent_core.storage.folders import make_private
 from kgent.config.models import KgentConfig
 from kgent.errors import ErrorCategory, KgentError
 from kgent.records.context import ARCHIVE, ERRORS_FILE, TOOLS_FILE, TRANSCRIPT_FILE
@@ -88,25 +87,35 @@ def sandbox_root(config: KgentConfig, ids: RunIds) -> Path:
 def create_workspace(context: RunContext) -> SandboxWorkspace:
     """Make the run folder with every file and folder it will have, in one step.
 
-    It is laid out beside its place and then renamed: nobody ever sees half of it, and a folder
-    with something in it cannot be renamed over.
+    It is laid out beside its place and then renamed: half of it is never seen there, and a folder
+    with something in it cannot be renamed over. What killed runs beside it have left unfinished is
+    removed.
 
     Raises:
         KgentError: category `sandbox`; there is something in it already, or it cannot be made.
     """
     root = context.sandbox_root
-    draft = root.with_name(f".{root.name}.{secrets.token_hex(4)}")
+    unfinished = context.records.files.unfinished
     try:
         make_private(root.parent)
-        _lay_out(draft)
-        draft.rename(root)
+        unfinished.clear()
+        with unfinished.noted(root.parent, is_folder=True) as name:
+            _move_in(root.with_name(name), root)
     except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
         if error.errno in _IN_USE:
             reason = "it is not empty, and a run never mixes with what is there; name a new folder"
             raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
         raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
     return SandboxWorkspace(root)
+
+
+def _move_in(draft: Path, root: Path) -> None:
+    try:
+        _lay_out(draft)
+        draft.rename(root)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def _lay_out(folder: Path) -> None:

@@ -15,7 +15,7 @@ from agent_core.process import Launcher
 from agent_core.tools.base import Tool, ToolContext, ToolOutput
 from agent_core.tools.paths import Boundaries
 from agent_core.tools.workspace import Workspace
-from agent_core.types import RunIdentity
+from agent_core.types import ArtifactSource, RunIdentity
 from kgent.errors import ErrorCategory, KgentError
 from kgent.runtime.loops import in_own_loop
 from kgent.tools.guarded import Call
@@ -46,7 +46,7 @@ def borrowed(
         KgentError: the path leads elsewhere now, or the run is to stop.
     """
     launcher = Launcher()
-    tool = make(_workspace(call.root, env or {}, launcher))
+    tool = make(_workspace(call, env or {}, launcher))
 
     async def work() -> Any:
         action = await tool.prepare(tool.parse(arguments), _facts(call))
@@ -66,27 +66,33 @@ def borrowed(
         launcher.close()
 
 
-def _workspace(root: Path, env: Mapping[str, str], launcher: Launcher) -> Workspace:
+def _workspace(call: Call, env: Mapping[str, str], launcher: Launcher) -> Workspace:
     limits = ToolsConfig(
         result_limit_bytes=RESULT_BYTES,
         stdout_limit_bytes=RESULT_BYTES,
         stderr_limit_bytes=RESULT_BYTES,
     )
-    return Workspace(boundaries=Boundaries(root), limits=limits, env=env, launcher=launcher)
+    return Workspace(
+        boundaries=Boundaries(call.root),
+        limits=limits,
+        env=env,
+        launcher=launcher,
+        unfinished=call.context.records.files.unfinished,
+    )
 
 
 def _facts(call: Call) -> ToolContext:
     context = call.context
 
     async def keep(
-        data: bytes | Path,
+        data: ArtifactSource,
         *,
         filename: str,
         kind: str = "tool_output",  # noqa: ARG001 - the protocol's
         mime_type: str | None = None,  # noqa: ARG001
         summary: str | None = None,  # noqa: ARG001
     ) -> str:
-        content = data if isinstance(data, bytes) else data.read_bytes()  # noqa: ASYNC240 - own loop
+        content = _read(data)
         return context.records.archive.keep_raw(f"tool-output/{call.call_id}-{filename}", content)
 
     return ToolContext(
@@ -97,6 +103,17 @@ def _facts(call: Call) -> ToolContext:
         artifact=keep,
         is_cancelled=lambda: call.cancellation.is_cancelled,
     )
+
+
+def _read(source: ArtifactSource) -> bytes:
+    match source:
+        case bytes():
+            return source
+        case Path():
+            return source.read_bytes()
+        case _:
+            source.seek(0)
+            return source.read()
 
 
 def _unheard(text: str) -> None:

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode
 from agent_core.tools.code.listing import list_dir
 from agent_core.tools.code.read import read_file as read_page
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file as write_whole
 from agent_core.tools.files import disk_errors, take_snapshot
-from agent_core.tools.folders import open_folder
 from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
 from kgent.records.events import EventType

@@ -10,10 +10,11 @@ import pytest
 
 from agent_core.artifacts.files import safe_filename
 from agent_core.artifacts.store import ArtifactStore
+from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
 from agent_core.storage.memory import MemoryStore
-from agent_core.types import ArtifactRecord, utc_now
+from agent_core.types import ArtifactRecord, ArtifactSource, utc_now
 from rows import an_artifact, an_opening
 
 SECRET = "correct-horse-battery-staple"  # noqa: S105
@@ -33,7 +34,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def artifacts(root: Path, rows: MemoryStore) -> ArtifactStore:
-    return ArtifactStore(root, rows, Redactor({"MODEL_KEY": SECRET}))
+    redactor = Redactor({"MODEL_KEY": SECRET})
+    return ArtifactStore(root, rows, redactor, notes=Notes(root.parent / "unfinished"))
 
 
 def exists(path: Path | str) -> bool:
@@ -64,7 +66,7 @@ def unlink(path: str) -> None:
 
 async def put(
     artifacts: ArtifactStore,
-    data: bytes | Path = b"abc",
+    data: ArtifactSource = b"abc",
     *,
     kind: str = "debug",
     filename: str = "out.txt",
@@ -215,7 +217,7 @@ async def test_a_row_never_leads_out_of_the_root(
         async def artifacts(self, **_: object) -> list[ArtifactRecord]:
             return [row]
 
-    artifacts = ArtifactStore(root, Tampered(), Redactor({}))
+    artifacts = ArtifactStore(root, Tampered(), Redactor({}), notes=Notes(root.parent / "notes"))
     with pytest.raises(StorageError):
         await artifacts.read("a1")
     with pytest.raises(StorageError):
@@ -366,23 +368,3 @@ async def test_a_session_folder_that_leads_elsewhere_is_not_followed(
     with pytest.raises(StorageError):
         await put(artifacts)
     assert names_in(outside / "artifacts") == []
-
-
-async def test_what_a_killed_write_has_left_goes_and_what_is_being_written_stays(
-    artifacts: ArtifactStore, root: Path
-) -> None:
-    began = utc_now()
-    left, written, elsewhere = (
-        root / session_id / "artifacts" / artifact_id / ".part"
-        for session_id, artifact_id in (("s1", "art_1"), ("s1", "art_2"), ("s2", "art_3"))
-    )
-    for part in (left, written, elsewhere):
-        part.parent.mkdir(parents=True)
-        part.write_bytes(b"half")
-    old = began.timestamp() - 5
-    for part in (left, elsewhere):
-        os.utime(part, (old, old))
-    await artifacts.remove_unfinished(["s1", "nobody", "../s2"], before=began)
-    assert not exists(left.parent)
-    assert exists(written)
-    assert exists(elsewhere)

@@ -8,11 +8,13 @@ import pytest
 
 from agent_core.config.models import MemoryConfig
 from agent_core.context import estimate_text
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.memory import (
     Backlog,
     Extractor,
     MemoryFolder,
+    MemoryWriter,
     Reason,
     Stretch,
     is_wish,
@@ -20,7 +22,6 @@ from agent_core.memory import (
 )
 from agent_core.memory.recall import ranked
 from agent_core.memory.wire import answer_schema, parse_answer
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.types import NodeType
 from unit.compact.paths import Path as Talk
 
@@ -86,11 +87,11 @@ def extractor(folder: MemoryFolder, model: Model) -> Extractor:
     return Extractor(
         folder,
         ["user", "feedback", "reference"],
+        writer=MemoryWriter(folder, unfinished=UnfinishedWrites.at(folder.root.parent)),
         ask=model,
         clean=lambda text: text.replace("hunter2", "[redacted]"),
         estimate=estimate_text,
         catalog_room=1000,
-        unfinished=UnfinishedWrites(),
     )
 
 

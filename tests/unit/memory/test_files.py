@@ -7,11 +7,11 @@ from time import process_time
 
 import pytest
 
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.memory import Memory, MemoryFolder, MemoryWriter
 from agent_core.memory.entry import file_name, parse_memory
 from agent_core.memory.folder import MAX_CATALOG_BYTES
-from agent_core.tools.unfinished import UnfinishedWrites
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -70,7 +70,7 @@ def test_every_name_becomes_a_name_of_a_file(name: str) -> None:
 
 
 def test_the_folder_is_read_newest_first_and_broken_files_are_named(folder: MemoryFolder) -> None:
-    writer = MemoryWriter(folder, UnfinishedWrites())
+    writer = written_to(folder)
     writer.save(a_memory("mem_1"))
     later = NOW.replace(year=2027)
     writer.save(a_memory("mem_2", path="reference/y.md", created_at=later))
@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_the_catalog_keeps_lines_of_the_user(folder: MemoryFolder) -> None:
-    writer = MemoryWriter(folder, UnfinishedWrites())
+    writer = written_to(folder)
     writer.write("MEMORY.md", "# My memory\n\nBe kind.\n\n- [mem_0](user/old.md) user: gone\n")
     writer.catalogue([a_memory(tags=["a", "b"])])
     assert folder.catalog() == (
@@ -122,7 +122,7 @@ def test_the_catalog_keeps_lines_of_the_user(folder: MemoryFolder) -> None:
 def test_m7_nothing_else_can_be_written(folder: MemoryFolder, path: str) -> None:
     before = sorted(folder.root.parent.rglob("*"))
     with pytest.raises(AgentCoreError) as refused:
-        MemoryWriter(folder, UnfinishedWrites()).write(path, "x")
+        written_to(folder).write(path, "x")
     assert refused.value.code is ErrorCode.MEMORY_WRITE_FAILED
     assert sorted(folder.root.parent.rglob("*")) == before
 
@@ -135,7 +135,7 @@ def test_m7_links_lead_nowhere(folder: MemoryFolder, tmp_path: Path) -> None:
     (folder.root / "feedback").mkdir()
     (folder.root / "feedback" / "x.md").symlink_to(outside / "secret.md")
     (folder.root / "MEMORY.md").symlink_to(outside / "secret.md")
-    writer = MemoryWriter(folder, UnfinishedWrites())
+    writer = written_to(folder)
     for path in ("user/x.md", "feedback/x.md", "MEMORY.md"):
         with pytest.raises(AgentCoreError):
             writer.write(path, "x")
@@ -150,11 +150,11 @@ def test_pipes_and_folders_are_no_memories(folder: MemoryFolder) -> None:
     (folder.root / "user" / "dir.md").mkdir()
     assert len(folder.read().problems) == 2
     with pytest.raises(AgentCoreError):
-        MemoryWriter(folder, UnfinishedWrites()).write("user/pipe.md", "x")
+        written_to(folder).write("user/pipe.md", "x")
 
 
 def test_files_are_for_this_user_only(folder: MemoryFolder) -> None:
-    MemoryWriter(folder, UnfinishedWrites()).save(a_memory())
+    written_to(folder).save(a_memory())
     made = folder.root / "user"
     assert made.stat().st_mode & 0o777 == 0o700
     assert next(made.iterdir()).stat().st_mode & 0o777 == 0o600
@@ -164,10 +164,10 @@ _WRITE = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.memory import Memory, MemoryFolder, MemoryWriter
-from agent_core.tools.unfinished import UnfinishedWrites
 folder = MemoryFolder(Path(sys.argv[1]))
-writer = MemoryWriter(folder, UnfinishedWrites())
+writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(folder.root.parent))
 now = datetime.now(UTC)
 for number in range(20):
     memory_id = f"mem_{sys.argv[2]}_{number}"
@@ -191,7 +191,7 @@ def test_processes_take_turns_and_the_catalog_misses_nobody(folder: MemoryFolder
 def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
     folder: MemoryFolder,
 ) -> None:
-    MemoryWriter(folder, UnfinishedWrites()).save(a_memory())
+    written_to(folder).save(a_memory())
     program = _WRITE.replace("range(20)", "range(100000)")
     for _ in range(5):
         victim = subprocess.Popen([sys.executable, "-c", program, str(folder.root), "v"])  # noqa: S603
@@ -203,12 +203,16 @@ def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
         for path in (folder.root / "user").glob("mem_v*.md"):
             path.unlink()
     with folder.locked():
-        MemoryWriter(folder, UnfinishedWrites()).catalogue(folder.read().memories)
+        written_to(folder).catalogue(folder.read().memories)
     assert "mem_1" in folder.catalog()
 
 
+def written_to(folder: MemoryFolder) -> MemoryWriter:
+    return MemoryWriter(folder, unfinished=UnfinishedWrites.at(folder.root.parent))
+
+
 def a_thousand(folder: MemoryFolder) -> None:
-    writer = MemoryWriter(folder, UnfinishedWrites())
+    writer = written_to(folder)
     (folder.root / "user").mkdir()
     for number in range(1000):
         one = a_memory(
@@ -233,13 +237,13 @@ def test_reading_a_thousand_memories_again_costs_no_more_than_50_ms(folder: Memo
 
 
 def test_a_changed_a_new_and_a_deleted_file_are_noticed(folder: MemoryFolder) -> None:
-    MemoryWriter(folder, UnfinishedWrites()).save(a_memory("mem_1"))
-    MemoryWriter(folder, UnfinishedWrites()).save(a_memory("mem_2"))
+    written_to(folder).save(a_memory("mem_1"))
+    written_to(folder).save(a_memory("mem_2"))
     assert len(folder.read().memories) == 2
     path = folder.root / "user" / "x-20260102-mem_1.md"
     path.write_text(path.read_text(encoding="utf-8").replace("tea", "ale"), encoding="utf-8")
     (folder.root / "user" / "x-20260102-mem_2.md").unlink()
-    MemoryWriter(folder, UnfinishedWrites()).save(a_memory("mem_3"))
+    written_to(folder).save(a_memory("mem_3"))
     found = {one.memory_id: one.summary for one in folder.read().memories}
     assert found == {"mem_1": "Likes ale", "mem_3": "Likes tea"}
 
@@ -253,7 +257,7 @@ def test_a_catalog_of_a_thousand_memories_is_read_whole_and_keeps_the_user_s_lin
     catalog.write_bytes(own + catalog.read_bytes())
     assert catalog.stat().st_size > 70_000
     assert len(folder.catalog().splitlines()) > 1000
-    MemoryWriter(folder, UnfinishedWrites()).catalogue(folder.read().memories)
+    written_to(folder).catalogue(folder.read().memories)
     assert b"caf\xe9: my own line\n" in catalog.read_bytes()
     assert catalog.read_bytes().count(b"- [mem_") == 1000
 
@@ -263,5 +267,5 @@ def test_a_catalog_that_cannot_be_read_is_not_written_anew(folder: MemoryFolder)
     catalog.write_bytes(b"my own line\n" + b"x" * MAX_CATALOG_BYTES)
     before = catalog.read_bytes()
     with pytest.raises(AgentCoreError, match=r"MEMORY\.md cannot be read"):
-        MemoryWriter(folder, UnfinishedWrites()).catalogue([a_memory()])
+        written_to(folder).catalogue([a_memory()])
     assert catalog.read_bytes() == before

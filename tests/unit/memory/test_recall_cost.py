@@ -2,9 +2,8 @@ from pathlib import Path
 from time import process_time
 
 from agent_core.context import View, estimate_text
-from agent_core.memory import MemoryFolder, MemoryWriter, Recall, Selector
-from agent_core.tools.unfinished import UnfinishedWrites
-from unit.memory.test_files import a_thousand
+from agent_core.memory import MemoryFolder, Recall, Selector
+from unit.memory.test_files import a_thousand, written_to
 
 
 class Chooser:
@@ -18,7 +17,7 @@ async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_p
     folder = MemoryFolder(tmp_path / "memory")
     folder.root.mkdir()
     a_thousand(folder)
-    MemoryWriter(folder, UnfinishedWrites()).catalogue(folder.read().memories)
+    written_to(folder).catalogue(folder.read().memories)
     times: list[float] = []
     for number in range(5):
         recall = Recall(folder, View(), room=2000, estimate=estimate_text)

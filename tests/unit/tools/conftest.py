@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools import ToolContext
 from agent_core.tools.paths import Boundaries
 from agent_core.tools.workspace import Workspace
@@ -59,8 +60,12 @@ def boundaries(project: Path, home: Path) -> Boundaries:
 
 
 @pytest.fixture
-def workspace(boundaries: Boundaries) -> Workspace:
-    return Workspace(boundaries=boundaries, env={"PATH": os.environ["PATH"]})
+def workspace(boundaries: Boundaries, home: Path) -> Workspace:
+    return Workspace(
+        boundaries=boundaries,
+        env={"PATH": os.environ["PATH"]},
+        unfinished=UnfinishedWrites.at(home),
+    )
 
 
 @pytest.fixture

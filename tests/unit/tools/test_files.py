@@ -7,11 +7,14 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from agent_core.disk.folders import folder_address
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import files
 from agent_core.tools.files import (
@@ -20,10 +23,13 @@ from agent_core.tools.files import (
     take_snapshot,
     to_the_end,
 )
-from agent_core.tools.folders import folder_address
-from agent_core.tools.unfinished import UnfinishedWrites
 
-replace_file = partial(files.replace_file, unfinished=UnfinishedWrites())
+Replace = Callable[..., object]
+
+
+@pytest.fixture
+def replace_file(home: Path) -> Replace:
+    return partial(files.replace_file, unfinished=UnfinishedWrites.at(home))
 
 
 def read(path: Path) -> bytes:
@@ -48,7 +54,9 @@ def test_an_ordinary_file_is_read(project: Path) -> None:
     assert read(deep / "f") == b"text"
 
 
-def test_a_folder_swapped_for_a_link_is_not_followed(project: Path, home: Path) -> None:
+def test_a_folder_swapped_for_a_link_is_not_followed(
+    project: Path, home: Path, replace_file: Replace
+) -> None:
     (project / "folder").mkdir()
     path = project / "folder" / "config.toml"
     path.write_bytes(b"mine")
@@ -81,7 +89,9 @@ def test_what_is_no_ordinary_file_is_refused_without_waiting(project: Path) -> N
     assert code_of(project / ("x" * 300)) is ErrorCode.VALIDATION_ERROR
 
 
-def test_a_new_file_appears_with_its_folders_and_the_usual_mode(project: Path) -> None:
+def test_a_new_file_appears_with_its_folders_and_the_usual_mode(
+    project: Path, replace_file: Replace
+) -> None:
     path = project / "a" / "b" / "f"
     mask = os.umask(0o022)
     try:
@@ -93,7 +103,7 @@ def test_a_new_file_appears_with_its_folders_and_the_usual_mode(project: Path) -
     assert names(path.parent) == ["f"]
 
 
-def test_a_replaced_file_keeps_its_mode(project: Path) -> None:
+def test_a_replaced_file_keeps_its_mode(project: Path, replace_file: Replace) -> None:
     path = project / "f"
     path.write_bytes(b"old")
     path.chmod(0o751)
@@ -102,7 +112,9 @@ def test_a_replaced_file_keeps_its_mode(project: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o751
 
 
-def test_a_file_that_changed_or_appeared_since_is_left_alone(project: Path) -> None:
+def test_a_file_that_changed_or_appeared_since_is_left_alone(
+    project: Path, replace_file: Replace
+) -> None:
     path = project / "f"
     path.write_bytes(b"old")
     before = take_snapshot(path)
@@ -115,7 +127,9 @@ def test_a_file_that_changed_or_appeared_since_is_left_alone(project: Path) -> N
     assert names(project) == ["f"]
 
 
-def test_a_file_that_went_away_since_is_not_made_again(project: Path) -> None:
+def test_a_file_that_went_away_since_is_not_made_again(
+    project: Path, replace_file: Replace
+) -> None:
     path = project / "f"
     path.write_bytes(b"old")
     before = take_snapshot(path)
@@ -125,14 +139,16 @@ def test_a_file_that_went_away_since_is_not_made_again(project: Path) -> None:
     assert names(project) == []
 
 
-def test_a_hard_link_elsewhere_keeps_its_content(project: Path, home: Path) -> None:
+def test_a_hard_link_elsewhere_keeps_its_content(
+    project: Path, home: Path, replace_file: Replace
+) -> None:
     os.link(home / "config.toml", project / "f")
     replace_file(project / "f", b"new", before=take_snapshot(project / "f"))
     assert (home / "config.toml").read_bytes() == b"secret"
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, replace_file: Replace
 ) -> None:
     path = project / "f"
     path.write_bytes(b"old")
@@ -153,7 +169,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from agent_core.tools import files
-from agent_core.tools.unfinished import UnfinishedWrites
+from agent_core.disk.unfinished import UnfinishedWrites
 path, nth = Path(sys.argv[1]), int(sys.argv[2])
 count = 0
 def step(real):
@@ -167,7 +183,8 @@ def step(real):
 before = files.take_snapshot(path)
 for name in ("open", "fdopen", "fsync", "rename", "fchmod", "close"):
     setattr(os, name, step(getattr(os, name)))
-files.replace_file(path, b"new" * 100_000, before=before, unfinished=UnfinishedWrites())
+notes = UnfinishedWrites(path.parent.parent / "notes")
+files.replace_file(path, b"new" * 100_000, before=before, unfinished=notes)
 """
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, Finished, find_program, run
 from agent_core.redaction.visible import shortened
@@ -15,7 +16,6 @@ from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.programs import CommandLine, scope_of
 from agent_core.tools.code.words import named_places
 from agent_core.tools.files import disk_errors
-from agent_core.tools.folders import folder_address
 from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.paths import Place
 from agent_core.tools.results import storable_text

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
@@ -27,7 +28,6 @@ from agent_core.tools.replace import Replacement, replaced
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
 from agent_core.tools.text import Encoding, Text
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
 

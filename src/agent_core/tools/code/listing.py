@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.files import disk_errors
-from agent_core.tools.folders import open_folder
 from agent_core.tools.paths import Boundaries, Place
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Child, Command, open_child
 from agent_core.tools.base import Action, Tool, ToolContext
@@ -22,7 +23,6 @@ from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.globs import Glob
 from agent_core.tools.code.ignore_files import has_unfit_ignore_file
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
-from agent_core.tools.folders import folder_address
 from agent_core.tools.paths import Place
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace

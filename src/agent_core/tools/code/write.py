@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
@@ -23,7 +24,6 @@ from agent_core.tools.files import (
 from agent_core.tools.paths import Place
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
-from agent_core.tools.unfinished import UnfinishedWrites
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
 

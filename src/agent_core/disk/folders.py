@@ -1,4 +1,4 @@
-"""Opening folders part by part, so that no link swapped in on the way is followed."""
+"""Opening folders part by part, so that no link swapped in on the way is followed; making them."""
 
 import os
 from collections.abc import Generator
@@ -24,6 +24,17 @@ def open_folder(folder: Path, *, create: bool = False) -> Generator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def make_private(folder: Path) -> None:
+    """Make the folder and those above it that are missing, each for this user only.
+
+    Raises:
+        OSError: one of them cannot be made.
+    """
+    for one in reversed([folder, *folder.parents]):
+        if not one.exists():
+            one.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager

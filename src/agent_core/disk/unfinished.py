@@ -1,0 +1,195 @@
+"""Notes of writes in progress, so that the next start removes what a killed one has left.
+
+Before a temporary file is made, a note says where it will lie. The note is locked as long as the
+writing process lives, and goes when the write is done. A note that no process locks is that of a
+dead one.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from agent_core.disk.folders import open_folder
+
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+_NOTE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_LONGEST_NOTE = 65_536
+_ATTEMPTS = 100
+_OF_FOLDER = b"folder:"
+
+
+class Note:
+    """A note that this process holds locked until it is removed or closed.
+
+    Attributes:
+        token: tells this note from every other.
+        about: what it says; None if its writer was killed before it was complete.
+    """
+
+    def __init__(self, path: Path, descriptor: int, *, about: bytes | None) -> None:
+        self.token = path.name
+        self.about = about
+        self._path = path
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Leave the note to the next start. Harmless when called again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def remove(self) -> None:
+        """Remove the note: there is nothing left to be removed."""
+        with suppress(OSError):
+            self._path.unlink()
+        self.close()
+
+
+class Notes:
+    """The notes in one folder, which exists only as long as there are any.
+
+    Args:
+        folder: where the notes lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def take(self, about: bytes) -> Note:
+        """Write a note and lock it.
+
+        Raises:
+            OSError: the note cannot be written.
+        """
+        for _ in range(_ATTEMPTS):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = self._folder / secrets.token_hex(8)
+            try:
+                descriptor = os.open(path, _NOTE | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileNotFoundError:  # another process has removed the empty folder
+                continue
+            note = Note(path, descriptor, about=about)
+            with ExitStack() as on_failure:
+                on_failure.callback(self.remove, note)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.fstat(descriptor).st_nlink:  # not taken for the note of a dead process
+                    os.write(descriptor, about + b"\n")
+                    on_failure.pop_all()
+                    return note
+        raise OSError(f"no note can be kept in {self._folder}")
+
+    def remove(self, note: Note) -> None:
+        """Remove a note, and the folder if this was the last one."""
+        note.remove()
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def left(self) -> list[Note]:
+        """The notes of dead processes, locked; the caller removes or closes every one of them."""
+        try:
+            paths = list(self._folder.iterdir())
+        except OSError:
+            return []
+        found: list[Note] = []
+        for path in paths:
+            if _TOKEN.fullmatch(path.name):
+                with suppress(OSError):
+                    found.append(_locked(path))
+        return found
+
+
+class UnfinishedWrites:
+    """Temporary files and folders, wherever they are, with a note of each in one folder.
+
+    Args:
+        folder: where the notes lie.
+        is_optional: a write goes on where no note can be taken.
+    """
+
+    def __init__(self, folder: Path, *, is_optional: bool = False) -> None:
+        self._notes = Notes(folder)
+        self._is_optional = is_optional
+
+    @classmethod
+    def at(cls, home: Path) -> Self:
+        """Those noted in the program's home."""
+        return cls(home / "unfinished")
+
+    @contextmanager
+    def noted(self, folder: Path, *, is_folder: bool = False) -> Generator[str]:
+        """The name of a temporary file that may be made in `folder` meanwhile.
+
+        Args:
+            folder: absolute and resolved.
+            is_folder: the name is for a folder, with anything in it.
+
+        Raises:
+            OSError: the note cannot be written.
+        """
+        about = (_OF_FOLDER if is_folder else b"") + os.fsencode(folder)
+        try:
+            note = self._notes.take(about)
+        except OSError:
+            if not self._is_optional:
+                raise
+            yield temporary_name(secrets.token_hex(8))
+            return
+        try:
+            yield temporary_name(note.token)
+        finally:
+            self._notes.remove(note)
+
+    def clear(self) -> None:
+        """Remove what dead processes have left; what cannot be removed stays noted."""
+        for note in self._notes.left():
+            with suppress(OSError):
+                if note.about is not None:  # otherwise the file was not made yet
+                    _remove(note.about, temporary_name(note.token))
+                self._notes.remove(note)
+            note.close()
+
+
+def temporary_name(token: str) -> str:
+    """The name of a temporary file; nothing else has such a name."""
+    return f".soong-agent-{token}.tmp"
+
+
+def _locked(path: Path) -> Note:
+    """A note whose writer is dead.
+
+    Raises:
+        OSError: its writer lives, or it cannot be read.
+    """
+    descriptor = os.open(path, _NOTE)
+    with ExitStack() as on_failure:
+        on_failure.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(descriptor).st_nlink:
+            raise FileNotFoundError(path)
+        written = os.read(descriptor, _LONGEST_NOTE)
+        on_failure.pop_all()
+    return Note(path, descriptor, about=written[:-1] if written.endswith(b"\n") else None)
+
+
+def _remove(about: bytes, name: str) -> None:
+    """Remove a temporary file or folder; it is fine if it, or the folder around it, is gone.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    place = Path(os.fsdecode(about.removeprefix(_OF_FOLDER)))
+    if not place.is_absolute():
+        return
+    with suppress(FileNotFoundError, NotADirectoryError), open_folder(place) as inside:
+        kind = os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode
+        if about.startswith(_OF_FOLDER) and stat.S_ISDIR(kind):
+            shutil.rmtree(name, dir_fd=inside)
+        elif stat.S_ISREG(kind):
+            os.unlink(name, dir_fd=inside)

@@ -27,7 +27,7 @@ def fuzz(
         assert process_time() - began < SECONDS
 
     chosen = settings(
-        max_examples=depth.some(3000, 60),
+        max_examples=depth.some(2000, 60),
         derandomize=True,
         database=None,
         deadline=None,

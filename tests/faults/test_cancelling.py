@@ -194,4 +194,4 @@ def test_a_run_interrupted_at_any_step_ends_once_and_its_session_goes_on(
 def test_an_orchestrator_interrupted_at_any_step_ends_with_all_its_workers(
     way: str, tally: Tally, depth: Depth
 ) -> None:
-    sweep(tally, depth, task_script(), "orchestrator", way, 3)
+    sweep(tally, depth, task_script(), "orchestrator", way, 5)

@@ -121,13 +121,13 @@ def task_log(place: Place) -> list[Path]:
 
 @pytest.mark.faults("failed writes: a session's database")
 def test_a_session_survives_failed_writes_of_its_database(tally: Tally, depth: Depth) -> None:
-    calls = {"pwrite64": 6, "fdatasync": 1, "ftruncate": 1}
+    calls = {"pwrite64": 13, "fdatasync": 1, "ftruncate": 1}
     sweep(tally, depth, "session", calls, database, like=used_before(), pwrite64=7)
 
 
 @pytest.mark.faults("failed writes: the making of a database")
 def test_the_making_of_a_database_survives_failed_writes(tally: Tally, depth: Depth) -> None:
-    calls = {"pwrite64": 6, "fdatasync": 1, "ftruncate": 1}
+    calls = {"pwrite64": 7, "fdatasync": 1, "ftruncate": 1}
     sweep(tally, depth, "upgrade", calls, database, pwrite64=7, fdatasync=1)
 
 

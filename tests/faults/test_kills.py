@@ -123,12 +123,12 @@ def test_a_session_killed_at_any_write_of_its_database_goes_on(tally: Tally, dep
 def test_a_database_killed_while_it_is_made_is_made_by_the_next_start(
     tally: Tally, depth: Depth
 ) -> None:
-    sweep(tally, depth, "upgrade", STORE, strides={"pwrite64": 2}, pwrite64=20, ftruncate=1)
+    sweep(tally, depth, "upgrade", STORE, strides={"pwrite64": 5}, pwrite64=20, ftruncate=1)
 
 
 @pytest.mark.faults("kill: files of tools and artifacts")
 def test_a_session_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "session", FILES, strides={"pwrite64": 50}, write=4, linkat=1, rename=1)
+    sweep(tally, depth, "session", FILES, strides={"pwrite64": 51}, write=4, linkat=1, rename=1)
 
 
 @pytest.mark.faults("kill: a Task's log")
@@ -138,12 +138,12 @@ def test_a_task_killed_at_any_write_of_its_log_goes_on(tally: Tally, depth: Dept
 
 @pytest.mark.faults("kill: an orchestrator's files")
 def test_an_orchestrator_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 16}, mkdirat=2)
+    sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 35}, mkdirat=2)
 
 
 @pytest.mark.faults("kill: memories")
 def test_memory_killed_at_any_change_of_a_file_is_whole(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 8}, write=2)
+    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 19}, write=2)
 
 
 @pytest.mark.faults("kill: a run folder")

@@ -173,11 +173,12 @@ async def refusal(attempt: Awaitable[object]) -> str | None:
 async def test_file_names_and_contents_of_any_text_are_written_as_given_or_refused(
     home: Home, project: Path, tally: Tally, depth: Depth
 ) -> None:
-    outside = sorted(project.parent.iterdir())
+    inner = project / "inner"
+    inner.mkdir()
     script: list[str | Calls] = []
     provider = ScriptedProvider(lambda request: script.pop(0))
     allow = Asked("allow_once")
-    async with runtime(home, project, provider, config=QUIET, permission_callback=allow) as made:
+    async with runtime(home, inner, provider, config=QUIET, permission_callback=allow) as made:
         for name, text in depth.of(TEXTS, 40):
             with tally.case(f"file: {name}"):
                 script[:] = [
@@ -192,8 +193,8 @@ async def test_file_names_and_contents_of_any_text_are_written_as_given_or_refus
                 replay.model_dump_json().encode()
                 (written,) = results(replay, "code.write_file")
                 if written.error is None:
-                    assert (project / "d" / text).read_bytes() == text.encode()
-    assert sorted(project.parent.iterdir()) == outside
+                    assert (inner / "d" / text).read_bytes() == text.encode()
+    assert list(project.iterdir()) == [inner]
     tally.verdict()
 
 

@@ -1,6 +1,7 @@
 """The suite's frame: a HOME of its own, a fresh home and project per test, and the final look."""
 
 import os
+import signal
 from pathlib import Path
 from typing import cast
 
@@ -43,6 +44,8 @@ def _name(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the process that collects results, not its workers
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
 

@@ -377,6 +377,8 @@ async def test_listing_and_searching_above_secrets_leave_them_out(
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("needle", encoding="utf-8")
     config = CONFIG + '[tools]\nsensitive_paths = [".ssh", "secrets/", ".env"]\n'
+    home = Home(home.path / "above" / "home")
+    home.path.mkdir(mode=0o700, parents=True)
     script = [
         calls("code.list_dir", path=".", recursive=True),
         calls("code.search", query="needle"),

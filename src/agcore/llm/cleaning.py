@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from pydantic import BaseModel, TypeAdapter
@@ -29,9 +30,12 @@ class Cleaner:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
         self._known = -1
         self._messages: Kept[ChatMessage, ChatMessage | None] = Kept()
+
+    @cached_property
+    def _block(self) -> TypeAdapter[ContentBlock]:
+        return TypeAdapter(ContentBlock)
 
     def text(self, text: str) -> str:
         """The text without secrets."""

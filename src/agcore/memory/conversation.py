@@ -85,6 +85,7 @@ class ConversationMemory:
         self._is_loaded = False
         self._lock = asyncio.Lock()
         self._redactor = Redactor({})
+        self._clean = Cleaner(self._redactor)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Keep these values out of what is stored from now on."""
@@ -106,7 +107,7 @@ class ConversationMemory:
         """
         contents = [
             (message, dump_text(message.model_dump()))
-            for message in Cleaner(self._redactor).messages(messages)
+            for message in self._clean.messages(messages)
         ]
         if not contents:
             return

@@ -106,8 +106,7 @@ class ConversationMemory:
             MemoryError: they could not be stored.
         """
         contents = [
-            (message, dump_text(message.model_dump()))
-            for message in self._clean.messages(messages)
+            (message, dump_text(message.model_dump())) for message in self._clean.messages(messages)
         ]
         if not contents:
             return

@@ -8,7 +8,7 @@ text such as `--name=`; in a longer text with spaces or quotes only where it is 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,20 +34,30 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SHELLS = _names("sh ash bash dash ksh mksh yash zsh fish csh tcsh rbash")
+_SHELLS = _names(
+    """
+    sh ash bash dash ksh mksh yash zsh fish csh tcsh rbash posh oksh loksh hush sash osh nu
+    elvish xonsh
+    """
+)
 _INTERPRETERS = _names(
     """
     python pypy perl ruby node nodejs deno bun php lua luajit tclsh wish expect rscript julia
-    awk gawk mawk nawk sed gsed pwsh osascript guile scheme emacs vi vim ed ex gdb m4 bc dc
+    awk gawk mawk nawk sed gsed pwsh powershell cmd osascript
+    guile scheme emacs vi vim ed ex gdb m4 bc dc
     """
 )
 _JOINING = _names(
     """
-    . source trap let declare typeset ssh su runuser watch script parallel at batch
+    . source trap let declare typeset ssh sshpass autossh su runuser
+    hyperfine watch script parallel at batch
     flock tmux screen systemd-run crontab entr
     """
 )
 """They make one text of their words, or run what it holds: no value is safe in them."""
+
+_ASKING_SHELLS = _names("eval ssh su runuser")
+"""Those that are looked for among the arguments of unknown programs, too."""
 
 _ALWAYS = {
     "eval": "remove eval: a value could become a part of what it runs",
@@ -95,12 +105,16 @@ _FLAGS = {
 }
 """Options without a value that may stand before the program text of an interpreter."""
 
+_REPLACES = re.compile(r"-[0rtx]*[Ii]|--replace")
+_READ_COMMANDS = _names(". source at batch parallel crontab su runuser")
+"""Programs that run what they read."""
+
 _AWK = _names("awk gawk mawk nawk")
 _READ_OPTIONS_LATER = _AWK | {"sed", "gsed"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PROGRAM_OPTION = re.compile(r"-[lnpasw]*[cem]|--")
 _VERSION = re.compile(r"[-.\d]+$")
-_STRUCTURE = re.compile(r"[\s'\"`\\;|$()<>{}]")
+_STRUCTURE = re.compile(r"[\s'\"`\\;|$()<>{}!]")
 _TEXT_COMMANDS = _names("echo printf grep egrep fgrep logger test [")
 _TEXT_OPTIONS = {
     "git": {"-m", "--message", "--grep", "--author", "-S", "-G"},
@@ -133,6 +147,44 @@ def objection(words: Sequence[Word]) -> str | None:
     return None
 
 
+def objection_to_input(words: Sequence[Word]) -> str | None:
+    """Why a command must not read a value from its standard input; None if it may."""
+    program, operands = _program(words[0]), words[1:]
+    if program is None:
+        return "write out the name of a program that reads a placeholder"
+    if program in _READ_COMMANDS or (program == "ssh" and not _has_command(operands)):
+        return _NESTED.format(program)
+    if program in _INTERPRETERS - _READ_OPTIONS_LATER:
+        texts = [word.literal or "" for word in operands]
+        if "-" in texts or all(text.startswith("-") for text in texts):
+            return f"{program} would run what it reads; write out its program"
+    return None
+
+
+def _has_command(operands: Sequence[Word]) -> bool:
+    """Does ssh get a command behind the host? What follows an option may be its value."""
+    texts = ["", *(word.literal or "" for word in operands)]
+    plain = [
+        now for before, now in pairwise(texts) if not now.startswith("-") and before[:1] != "-"
+    ]
+    return len(plain) > 1
+
+
+def nested_scripts(words: Sequence[Word]) -> Iterator[str]:
+    """The scripts of `sh -c` in a command that are given a value, or words that xargs has read."""
+    is_given = bool(words) and _program(words[0]) == "xargs"
+    for index, word in enumerate(words):
+        if (shell := _program(word)) not in _SHELLS:
+            continue
+        rest = _without_flags(shell or "", words[index + 1 :])
+        if len(rest) > 1 and _PROGRAM_OPTION.fullmatch(rest[0].literal or ""):
+            rest = rest[1:]
+        else:
+            continue
+        if rest[0].literal and (is_given or any(each.has_value for each in rest[1:])):
+            yield rest[0].literal
+
+
 def _given_value(program: str | None, words: Sequence[Word]) -> str | None:
     if program is None or program.startswith("-"):
         return "write out the name of a program that is given a placeholder"
@@ -157,6 +209,9 @@ def _program(word: Word) -> str | None:
 def _wrapped(wrapper: str, words: Sequence[Word]) -> str | None:
     """A command that runs another one is judged as that one, if it can be made out."""
     has_value = any(word.has_value for word in words)
+    texts = {_program(word) for word in words} & (_SHELLS | _INTERPRETERS)
+    if wrapper == "xargs" and texts and any(_REPLACES.match(w.literal or "") for w in words):
+        return "xargs -I would put what it reads into a program; leave it out and use $1 there"
     for index, word in enumerate(words[1:], 1):
         if word.literal is None:
             break
@@ -228,12 +283,26 @@ def is_plain_test(words: Sequence[Word]) -> bool:
 
 
 def _shell_in(words: Sequence[Word]) -> str | None:
-    """A shell that is an argument (`find -exec sh -c`) is judged like one that is a command."""
+    """A shell that is an argument (`find -exec sh -c`) is judged like one that is a command.
+
+    So is an interpreter that is given a value as its program, and what asks a shell to run one.
+    """
     for index, word in enumerate(words[1:], 1):
-        shell = _program(word)
-        if shell in _SHELLS and any(each.has_value for each in words[index:]):
-            return _interpreted(shell, words[index:])
+        program, rest = _program(word), words[index:]
+        if not program or not any(each.has_value for each in rest):
+            continue
+        if program in _SHELLS or (program in _INTERPRETERS and _is_program_given(program, rest)):
+            return _interpreted(program, rest)
+        if program in _ASKING_SHELLS and words[0].literal not in _TEXT_COMMANDS:
+            return _NESTED.format(program)
     return None
+
+
+def _is_program_given(program: str, words: Sequence[Word]) -> bool:
+    rest = _without_flags(program, words[1:])
+    has_option = bool(rest) and _PROGRAM_OPTION.fullmatch(rest[0].literal or "") is not None
+    rest = rest[1:] if has_option else rest
+    return bool(rest) and rest[0].has_value and (has_option or program in _READ_OPTIONS_LATER)
 
 
 def _embedded(program: str, words: Sequence[Word]) -> str | None:

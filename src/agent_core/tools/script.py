@@ -8,11 +8,18 @@ the target of a redirection, the subject of a `case` or an operand of `[`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_core.tools.commands import MIXED_TEST, Word, is_plain_test, objection
+from agent_core.tools.commands import (
+    MIXED_TEST,
+    Word,
+    is_plain_test,
+    nested_scripts,
+    objection,
+    objection_to_input,
+)
 from agent_core.tools.templates import PLACEHOLDER, placeholders, value_text
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ SHELL = "/bin/sh"
 _VARIABLE = "soong_arg_"
 _BLANK = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _PLAIN = re.compile(r"(?:~/)?[A-Za-z0-9_@%+=:,./-]*")
+_PARAMETER = re.compile(r"\$(?:[@*0-9]|\{(?:[@*]|[0-9]+)\})")
 _CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]|[\x7f-\x9f]")
 
 
@@ -103,8 +111,12 @@ class Script:
         return [SHELL, "-c", self.text, SHELL, *values]
 
 
-def parse_script(template: str) -> Script:
+def parse_script(template: str, *, is_nested: bool = False) -> Script:
     """Read the template of a script. Without placeholders it may be anything.
+
+    Args:
+        template: the script.
+        is_nested: its parameters are values: it is the argument of a shell.
 
     Raises:
         ValueError: a placeholder stands where a value could become shell text, or the script has
@@ -117,7 +129,7 @@ def parse_script(template: str) -> Script:
         raise ValueError(f"{_line(template, strange.start())}: remove the control character there")
     if _VARIABLE in template:
         raise ValueError(f"rename the variable {_VARIABLE}…; such names are for the placeholders")
-    draft = _Draft(template, fields)
+    draft = _Draft(template, fields, is_nested=is_nested)
     quoted = draft.placed({place.number for place in draft.places() if place.is_bare})
     for place in quoted.places():
         quoted.check(place)
@@ -149,9 +161,15 @@ class _Draft:
     """A script whose placeholders have become variables, and how the parser reads it."""
 
     def __init__(
-        self, template: str, fields: tuple[str, ...], *, bare: frozenset[int] = frozenset()
+        self,
+        template: str,
+        fields: tuple[str, ...],
+        *,
+        bare: frozenset[int] = frozenset(),
+        is_nested: bool = False,
     ) -> None:
         self._template = template
+        self._is_nested = is_nested
         self._fields = fields
         self._spans: list[tuple[int, int]] = []
         self.source = self._filled(bare)
@@ -160,7 +178,7 @@ class _Draft:
 
     def placed(self, bare: set[int]) -> "_Draft":
         """The same script with double quotes around these placeholders."""
-        return _Draft(self._template, self._fields, bare=frozenset(bare))
+        return _Draft(self._template, self._fields, bare=frozenset(bare), is_nested=self._is_nested)
 
     def places(self) -> Iterator[_Place]:
         """Where the placeholders are.
@@ -221,16 +239,39 @@ class _Draft:
     def _objection(self, node: "Node") -> str | None:
         match node.type:
             case "command":
-                words = [self._word(child) for child in _words(node)]
-                has_value = any(word.has_value for word in words)
-                if has_value and words[0].literal in self._functions():
-                    return "give no placeholder to a function of the script"
-                return objection(words)
+                return self._of_command(node, [self._word(child) for child in _words(node)])
+            case "arithmetic_expansion" if self._is_fed(node):
+                has_variable = any(each.type == "variable_name" for each in _walk(node))
+                return "give what is read to no arithmetic" if has_variable else None
             case "test_command" if node.id in self._inside:
                 words = [self._word(child) for child in _operands(node)]
                 return None if is_plain_test(words) else MIXED_TEST
             case _:
                 return None
+
+    def _of_command(self, node: "Node", words: Sequence[Word]) -> str | None:
+        has_value = any(word.has_value for word in words)
+        if has_value and words[0].literal in self._functions():
+            return "give no placeholder to a function of the script"
+        if words and words[0].literal is None and self._is_nested:
+            return "write out the name of the program there"
+        problem = objection_to_input(words) if words and self._is_fed(node) else None
+        nested = (_nested_objection(text) for text in nested_scripts(words))
+        return problem or objection(words) or next(filter(None, nested), None)
+
+    def _is_fed(self, node: "Node") -> bool:
+        """Can it read a value: from a pipe, or from a file that a value names?"""
+        for each in (node, *_upwards(node)):
+            before = each.prev_sibling
+            while before is not None and each.parent is not None and each.parent.type == "pipeline":
+                if before.id in self._inside:
+                    return True
+                before = before.prev_sibling
+            if each.type == "redirected_statement":
+                redirects = (part for part in each.children if part.type == "file_redirect")
+                if any(part.id in self._inside and _operator(part) == "<" for part in redirects):
+                    return True
+        return False
 
     def _functions(self) -> set[str]:
         """The names of the functions that the script defines."""
@@ -274,6 +315,19 @@ class _Draft:
             filled += variable + quote
             last = match.end()
         return bytes(filled + self._template[last:].encode())
+
+
+def _nested_objection(text: str) -> str | None:
+    """Why a script that is an argument must not be given a value; None if it may.
+
+    Its parameters are values there, so it is read like a script with placeholders in their places.
+    """
+    template = f"{_PARAMETER.sub('{{args.value}}', text)}\n: {{{{args.value}}}}"
+    try:
+        parse_script(template, is_nested=True)
+    except ValueError as error:
+        return f"in the script of the shell there: {str(error).partition(': ')[2]}"
+    return None
 
 
 def _misplaced(node: "Node", below: "Node") -> str | None:

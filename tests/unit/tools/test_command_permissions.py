@@ -128,6 +128,8 @@ git show HEAD --stat
 """.strip().splitlines()
 
 EXACT = """
+ls -RL
+ls -L src
 cp a.txt b.txt
 mv a.txt b.txt
 rm -r sub

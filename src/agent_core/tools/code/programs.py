@@ -121,7 +121,7 @@ def _spelled_out(words: str) -> Iterator[str]:
 
 _LS = Options.of(
     """
-    -1AaBbCcdFfGgHhiklLmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
+    -1AaBbCcdFfGgHhiklmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
     --full-time --human-readable --inode --numeric-uid-gid --reverse --si --size --zero
     """,
     "-ITw --hide --ignore --sort --time --time-style --width",

@@ -8,6 +8,7 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent.engine.base import EngineEvent, EngineEventKind
+from kgent.review.verify import verify
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
@@ -211,3 +212,39 @@ def test_the_mock_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("KGENT_TEST_KEY")
     result = run(profile(tmp_path, model={"api_key_env": "KGENT_TEST_KEY"}), "x")
     assert result.status is RunStatus.COMPLETED
+
+
+HOSTILE_IDS = ["../../../escaped", "x" * 300, "nul\0", "call_1"]
+
+
+@pytest.mark.parametrize("call_id", HOSTILE_IDS)
+@ENGINES
+def test_the_id_of_a_call_decides_over_no_file(tmp_path: Path, engine: str, call_id: str) -> None:
+    """Large results are kept under the id of their call, and some servers use one id for all."""
+    many = "import os, sys; [open('f%04d' % i + sys.argv[1] * 200, 'w') for i in range(200)]"
+    listing = {"path": "workspace", "limit": 2000}
+    script: list[Reply] = [
+        calls("run_command", argv=["python3", "-c", many, "a"]),
+        Calls(calls=[ScriptedCall(name="list_files", arguments=listing, tool_call_id=call_id)]),
+        calls("run_command", argv=["python3", "-c", many, "b"]),
+        Calls(calls=[ScriptedCall(name="list_files", arguments=listing, tool_call_id=call_id)]),
+        "Done.",
+    ]
+    before = sorted(tmp_path.parent.iterdir())
+    with ModelServer.in_thread(script) as server:
+        path = profile(
+            tmp_path,
+            model={"provider": "openai", "name": "m", "base_url": server.base_url("openai")},
+            runtime={"engine": engine},
+            tools={"shell": {"enabled": True, "allowed_commands": ["python3"]}},
+        )
+        result = run(path, "List.", RunOptions(sandbox=tmp_path / "run"))
+    root = result.sandbox_root
+    assert root is not None
+    listed = [call for call in lines(root / "logs" / "tools.jsonl") if call["artifacts"]]
+    kept = [root / call["artifacts"][0] for call in listed]
+    assert [len(json.loads(file.read_text())["entries"]) for file in kept] == [200, 400]
+    assert {file.parent for file in kept} == {root / "archive" / "tool-output"}
+    assert sorted(tmp_path.parent.iterdir()) == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["kgent.yaml", "run"]
+    assert verify(root).problems == []

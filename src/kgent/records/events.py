@@ -73,7 +73,7 @@ class Event(BaseModel):
 
 
 KeepLarge = Callable[[str, Any], str]
-"""Keeps a JSON value as a file; takes a name and the value, returns its path in the run folder."""
+"""Keeps a JSON value as a file; takes a label and the value, returns its path in the run folder."""
 
 
 class EventRecorder:
@@ -144,7 +144,7 @@ class EventRecorder:
         size = len(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
         if size <= MAX_DATA_BYTES:
             return data
-        artifact = self._keep(f"events/{sequence:06}.json", data)
+        artifact = self._keep(f"{sequence:06}", data)
         keys = [key[:60] for key in list(data)[:20]]
         summary = {"summarised": True, "bytes": size, "keys": keys, "artifact": artifact}
         hashes = {key: data[key] for key in keys if key.endswith("_sha256")}

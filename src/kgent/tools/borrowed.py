@@ -17,6 +17,7 @@ from agent_core.tools.paths import Boundaries
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ArtifactSource, RunIdentity
 from kgent.errors import ErrorCategory, KgentError
+from kgent.records.context import TOOL_OUTPUT
 from kgent.runtime.loops import in_own_loop
 from kgent.tools.guarded import Call
 
@@ -92,8 +93,8 @@ def _facts(call: Call) -> ToolContext:
         mime_type: str | None = None,  # noqa: ARG001
         summary: str | None = None,  # noqa: ARG001
     ) -> str:
-        content = _read(data)
-        return context.records.archive.keep_raw(f"tool-output/{call.call_id}-{filename}", content)
+        label, ending = f"{call.call_id}-{Path(filename).stem}", Path(filename).suffix
+        return context.records.archive.keep_raw(TOOL_OUTPUT, label, _read(data), ending=ending)
 
     return ToolContext(
         run=RunIdentity(session_id=context.session_id, agent_id="kgent", run_id=context.run_id),

@@ -13,6 +13,7 @@ from agent_core.tools.results import storable
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import new_id
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
+from kgent.records.context import TOOL_OUTPUT
 from kgent.records.events import Event, EventType
 from kgent.records.logs import ToolCallRecord
 from kgent.runtime.cancellation import Cancellation
@@ -247,6 +248,6 @@ def _within_limit(result: ToolResult, call: Call) -> ToolResult:
     size = len(text.encode("utf-8", "replace"))
     if size <= MAX_DATA_BYTES:
         return result.model_copy(update={"data": data})
-    path = call.context.records.archive.keep_json(f"tool-output/{call.call_id}.json", data)
+    path = call.context.records.archive.keep_json(TOOL_OUTPUT, call.call_id, data)
     preview = {"truncated": True, "bytes": size, "beginning": text[:_PREVIEW], "all_of_it": path}
     return result.model_copy(update={"data": preview, "artifacts": [*result.artifacts, path]})

@@ -19,6 +19,7 @@ from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
 
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
+INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
 _EXIT_CODES = {RunStatus.COMPLETED: COMPLETED, RunStatus.INCOMPLETE: INCOMPLETE}
 
@@ -59,6 +60,9 @@ def _execute(argv: Sequence[str] | None) -> int:
         return report_output_error("kgent", error)
     except OutputError as error:
         return report_output_error("kgent", error.cause)
+    except KeyboardInterrupt:  # a run has its own way to stop
+        _say("kgent: interrupted")
+        return INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:
@@ -181,7 +185,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     verdict = verify(arguments.run_dir, seal=arguments.seal)
     for problem in verdict.problems:
-        _print(f"! {problem}")
+        _print_line(f"! {problem}")
     if verdict.is_sound:
         _print(f"sound: {verdict.checked} files are as the run left them")
         _print(f"seal     {verdict.seal}")
@@ -246,11 +250,11 @@ def _report(result: RunResult, *, with_text: bool) -> None:
     if with_text and result.final_text:
         _print(result.final_text)
     _print(f"status   {result.status}")
-    _print(f"folder   {result.sandbox_root or '- (none was made)'}")
+    _print_line(f"folder   {result.sandbox_root or '- (none was made)'}")
     for path in result.found:
-        _print(f"found    {path}")
+        _print_line(f"found    {path}")
     for path in result.missing:
-        _print(f"missing  {path}")
+        _print_line(f"missing  {path}")
     if result.error is not None:
         _say(f"reason   {result.error}")
     if result.seal is not None:
@@ -262,6 +266,11 @@ def _print(text: str, *, end: str = "\n") -> None:
         print(visible(text, zero_width=False), end=end, flush=True)
     except OSError as error:
         raise OutputError(error) from error
+
+
+def _print_line(text: str) -> None:
+    """Print one line: a file name with a line break in it looks like no other line."""
+    _print(text.replace("\n", "\\n"))
 
 
 def _say(text: str) -> None:

@@ -1,9 +1,11 @@
 """What `kgent verify` and the seal notice: a table of changes to a finished run folder."""
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,18 @@ from typing import Any
 import pytest
 
 from kgent.cli import main
+from kgent.engine.mock import MockAgentEngine
 from kgent.review.verify import verify
-from kgent.runtime.options import RunResult
+from kgent.runtime.options import RunOptions, RunResult
+from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus, state_hash
-from kgent_runs import a_run, calls, lines, state
+from kgent_runs import a_run, calls, lines, profile, skill, state
 
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
+DEEP = (
+    f"i=0; while [ $i -lt 25 ]; do mkdir {'d' * 200} && cd -P {'d' * 200}; i=$((i+1)); done;"
+    " echo x > file"
+)
 
 
 def finished(tmp_path: Path) -> RunResult:
@@ -24,7 +32,7 @@ def finished(tmp_path: Path) -> RunResult:
         tmp_path,
         calls("write_file", path="deliverables/report.md", content="It rained.\n"),
         calls("write_file", path="workspace/notes.md", content="clouds\n"),
-        calls("run_command", argv=["sh", "-c", "mkdir empty; ln -s notes.md link"]),
+        calls("run_command", argv=["sh", "-c", f"mkdir empty; ln -s notes.md link; {DEEP}"]),
         "Done.",
         deliverables={"required": ["deliverables/report.md"]},
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
@@ -117,6 +125,19 @@ def forge_status(root: Path) -> None:
     (root / "run.json").write_text(json.dumps(content), encoding="utf-8")
 
 
+def at_the_bottom(root: Path, change: Callable[[], object]) -> None:
+    """Do something in the deepest folder, whose path is longer than any call takes."""
+    with contextlib.chdir(root / "workspace"):
+        while Path("d" * 200).is_dir():
+            os.chdir("d" * 200)
+        change()
+
+
+def put_pipe_in_place(root: Path, name: str) -> None:
+    (root / name).unlink()
+    os.mkfifo(root / name)
+
+
 NOTICED: dict[str, tuple[Change, str]] = {
     "a deliverable is edited": (
         lambda root: rewrite(root, "deliverables/report.md", lambda _: "It snowed.\n"),
@@ -137,6 +158,26 @@ NOTICED: dict[str, tuple[Change, str]] = {
     "a file that is not UTF-8 is added": (
         lambda root: (root / "workspace" / os.fsdecode(b"caf\xe9")).touch(),
         "workspace/caf\\xe9 was added after the run",
+    ),
+    "a file is added below a very long path": (
+        lambda root: at_the_bottom(root, lambda: Path("more").touch()),
+        "ddd/more was added after the run",
+    ),
+    "a file below a very long path is edited": (
+        lambda root: at_the_bottom(root, lambda: Path("file").write_bytes(b"?")),
+        "ddd/file was changed",
+    ),
+    "a pipe takes the place of the profile": (
+        lambda root: put_pipe_in_place(root, "config.yaml"),
+        "config.yaml is missing, or is not an ordinary file",
+    ),
+    "a pipe takes the place of the events": (
+        lambda root: put_pipe_in_place(root, "events.jsonl"),
+        "events.jsonl is missing, or is not an ordinary file",
+    ),
+    "a run that never ended has a pipe for events": (
+        lambda root: (edit_state(root, status="running"), put_pipe_in_place(root, "events.jsonl")),
+        "events.jsonl is missing, or is not an ordinary file",
     ),
     "a folder is added": (
         lambda root: (root / "workspace" / "new").mkdir(),
@@ -267,6 +308,65 @@ def test_verify_compares_with_the_seal_that_the_run_has_printed(
     result = finished(tmp_path)
     assert main(["verify", str(result.sandbox_root)]) == 0
     assert f"seal     {result.seal}" in capsys.readouterr().out
+
+
+def test_a_name_with_a_line_break_looks_like_no_other_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = finished(tmp_path).sandbox_root
+    assert root is not None
+    (root / "workspace" / "x\nsound: 9 files are as the run left them").touch()
+    capsys.readouterr()
+    assert main(["verify", str(root)]) == 1
+    assert [line[:2] for line in capsys.readouterr().out.splitlines()] == ["! "]
+
+
+def test_ctrl_c_ends_a_check_with_130_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.sigtimedwait([], 5)
+
+    monkeypatch.setattr("kgent.review.verify.describe_file", interrupted)
+    assert main(["verify", str(finished(tmp_path).sandbox_root)]) == 130
+    assert capsys.readouterr().err == "kgent: interrupted\n"
+
+
+def test_a_run_with_more_events_than_are_shown_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = finished(tmp_path).sandbox_root
+    assert root is not None
+    monkeypatch.setattr("kgent.review.story.MAX_LINES", 4)
+    assert verify(root).problems == []
+    drop_last_event(root)
+    assert "one closing event must end it; there are 0" in "\n".join(verify(root).problems)
+
+
+def test_a_run_that_owes_very_much_is_sound(tmp_path: Path) -> None:
+    owed = [f"deliverables/{'n' * 100}-{number}.md" for number in range(3000)]
+    result = a_run(tmp_path, "Done.", deliverables={"required": owed})
+    assert result.status is RunStatus.INCOMPLETE
+    assert result.sandbox_root is not None
+    assert verify(result.sandbox_root).problems == []
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"a{b}c", b"line\nbreak", b"n" * 255])
+def test_a_run_folder_of_any_name_is_sound(tmp_path: Path, name: bytes) -> None:
+    place = tmp_path / os.fsdecode(name)
+    result = run(profile(tmp_path), "Work.", RunOptions(sandbox=place), engine=MockAgentEngine())
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert verify(place, seal=result.seal).problems == []
+
+
+def test_a_profile_in_a_folder_of_any_name_is_sound(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    skill(folder / "skills")
+    path = profile(folder, skills={"paths": ["skills"]})
+    result = run(path, "Work.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine())
+    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert verify(tmp_path / "run").problems == []
 
 
 def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:

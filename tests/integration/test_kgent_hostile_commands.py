@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,8 @@ ATTACKS = {
     "rewrites the profile": "echo other > ../config.yaml",
     "deletes the manifests": "rm ../*-manifest.json",
     "takes the rights away": "chmod 000 .. ../logs ../run.json",
+    "puts a link in place of the folder": "mv ../../run ../../gone; ln -s gone ../../run",
+    "puts a file in place of the folder": "mv ../../run ../../gone; : > ../../run",
     "deletes everything": "rm -rf ../* ../.[a-z]*",
 }
 
@@ -124,6 +127,40 @@ def test_any_file_name_is_recorded_and_found_again(tmp_path: Path) -> None:
     assert main(["show", str(root), "--html", str(tmp_path / "page.html")]) == 0
 
 
+RIGHTS = {
+    "of run.json": ("chmod 000 ../run.json", True),
+    "of the events": ("chmod 000 ../events.jsonl", True),
+    "of every record": ("chmod 000 ../*", True),
+    "of the logs": ("chmod 000 ../logs", True),
+    "of the run folder": ("chmod -R 000 ..", True),
+    "of what it has made": ("mkdir -p a/b; echo x > a/b/c; chmod 000 a/b/c a/b a", False),
+    "of the archive": ("chmod 000 ../archive ../deliverables ../workspace", False),
+}
+
+
+@pytest.mark.parametrize("name", RIGHTS)
+def test_a_command_that_takes_the_rights_away(tmp_path: Path, name: str) -> None:
+    """Without the rights of the superuser, who may read everything."""
+    script, is_change = RIGHTS[name]
+    steps = [{"tool": "run_command", "args": {"argv": ["sh", "-c", script]}}, "Done."]
+    (tmp_path / "s.json").write_text(json.dumps(steps), encoding="utf-8")
+    profile(tmp_path, model={"path": "s.json"}, tools=SHELL)
+    as_anyone = ""
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv is not there, which gives up the superuser's rights")
+        as_anyone = "setpriv --bounding-set=-dac_override,-dac_read_search"
+    done = kgent("run --config kgent.yaml --prompt x --sandbox run", tmp_path, under=as_anyone)
+    root = tmp_path / "run"
+    assert done.returncode == (1 if is_change else 0), done.stderr
+    assert state(root)["status"] == ("failed" if is_change else "completed")
+    checked = kgent("verify run", tmp_path, under=as_anyone)
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
+    if name == "of what it has made":
+        artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
+        assert [(one["path"], one["bytes"]) for one in artifacts] == [("workspace/a/b/c", 2)]
+
+
 def limited_run(tmp_path: Path, size: int) -> subprocess.CompletedProcess[str]:
     """A run in a process that may write files of `size` bytes at most, as on a full disk."""
     (tmp_path / "s.json").write_text('["Done.", "Done."]', encoding="utf-8")
@@ -156,9 +193,9 @@ def test_a_disk_without_room_ends_in_a_terminal_run_json(tmp_path: Path, size: i
         lines(tmp_path / "run" / name)  # whole lines only
 
 
-def kgent(arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def kgent(arguments: str, cwd: Path, *, under: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(  # noqa: S603 - our own interpreter and program
-        ["sh", "-c", f'exec "{sys.executable}" -m kgent {arguments}'],  # noqa: S607
+        ["sh", "-c", f'exec {under} "{sys.executable}" -m kgent {arguments}'],  # noqa: S607
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,

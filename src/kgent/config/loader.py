@@ -16,11 +16,13 @@ from pydantic import ValidationError
 from agent_core.config.problems import problems_of
 from agent_core.context.texts import read_text_file
 from agent_core.errors import ErrorCode
-from kgent.config.models import KgentConfig
-from kgent.config.yaml_source import YamlFaultError, YamlSource, read_yaml
+from kgent.config.models import KgentConfig, WorkspaceConfig
+from kgent.config.yaml_source import MAX_NODES, YamlFaultError, YamlSource, read_yaml
 from kgent.errors import ErrorCategory, KgentError
 
 MAX_CONFIG_BYTES = 1_000_000
+_GROWTH = 20
+"""How many times as large a profile may be once its defaults are filled in."""
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _SHOWN_PROBLEMS = 5
 
@@ -35,15 +37,20 @@ class Overrides(Protocol):
     def sandbox(self) -> Path | None: ...
 
 
-def load_config(path: Path | str) -> KgentConfig:
+def load_config(path: Path | str, *, is_resolved: bool = False) -> KgentConfig:
     """Read and check a profile.
+
+    Args:
+        path: the file.
+        is_resolved: a run has written it, with all defaults filled in; it may be larger.
 
     Raises:
         KgentError: category `config`; the file cannot be read, or does not fit the schema.
     """
     file = Path(path).expanduser().absolute()
     try:
-        source = read_yaml(_text(file))
+        growth = _GROWTH if is_resolved else 1
+        source = read_yaml(_text(file, MAX_CONFIG_BYTES * growth), max_nodes=MAX_NODES * growth)
     except YamlFaultError as fault:
         raise _unusable(file, [(fault.line, "", fault.reason)]) from None
     value: object = source.value
@@ -103,6 +110,10 @@ def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str
         clean: applied to every text: a profile is no place for secrets, but people make mistakes.
     """
     resolved = _cleaned(config.model_dump(mode="json"), clean)
+    try:
+        WorkspaceConfig.model_validate(config.workspace.model_dump())
+    except ValidationError:  # given on the command line, which takes any path; `run.json` has it
+        del resolved["workspace"]["sandbox"]
     body = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=100)
     return f"# Resolved from {json.dumps(str(origin))}; relative paths start at its folder.\n{body}"
 
@@ -120,14 +131,14 @@ def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:
             return value
 
 
-def _text(file: Path) -> str:
+def _text(file: Path, limit: int) -> str:
     try:
-        raw = read_text_file(file, MAX_CONFIG_BYTES + 1)
+        raw = read_text_file(file, limit + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _unusable(file, [(None, "", f"it cannot be read: {reason}")]) from error
-    if len(raw) > MAX_CONFIG_BYTES:
-        raise _unusable(file, [(None, "", f"it is larger than {MAX_CONFIG_BYTES:,} bytes")])
+    if len(raw) > limit:
+        raise _unusable(file, [(None, "", f"it is larger than {limit:,} bytes")])
     if raw.startswith(_BYTE_ORDER_MARKS):
         raise _unusable(file, [(1, "", "it is not UTF-8; save it as plain UTF-8")])
     try:

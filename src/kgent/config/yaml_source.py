@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import yaml
 
-_MAX_NODES = 20_000
+MAX_NODES = 20_000
 _MAX_DEPTH = 50
 _MAX_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
@@ -41,14 +41,18 @@ class YamlSource:
         return self.lines.get(key, 1)
 
 
-def read_yaml(text: str) -> YamlSource:
+def read_yaml(text: str, *, max_nodes: int = MAX_NODES) -> YamlSource:
     """Parse one document with the safe loader.
+
+    Args:
+        text: the document.
+        max_nodes: how many values and keys it may have, repetitions counted.
 
     Raises:
         YamlFaultError: it is no YAML, has a key twice or a tag, or is too large or too deep.
     """
     try:
-        return _read(text)
+        return _read(text, max_nodes)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = error.problem or error.context or "it cannot be read"
@@ -60,13 +64,13 @@ def read_yaml(text: str) -> YamlSource:
         raise YamlFaultError(1, f"not valid YAML: {reason}") from None
 
 
-def _read(text: str) -> YamlSource:
+def _read(text: str, max_nodes: int) -> YamlSource:
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             raise YamlFaultError(1, "the file is empty")
-        walk = _Walk(cast("_Resolve", loader.resolve))  # pyright: ignore[reportUnknownMemberType] - untyped
+        walk = _Walk(cast("_Resolve", loader.resolve), max_nodes)  # pyright: ignore[reportUnknownMemberType] - untyped
         walk.visit(node, "", 0)
         construct = cast("Callable[[yaml.Node], Any]", loader.construct_document)  # pyright: ignore[reportUnknownMemberType] - untyped
         return YamlSource(construct(node), walk.lines)
@@ -81,16 +85,17 @@ _Resolve = Callable[[type[yaml.Node], str, tuple[bool, bool]], str]
 class _Walk:
     """Visits every node once for each place where it stands."""
 
-    def __init__(self, resolve: _Resolve) -> None:
+    def __init__(self, resolve: _Resolve, max_nodes: int) -> None:
         self.lines: dict[str, int] = {}
         self._count = 0
         self._resolve = resolve
+        self._max_nodes = max_nodes
 
     def visit(self, node: yaml.Node, key: str, depth: int) -> None:
         line = node.start_mark.line + 1
         self.lines.setdefault(key, line)
         self._count += 1
-        if self._count > _MAX_NODES or depth > _MAX_DEPTH:
+        if self._count > self._max_nodes or depth > _MAX_DEPTH:
             raise YamlFaultError(line, "it is nested too deeply, or far too large")
         match node:
             case yaml.ScalarNode():

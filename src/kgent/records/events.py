@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from agent_core.errors import ToolError
 from agent_core.redaction import Redactor
+from agent_core.tools.files import open_file
 from agent_core.tools.results import storable, storable_text
 from agent_core.types import new_id
 from kgent.records.files import RunFiles
@@ -154,13 +156,13 @@ class EventRecorder:
 def is_held(root: Path) -> bool | None:
     """Whether a process still records into this run folder; None if that cannot be told."""
     try:
-        with (root / EVENTS_FILE).open("rb") as file:
+        with open_file(root.resolve() / EVENTS_FILE) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except FileNotFoundError:
         return False
-    except OSError:
+    except (OSError, ToolError):
         return None
     return False
 

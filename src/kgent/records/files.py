@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent_core.disk.folders import open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.tools.files import open_file, replace_file, take_snapshot
@@ -32,6 +33,7 @@ DISPLACED = "archive/displaced"
 """Where things go that stand in the place of a record when the record has to be written."""
 
 _CHUNK = 2**18
+_UNREAD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -43,18 +45,44 @@ class FileRecord(NamedRecord):
 
 
 def describe_file(root: Path, name: str) -> FileRecord:
-    """A file of the run folder as it is now. Links are not followed.
+    """A file of the run folder, whose path is resolved, as it is now. Links are not followed.
 
     Raises:
         OSError: it cannot be read.
         ToolError: it is not an ordinary file.
     """
     size, digest = 0, hashlib.sha256()
-    with open_file(root.resolve() / name) as file:
+    with open_file(root / name) as file:
         while chunk := file.read(_CHUNK):
             size += len(chunk)
             digest.update(chunk)
     return _record(name, size, digest.hexdigest())
+
+
+def make_readable(root: Path, name: str) -> None:
+    """Let the owner read a file of the run folder. Links are not followed.
+
+    Raises:
+        OSError: the rights cannot be changed.
+    """
+    path = root / name
+    with open_folder(path.parent) as folder:
+        descriptor = os.open(path.name, _UNREAD, dir_fd=folder)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                add_rights(descriptor, stat.S_IRUSR | stat.S_IWUSR)
+        finally:
+            os.close(descriptor)
+
+
+def add_rights(descriptor: int, rights: int) -> None:
+    """Add rights to a file or folder that was opened without reading it.
+
+    Raises:
+        OSError: the rights cannot be changed.
+    """
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode) | rights
+    os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101 - no fchmod for such descriptors
 
 
 @dataclass(slots=True)
@@ -160,11 +188,15 @@ class RunFiles:
     def restore(self) -> None:
         """Put back every growing file that was removed or replaced, and flush all of them.
 
+        What the owner may not read any more is made readable.
+
         Raises:
             OSError: one of them cannot be written.
         """
         with self._lock:
             for name, written in self._written.items():
+                with suppress(OSError):
+                    make_readable(self.root, name)
                 if written.descriptor is None:
                     continue
                 if not _is_same_file(self.root / name, written.descriptor):
@@ -252,25 +284,27 @@ class RunFiles:
 
     def _clear(self, name: str) -> None:
         """Make the file's folders real folders that can be written, and its place free."""
-        self.root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         place = self.root
+        if _is_in_the_way(place, is_folder=True):
+            place.rename(place.with_name(f"displaced-{secrets.token_hex(4)}"))
+        place.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         with suppress(OSError):
             place.chmod(PRIVATE_FOLDER)
         parts = Path(name).parts
         for part in parts[:-1]:
             place = place / part
-            if place.is_symlink() or not place.is_dir():
+            if _is_in_the_way(place, is_folder=True):
                 self._displace(place)
-                place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+            place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             with suppress(OSError):
                 place.chmod(PRIVATE_FOLDER)
         target = place / parts[-1]
-        if target.is_symlink() or (target.exists() and not target.is_file()):
+        if _is_in_the_way(target, is_folder=False):
             self._displace(target)
+        with suppress(OSError):
+            make_readable(self.root, name)
 
     def _displace(self, path: Path) -> None:
-        if not path.is_symlink() and not path.exists():
-            return
         name = f"{path.name}-{secrets.token_hex(4)}"
         refuge = self.root / DISPLACED
         if path in {refuge, *refuge.parents}:
@@ -278,6 +312,13 @@ class RunFiles:
             return
         self._clear(f"{DISPLACED}/{name}")
         path.rename(refuge / name)
+
+
+def _is_in_the_way(path: Path, *, is_folder: bool) -> bool:
+    """There is something that is no folder, or no ordinary file, as it should be."""
+    if path.is_symlink():
+        return True
+    return path.exists() and not (path.is_dir() if is_folder else path.is_file())
 
 
 def _open_to_append(path: Path) -> int:

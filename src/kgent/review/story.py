@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ class Story:
         state: `run.json`.
         outcome: the status in words: `lost` where the process died and left it open.
         is_lost: the run says that it is under way, and no process records into it.
+        events, calls, errors: the first `MAX_LINES` of each.
         problems: what could not be read, in words.
     """
 
@@ -77,9 +79,24 @@ def read_story(root: Path) -> Story:
     )
 
 
+def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
+    """The records of a file, one a line; None for a line that is damaged.
+
+    Raises:
+        OSError: it cannot be read.
+        ToolError: it is not an ordinary file.
+    """
+    with open_file(path) as file:
+        for line in file:
+            try:
+                yield model.model_validate_json(line)
+            except ValidationError:
+                yield None
+
+
 def _state(root: Path) -> RunState:
     try:
-        raw = _raw(root / RUN_FILE)
+        raw = _raw(root / RUN_FILE, MAX_MANIFEST_BYTES)
         return RunState.model_validate_json(raw) if raw else _newborn(root)
     except (OSError, ValueError, AgentCoreError) as error:
         is_damaged = isinstance(error, ValueError)
@@ -123,24 +140,16 @@ def _lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
     found: list[M] = []
     damaged = 0
     try:
-        for line in _each_line(path):
-            try:
-                found.append(model.model_validate_json(line))
-            except ValidationError:
+        for record in islice(each_record(path, model), MAX_LINES):
+            if record is None:
                 damaged += 1
+            else:
+                found.append(record)
     except (OSError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
     if damaged:
         problems.append(f"{path.name}: {damaged} damaged lines were passed over")
     return found
-
-
-def _each_line(path: Path) -> Iterator[bytes]:
-    with open_file(path) as file:
-        for number, line in enumerate(file):
-            if number == MAX_LINES:
-                return
-            yield line
 
 
 def _raw(path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:

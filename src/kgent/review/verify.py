@@ -16,13 +16,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agent_core.errors import AgentCoreError
 from agent_core.tools.files import open_file
 from kgent.config.loader import fingerprint_config, load_config
-from kgent.errors import KgentError
-from kgent.records.events import EventType
+from kgent.records.events import EVENTS_FILE, Event, EventType
 from kgent.records.files import FileRecord, describe_file
 from kgent.records.names import readable_name
-from kgent.review.story import MAX_MANIFEST_BYTES, Story, read_story
-from kgent.runtime.state import RUN_FILE, VOUCHER, RunStatus, seal_of, state_hash
-from kgent.sandbox.manifest import ArtifactManifest, OtherRecord, SandboxManifest, list_entries
+from kgent.review.story import MAX_MANIFEST_BYTES, Story, each_record, read_story
+from kgent.runtime.state import RUN_FILE, VOUCHER, RunState, RunStatus, seal_of, state_hash
+from kgent.sandbox.manifest import (
+    ArtifactManifest,
+    Entry,
+    OtherRecord,
+    SandboxManifest,
+    list_entries,
+)
 from kgent.sandbox.workspace import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
@@ -34,7 +39,7 @@ from kgent.sandbox.workspace import (
 
 M = TypeVar("M", bound=BaseModel)
 
-_REDACTED = "[redacted:"
+_REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _CLOSING = {
     EventType.RUN_COMPLETED.value: RunStatus.COMPLETED,
@@ -90,9 +95,9 @@ def verify(root: Path, *, seal: str | None = None) -> Verdict:
         missing = {*RECORDS} - {record.path for record in boundaries.files}
         problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
     if produced is not None:
+        problems.extend(_unread(produced))
         problems.extend(_unrecorded(root, produced))
-    problems.extend(_check_state(root, story))
-    problems.extend(_check_order(story))
+    problems.extend(_check_events(root, story))
     problems.extend(_check_fingerprint(root, story))
     return Verdict(checked=len(records), problems=problems, seal=found_seal)
 
@@ -163,6 +168,12 @@ def _differences(root: Path, record: FileRecord) -> Iterator[str]:
         yield f"{record.path} was changed: its SHA-256 differs"
 
 
+def _unread(manifest: ArtifactManifest) -> Iterator[str]:
+    for artifact in manifest.artifacts:
+        if artifact.status == "unreadable":
+            yield f"{artifact.path} could not be read when the run ended: nothing vouches for it"
+
+
 def _unrecorded(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
     """What is there and was not, and folders and links that are gone or lead elsewhere."""
     try:
@@ -172,30 +183,53 @@ def _unrecorded(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
         yield f"{ARTIFACT_MANIFEST} is damaged: a path_hex is not hex"
         return
     for entry in list_entries(root):
-        shown = readable_name(entry.name)
-        if entry.kind == "file":
-            if entry.name not in files:
-                yield f"{shown} was added after the run"
-            continue
-        recorded = known.pop(entry.name, None)
-        if recorded is None:
-            yield f"{shown} ({entry.kind}) was added after the run"
-        elif recorded != entry.other():
-            yield f"{shown} was changed: {_words(recorded)} then, {_words(entry.other())} now"
+        if entry.kind != "file":
+            yield from _compare(entry, known.pop(entry.name, None))
+        elif entry.name not in files:
+            yield f"{readable_name(entry.name)} was added after the run"
     yield from (f"{record.path} ({record.kind}) is missing" for record in known.values())
+
+
+def _compare(entry: Entry, recorded: OtherRecord | None) -> Iterator[str]:
+    now = entry.other()
+    if now.kind == "unreadable":
+        yield f"{now.path} (folder) cannot be read: what is in it is not checked"
+    elif recorded is None:
+        yield f"{now.path} ({now.kind}) was added after the run"
+    elif recorded != now:
+        yield f"{now.path} was changed: {_words(recorded)} then, {_words(now)} now"
 
 
 def _words(record: OtherRecord) -> str:
     return record.kind if record.target is None else f"{record.kind} to {record.target}"
 
 
-def _check_state(root: Path, story: Story) -> Iterator[str]:
+def _check_events(root: Path, story: Story) -> Iterator[str]:
+    """Read all events, however many there are, and compare the closing one with `run.json`."""
+    closing: list[Event] = []
+    position, is_in_order = 0, True
+    try:
+        for position, event in enumerate(each_record(root / EVENTS_FILE, Event), 1):
+            if event is None:
+                continue  # reported with the story
+            if event.type in _CLOSING:
+                closing.append(event)
+            if is_in_order and event.sequence != position:
+                yield f"{EVENTS_FILE}: event {position} has the sequence {event.sequence}"
+                is_in_order = False
+            elif is_in_order and event.run_id != story.state.run_id:
+                yield f"{EVENTS_FILE}: event {position} belongs to {event.run_id}"
+                is_in_order = False
+    except (OSError, AgentCoreError):
+        return  # reported with the story
+    if len(closing) != 1 or closing[0].sequence != position:
+        yield f"{EVENTS_FILE}: one closing event must end it; there are {len(closing)}"
+    else:
+        yield from _check_state(root, story.state, closing[0])
+
+
+def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
     """Compare `run.json` with the closing event."""
-    closing = [event for event in story.events if event.type in _CLOSING]
-    if len(closing) != 1 or story.events[-1] is not closing[0]:
-        yield f"events.jsonl: one closing event must end it; there are {len(closing)}"
-        return
-    end, state = closing[0], story.state
     if _CLOSING[end.type] is not state.status:
         yield f"run.json says {state.status}, the last event says {end.type}"
     for field in ("session_id", "task_id", "run_id"):
@@ -231,23 +265,13 @@ def _without_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _check_order(story: Story) -> Iterator[str]:
-    for position, event in enumerate(story.events, 1):
-        if event.sequence != position:
-            yield f"events.jsonl: event {position} has the sequence {event.sequence}"
-            return
-        if event.run_id != story.state.run_id:
-            yield f"events.jsonl: event {position} belongs to {event.run_id}"
-            return
-
-
 def _check_fingerprint(root: Path, story: Story) -> Iterator[str]:
     try:
-        written = (root / CONFIG_FILE).read_text(encoding="utf-8")
-        if _REDACTED in written:
-            return  # what was taken out is part of the fingerprint
-        fingerprint = fingerprint_config(load_config(root / CONFIG_FILE))
-    except (OSError, ValueError, KgentError):
+        with open_file(root / CONFIG_FILE) as file:
+            if _REDACTED in file.read():
+                return  # what was taken out is part of the fingerprint
+        fingerprint = fingerprint_config(load_config(root / CONFIG_FILE, is_resolved=True))
+    except (OSError, AgentCoreError):
         yield f"{CONFIG_FILE} cannot be read as a profile"
         return
     if fingerprint != story.state.config_fingerprint:

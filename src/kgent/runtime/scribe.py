@@ -13,6 +13,7 @@ from kgent.errors import ErrorCategory, ErrorInfo, error_info
 from kgent.governance.policy import verdict_on
 from kgent.governance.results import DeliverableCheck
 from kgent.records.events import EventType
+from kgent.records.names import readable_name
 from kgent.records.transcript import quoted
 from kgent.runtime.context import RunContext
 from kgent.runtime.state import RUN_FILE, VOUCHER, RunState, RunStatus, now, seal_of, state_hash
@@ -98,7 +99,7 @@ class Scribe:
 
     def add_readable(self, folders: Sequence[Path]) -> None:
         """Note in the manifest that these folders may be read as well."""
-        readonly = [*self._manifest.readonly, *map(str, folders)]
+        readonly = [*self._manifest.readonly, *(readable_name(str(one)) for one in folders)]
         self._manifest = self._manifest.model_copy(update={"readonly": readonly})
         write_sandbox_manifest(self._files, self._manifest)
 

@@ -9,15 +9,21 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from agent_core.disk.folders import open_folder
 from agent_core.errors import AgentCoreError
 from kgent.config.models import DeliverableConfig
 from kgent.records.context import ARCHIVE
-from kgent.records.files import FileRecord, RunFiles, describe_file
+from kgent.records.files import FileRecord, RunFiles, add_rights, describe_file, make_readable
 from kgent.records.logs import ToolLogger
 from kgent.records.names import NamedRecord, name_bytes, readable_name
 from kgent.runtime.state import now
 from kgent.sandbox.paths import WRITABLE
 from kgent.sandbox.workspace import ARTIFACT_MANIFEST, FILES, FOLDERS, RECORDS, SANDBOX_MANIFEST
+
+OtherKind = Literal["folder", "link", "special", "unreadable"]
+"""What is no file; `unreadable` is a folder whose content is not known."""
+
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class SandboxManifest(BaseModel):
@@ -25,7 +31,7 @@ class SandboxManifest(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    root: Path
+    root: str
     writable: list[str]
     readonly: list[str]
     forbidden: list[str]
@@ -46,9 +52,9 @@ class ArtifactRecord(NamedRecord):
 
 
 class OtherRecord(NamedRecord):
-    """What is in a run folder and is not a file: a folder, a link and its target, a pipe."""
+    """What is in a run folder and is not a file: a folder, a pipe, a link and its target."""
 
-    kind: Literal["folder", "link", "special"]
+    kind: OtherKind
     target: str | None = None
 
 
@@ -67,7 +73,7 @@ class Entry:
     """Something in a run folder: its path in it, as the file system takes it, and what it is."""
 
     name: str
-    kind: Literal["file", "folder", "link", "special"]
+    kind: Literal["file"] | OtherKind
     target: str | None = None
 
     def other(self) -> OtherRecord:
@@ -81,22 +87,28 @@ class Entry:
         )
 
 
-def list_entries(root: Path) -> list[Entry]:
+def list_entries(root: Path, *, takes_rights: bool = False) -> list[Entry]:
     """Everything in a run folder but the records and folders that every run folder has.
 
-    Links are listed and not followed. A folder that cannot be read is listed without its content.
+    Links are listed and not followed.
+
+    Args:
+        root: the run folder, resolved.
+        takes_rights: make folders readable that their owner may not read.
+
+    Raises:
+        OSError: the run folder itself cannot be read.
     """
-    expected = {*FILES, *FOLDERS}
-    found = [entry for entry in _walk(root) if entry.name not in expected]
+    found = [one for one in _walk(root, takes_rights=takes_rights) if not _is_expected(one)]
     return sorted(found, key=lambda entry: os.fsencode(entry.name))
 
 
 def new_sandbox_manifest(root: Path, *, read_roots: Iterable[Path] = ()) -> SandboxManifest:
     """The boundaries of a run folder, as they are enforced."""
     return SandboxManifest(
-        root=root,
+        root=readable_name(str(root)),
         writable=[f"{name}/" for name in WRITABLE],
-        readonly=["./", *(str(folder) for folder in read_roots)],
+        readonly=["./", *(readable_name(str(folder)) for folder in read_roots)],
         forbidden=["everything else"],
         created_at=now(),
     )
@@ -124,7 +136,8 @@ def write_artifact_manifest(
 ) -> FileRecord:
     """Write `artifact-manifest.json` from what is in the run folder now.
 
-    What the run itself wrote to `archive/` is recorded as it was written.
+    What the run itself wrote to `archive/` is recorded as it was written. What a command has made
+    unreadable for its owner is made readable: a run vouches for all it leaves behind.
 
     Returns:
         Size and SHA-256 of the manifest.
@@ -133,7 +146,7 @@ def write_artifact_manifest(
         OSError: something cannot be read or written.
     """
     owed = {deliverable.path: deliverable for deliverable in required}
-    entries = list_entries(files.root)
+    entries = list_entries(files.root, takes_rights=True)
     found = [
         _artifact(files, entry.name, owed.get(entry.name), tools.maker_of(entry.name))
         for entry in entries
@@ -160,33 +173,64 @@ def write_artifact_manifest(
     return _write(files, ARTIFACT_MANIFEST, manifest)
 
 
-def _walk(root: Path) -> Iterator[Entry]:
-    waiting = [""]
+def _walk(root: Path, *, takes_rights: bool) -> Iterator[Entry]:
+    waiting = [Entry("", "folder")]
     while waiting:
         folder = waiting.pop()
         try:
-            with os.scandir(root / folder) as inside:
-                entries = [_entry(folder, one) for one in inside]
+            entries = _inside(root, folder.name, takes_rights=takes_rights)
         except OSError:
-            if not folder:
+            if not folder.name:
                 raise
+            yield Entry(folder.name, "unreadable")
             continue
-        waiting += [entry.name for entry in entries if entry.kind == "folder"]
-        yield from entries
+        if folder.name:
+            yield folder
+        waiting += [entry for entry in entries if entry.kind == "folder"]
+        yield from (entry for entry in entries if entry.kind != "folder")
 
 
-def _entry(folder: str, found: os.DirEntry[str]) -> Entry:
+def _is_expected(entry: Entry) -> bool:
+    return entry.name in FILES or (entry.name in FOLDERS and entry.kind == "folder")
+
+
+def _inside(root: Path, folder: str, *, takes_rights: bool) -> list[Entry]:
+    """What is in a folder, however long its path is."""
+    with open_folder(root / folder) as place:
+        try:
+            descriptor = os.open(".", _LIST, dir_fd=place)
+        except PermissionError:
+            if not takes_rights:
+                raise
+            add_rights(place, stat.S_IRWXU)
+            descriptor = os.open(".", _LIST, dir_fd=place)
+        try:
+            with os.scandir(descriptor) as inside:
+                return [entry for one in inside if (entry := _entry(folder, one, descriptor))]
+        finally:
+            os.close(descriptor)
+
+
+def _entry(folder: str, found: os.DirEntry[str], place: int) -> Entry | None:
     name = f"{folder}/{found.name}" if folder else found.name
-    mode = found.stat(follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        return Entry(name, "link", _target(found.path))
+    try:
+        mode = found.stat(follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            return Entry(name, "link", os.readlink(found.name, dir_fd=place))
+    except FileNotFoundError:  # it has gone since the folder was listed
+        return None
     if stat.S_ISDIR(mode):
         return Entry(name, "folder")
     return Entry(name, "file" if stat.S_ISREG(mode) else "special")
 
 
-def _target(path: str) -> str:
-    return os.readlink(path)  # noqa: PTH115 - a Path would tidy up what the link says
+def _describe(root: Path, name: str) -> FileRecord:
+    """A file as it is; one that its owner may not read is made readable."""
+    try:
+        return describe_file(root, name)
+    except PermissionError:
+        make_readable(root, name)
+        return describe_file(root, name)
 
 
 def _artifact(
@@ -194,7 +238,7 @@ def _artifact(
 ) -> ArtifactRecord:
     written = files.record(name)
     try:
-        record = written or describe_file(files.root, name)
+        record = written or _describe(files.root, name)
     except (OSError, AgentCoreError):
         record = None
     return ArtifactRecord(

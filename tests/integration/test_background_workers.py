@@ -1,6 +1,7 @@
 """Workers that are sent without waiting: their results, their limits, and how they are stopped."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -278,6 +279,47 @@ async def test_a_worker_that_does_not_stop_is_left_behind_and_its_place_stays_ta
     assert kinds.count(EventType.CHILD_AGENT_CANCEL_TIMEOUT) == 1
     assert second.status is RunStatus.COMPLETED
     assert [worker["status"] for worker in listed["workers"]] == ["busy", "idle"]
+
+
+async def test_workers_that_do_not_stop_hold_a_cancelled_run_up_only_once(
+    home: Home, project: Path
+) -> None:
+    let_go, clinging = asyncio.Event(), asyncio.Semaphore(0)
+
+    @tool(permission="readonly")
+    async def cling() -> str:
+        """Do not stop when asked."""
+        clinging.release()
+        while not let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await let_go.wait()
+        return "late"
+
+    parts: dict[str, list[Line]] = {
+        "go": [
+            CREATE,
+            send(allowed_tools=["cling"]),
+            send(allowed_tools=["cling"], wait=True),
+            "done",
+        ],
+        "work": [calls("cling"), "late"],
+    }
+    made = Bench(home, project, parts).opened("[agents]\nchild_cancel_timeout_ms = 1000\n")
+    made.register_tool(cling)
+    async with made, asyncio.timeout(15):
+        handle = await made.start("go", session_id="s1", mode="orchestrator")
+        await clinging.acquire()
+        await clinging.acquire()
+        started = time.monotonic()
+        await handle.cancel()
+        await handle.wait()
+        took = time.monotonic() - started
+        replay = await made.replay_session("s1")
+        let_go.set()
+    assert handle.status is RunStatus.CANCELLED
+    assert 0.9 < took < 1.9
+    kinds = [event.event_type for event in replay.events]
+    assert kinds.count(EventType.CHILD_AGENT_CANCEL_TIMEOUT) == 2
 
 
 async def test_background_workers_count_among_the_children_of_a_run(

@@ -109,7 +109,9 @@ class Children:
                 await self._stop([running], StopReason.TIMEOUT)
         except asyncio.CancelledError:
             if not running.is_left_behind:
-                await self._stop([running], StopReason.PARENT_CANCELLED)
+                # All of the leader's at once: one after the other would take as many times as long.
+                mine = self._of(running.child.run.parent_run_id)
+                await self._stop(mine, StopReason.PARENT_CANCELLED)
                 if running.task.done():
                     running.child.tell_end()
             raise
@@ -119,12 +121,7 @@ class Children:
 
     async def stop_all(self, leader: RunIdentity, reason: StopReason) -> None:
         """Stop what a run has started and not waited for; the run is over."""
-        mine = [
-            running
-            for running in self._running.values()
-            if running.child.run.parent_run_id == leader.run_id and not running.is_left_behind
-        ]
-        if mine:
+        if mine := self._of(leader.run_id):
             await self._stop(mine, reason)
 
     def is_running(self, run_id: str) -> bool:
@@ -159,6 +156,14 @@ class Children:
             if child.parent.is_closing:
                 await self._left_behind(child.run.session_id)
 
+    def _of(self, leader_run_id: str | None) -> list[RunningChild]:
+        """The running children of a run, those aside that were left behind."""
+        return [
+            running
+            for running in self._running.values()
+            if running.child.run.parent_run_id == leader_run_id and not running.is_left_behind
+        ]
+
     async def _stop(self, stopped: Sequence[RunningChild], reason: StopReason) -> None:
         """Ask children to stop, and wait as long as that may take."""
         for running in stopped:
@@ -166,7 +171,7 @@ class Children:
         tasks = [running.task for running in stopped]
         await asyncio.wait(tasks, timeout=self._cancel_timeout_s)
         for running in stopped:
-            if not running.task.done():
+            if not running.task.done() and not running.is_left_behind:
                 child, running.is_left_behind = running.child, True
                 logger.warning("child run %s did not stop in time", child.run.run_id)
                 late = EventType.CHILD_AGENT_CANCEL_TIMEOUT

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -22,7 +22,7 @@ from agent_core.types import (
 
 _SHELL = "/bin/sh"
 MOST_SHOWN = 2000
-"""Characters of what a hook complains about that are kept."""
+"""Characters that are kept of what a hook complains about, and of each part of its answer."""
 
 
 class HookAnswer(Frozen):
@@ -32,6 +32,18 @@ class HookAnswer(Frozen):
     reason: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     logs: list[str] | str = Field(default_factory=list[str])
+
+    def shortened(self) -> Self:
+        """The answer as it is recorded and shown: every part of a bounded size."""
+        logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
+        is_long = len(logs) > MOST_SHOWN
+        changes: dict[str, Any] = {"logs": _cut(logs) if is_long else self.logs}
+        if self.reason is not None:
+            changes["reason"] = _cut(self.reason)
+        size = len(json.dumps(self.metadata))
+        if size > MOST_SHOWN:
+            changes["metadata"] = {"left_out": f"{size} bytes; at most {MOST_SHOWN} are kept"}
+        return self.model_copy(update=changes)
 
 
 class HookError(AgentCoreError):
@@ -130,8 +142,13 @@ def _answer(finished: Finished, timeout_ms: int) -> HookAnswer:
     if finished.stdout.truncated:
         raise HookError(f"its answer has {finished.stdout.size_bytes} bytes, which is too long")
     try:
-        return HookAnswer.model_validate_json(said)
+        return HookAnswer.model_validate_json(said).shortened()
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = "".join(f"{part}: " for part in first["loc"])
         raise HookError(f"its answer cannot be read: {place}{first['msg']}"[:MOST_SHOWN]) from error
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - MOST_SHOWN
+    return text if left_out <= 0 else f"{text[:MOST_SHOWN]}… (+{left_out} characters)"

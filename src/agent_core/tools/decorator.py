@@ -10,18 +10,22 @@ from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cas
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
+from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Action, Tool, ToolContext
+from agent_core.tools.constraints import check_constraint, is_misfit
 from agent_core.tools.docstrings import docstring_of
 from agent_core.tools.handler import call, is_generator, lane_of, plain_access, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
 from agent_core.tools.signatures import Parameter, UnfitError, parameters_of, returns_generator
 from agent_core.types import ToolDefinition, ToolPermission
+
+_SHOWN = 100
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,6 +115,10 @@ class Signature:
             return self.adapter.validate_python(given)
         except (ValidationError, RecursionError) as error:
             raise misfit(tool_name, error) from error
+        except TypeError as error:
+            if not is_misfit(error):
+                raise  # a validator of the tool's own broke
+            raise misfit(tool_name, error) from error
 
 
 def _function_tool(
@@ -131,13 +139,17 @@ def _function_tool(
     except UnfitError as error:
         message = f"{own_name}() cannot be a tool: {error}"
         raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
-    definition = ToolDefinition(
-        name=name or own_name,
-        description=doc.text if description is None else description,
-        input_schema=signature.schema,
-        permission=ToolPermission(permission),
-        tags=set(tags),
-    )
+    try:
+        definition = ToolDefinition(
+            name=own_name if name is None else name,
+            description=doc.text if description is None else description,
+            input_schema=signature.schema,
+            permission=ToolPermission(permission),
+            tags=set(tags),
+        )
+    except ValueError as error:
+        message = f"{own_name}() cannot be a tool: {_first_fault(error)}"
+        raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
     late = [each for each in described if each.has_field_default]
 
     async def prepare(arguments: Json, context: ToolContext) -> Action:
@@ -156,6 +168,14 @@ def _function_tool(
         function=function,
         parameters=described,
     )
+
+
+def _first_fault(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
 
 
 def _read(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
@@ -246,7 +266,20 @@ def _has_description(hint: Any) -> bool:
 
 
 class _WholeSchema(GenerateJsonSchema):
-    """A schema that says all of a type, or none: no choice of a union is left out silently."""
+    """A schema that says all of a type, or none.
+
+    No choice of a union is left out silently, and no constraint stands where it cannot hold.
+    """
+
+    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """What is checked after the type."""
+        check_constraint(schema)
+        return super().function_after_schema(schema)
+
+    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
+        """What is checked one after the other."""
+        check_constraint(schema)
+        return super().chain_schema(schema)
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """Refuse what would be left out; a default that JSON has no form for is not shown."""

@@ -136,16 +136,11 @@ def _check_all(values: Iterable[object], depth: int) -> None:
 
 
 def _compiled(schema: dict[str, Any], clock: Clock) -> Validator:
-    from jsonschema import SchemaError, validators  # noqa: PLC0415 - a tenth of a second
+    from jsonschema import validators  # noqa: PLC0415 - a tenth of a second
     from referencing import Registry  # noqa: PLC0415
 
     dialect = _dialect(schema)
-    try:
-        dialect.check_schema(schema, format_checker=None)
-    except SchemaError as error:
-        place = "/".join(map(str, error.absolute_path))
-        message = str(error.message)[:_LONGEST_REASON]
-        raise SchemaUnusableError(f"at #/{place}: {message}") from error
+    _check_form(schema, dialect, place="#")
     _check_graph(schema, dialect)
     rules: dict[str, Any] = dialect.VALIDATORS | own_rules(dialect, clock)
     ending = {name: timed(rule, clock) for name, rule in rules.items()}
@@ -172,8 +167,28 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
     raise SchemaUnusableError(f"its $schema is not known: {str(named)[:100]}")
 
 
+def _check_form(schema: object, dialect: Any, *, place: str) -> None:
+    """Make sure that a value is a schema of the dialect.
+
+    Raises:
+        SchemaUnusableError: it is not; the place of the fault is named, below `place`.
+    """
+    from jsonschema import SchemaError  # noqa: PLC0415
+
+    try:
+        dialect.check_schema(schema, format_checker=None)
+    except SchemaError as error:
+        below = "/".join([place, *map(str, error.absolute_path)])
+        below = below if error.absolute_path else f"{place}/"
+        message = str(error.message)[:_LONGEST_REASON]
+        raise SchemaUnusableError(f"at {below}: {message}") from error
+
+
 def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
     """Follow every reference, look at every pattern, and make sure that nothing goes in circles.
+
+    A reference may lead to a place that is no schema by itself, such as an example; what is there
+    has to be one then.
 
     Raises:
         SchemaUnusableError: something is not as it has to be.
@@ -184,20 +199,28 @@ def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
     specification = specification_with(dialect.META_SCHEMA["$schema"])
     root: Resource[Any] = specification.create_resource(schema)
     waiting: list[tuple[Any, Any]] = [(schema, Registry[Any]().resolver_with_root(root))]
+    referred: list[tuple[str, Any]] = []
     nodes: dict[int, dict[str, Any]] = {}
     below: dict[int, list[int]] = {}
-    while waiting:
+    while waiting or referred:
+        if not waiting:
+            reference, found = referred.pop()
+            if id(found.contents) not in nodes:
+                _check_form(found.contents, dialect, place=reference[:_LONGEST_REASON])
+                waiting.append((found.contents, found.resolver))
+            continue
         contents, resolver = waiting.pop()
         if not isinstance(contents, dict) or id(cast("object", contents)) in nodes:
             continue
         node = cast("dict[str, Any]", contents)
         nodes[id(node)] = node
-        targets = [_looked_up(resolver, node[key]) for key in _REFERENCES if key in node]
-        waiting += [(found.contents, found.resolver) for found in targets]
-        below[id(node)] = [id(found.contents) for found in targets]
+        names = [node[key] for key in _REFERENCES if key in node]
+        targets = [(str(name), _looked_up(resolver, name)) for name in names]
+        referred += targets
+        below[id(node)] = [id(target.contents) for _, target in targets]
         below[id(node)] += map(id, _applied_in_place(node))
-        for part in specification.create_resource(node).subresources():
-            waiting.append((part.contents, resolver.in_subresource(part)))
+        parts = specification.create_resource(node).subresources()
+        waiting += [(part.contents, resolver.in_subresource(part)) for part in parts]
     _check_patterns(nodes.values())
     if _has_circle(below):
         raise SchemaUnusableError("a $ref in it leads back to itself")

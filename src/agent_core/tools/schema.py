@@ -232,10 +232,12 @@ class SchemaCheck:
         return ToolError(ErrorCode.SCHEMA_ERROR, message)
 
 
-def misfit(tool: str, error: ValidationError | RecursionError) -> ToolError:
+def misfit(tool: str, error: ValidationError | RecursionError | TypeError) -> ToolError:
     """What the model is told when its arguments do not fit."""
     if isinstance(error, RecursionError):
         return _refusal(tool, [((), "nested too deeply")])
+    if isinstance(error, TypeError):
+        return _refusal(tool, [((), str(error))])
     failures = error.errors(include_url=False, include_context=False, include_input=False)
     return _refusal(tool, [(failure["loc"], failure["msg"]) for failure in failures])
 

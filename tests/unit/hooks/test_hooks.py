@@ -138,6 +138,29 @@ async def test_h8_a_deny_is_an_error_with_a_summary_of_the_hook(place: Place) ->
     assert place.notes.levels == {EventLevel.DEBUG}
 
 
+LONG: dict[str, dict[str, Any]] = {
+    "reason": {"reason": "r" * 50_000},
+    "logs": {"logs": ["l"] * 10_000},
+    "log": {"logs": "l" * 50_000},
+    "metadata": {"metadata": {"m": "x" * 50_000}},
+}
+
+
+@pytest.mark.parametrize("part", LONG)
+async def test_what_a_hook_says_is_recorded_within_bounds(place: Place, part: str) -> None:
+    answer = place.home / "answer.json"
+    answer.write_text(json.dumps({"decision": "deny"} | LONG[part]), encoding="utf-8")
+    place.write(PreToolUse=[on(f"cat {answer}")], Stop=[on(f"cat {answer}")])
+    with pytest.raises(PermissionDeniedError) as denied:
+        await place.hooks().before_tool(CALL, WRITE)
+    assert len(denied.value.message) < 5_000
+    assert len(json.dumps(denied.value.details)) < 5_000
+    assert denied.value.details["hook_summary"]["decision"] == "deny"
+    assert len((await place.hooks().before_stop()) or "") < 5_000
+    assert place.notes.types.count(EventType.HOOK_DENIED) == 2
+    assert all(len(json.dumps(payload)) < 10_000 for _, payload in place.notes.events)
+
+
 async def test_h9_a_project_has_no_hooks(place: Place) -> None:
     folder = place.project / ".soong-agent"
     folder.mkdir()

@@ -54,6 +54,20 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a reference to nothing": of({"$ref": "#/$defs/missing"}),
     "a reference to an anchor that is not there": of({"$ref": "#missing"}),
     "a reference that is no text": of({"$ref": 7}),
+    "a reference to a broken schema in a place of its own": {
+        **of({"$ref": "#/x-parts/b"}),
+        "x-parts": {"b": {"type": "strnig"}},
+    },
+    "a reference to a broken schema in a value": {
+        **of({"anyOf": [{"enum": [{"type": "strnig"}]}, {"$ref": "#/properties/a/anyOf/0/enum/0"}]})
+    },
+    "a reference to a broken schema behind another": {
+        **of({"$ref": "#/x-parts/b"}),
+        "x-parts": {"b": {"$ref": "#/x-parts/c"}, "c": {"required": True}},
+    },
+    "a reference to a list": {**of({"$ref": "#/required"}), "required": ["a"]},
+    "a reference to a number": {**of({"$ref": "#/minProperties"}), "minProperties": 1},
+    "a reference to a text": {**of({"$ref": "#/description"}), "description": "x"},
     "a circle": of({"$ref": "#/properties/a"}),
     "a circle of two": {
         **of({"$ref": "#/$defs/b"}),

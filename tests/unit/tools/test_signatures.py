@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
-from agent_core.errors import ConfigError, ToolError
+from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tools import FunctionTool, Tool, ToolContext, tool
 
 
@@ -349,6 +349,25 @@ def needs_data(n: list[int] = Field(default_factory=lambda data: [len(data)])) -
 def unknown(fine: int, thing: int) -> None: ...
 
 
+class Named(BaseModel):
+    name: str = Field(ge=1)
+
+
+def text_ge(x: str = Field("a", ge=1)) -> None: ...
+def number_length(x: Annotated[int, Field(max_length=3)]) -> None: ...
+def number_pattern(x: int = Field(3, pattern="a+")) -> None: ...
+def flag_length(x: Annotated[bool, Field(min_length=1)]) -> None: ...
+def text_multiple(x: Annotated[str, Field(multiple_of=2)]) -> None: ...
+def one_choice(x: Annotated[int | str, Field(ge=1)]) -> None: ...
+def optional_text(x: Annotated[str | None, Field(ge=1)] = None) -> None: ...
+def inside_list(fine: int, x: list[Annotated[str, Field(ge=1)]]) -> None: ...
+def inside_model(fine: int, x: Named) -> None: ...
+def one_literal(x: Annotated[Literal["a", 5], Field(ge=1)]) -> None: ...
+def one_member(x: Annotated[Colour, Field(ge=1)]) -> None: ...
+def second_constraint(x: Annotated[str, Field(min_length=1), Field(le=1)]) -> None: ...
+def list_pattern(x: Annotated[list[str], Field(pattern="a")]) -> None: ...
+
+
 unknown.__annotations__["thing"] = "Nowhere"
 
 REFUSED: list[tuple[Any, str]] = [
@@ -370,6 +389,20 @@ REFUSED: list[tuple[Any, str]] = [
     (aliased_inside, "name"),
     (needs_data, "n "),
     (unknown, "thing"),
+    (text_ge, "x: ge cannot hold for a value of type str"),
+    (number_length, "x: max_length cannot hold for a value of type int"),
+    (number_pattern, "x: a constraint of texts cannot hold for a value of type int"),
+    (flag_length, "bool"),
+    (text_multiple, "multiple_of"),
+    (one_choice, "str"),
+    (optional_text, "str"),
+    (inside_list, "x: ge"),
+    (inside_model, "x: ge"),
+    (one_literal, "str"),
+    (one_member, "Colour"),
+    (second_constraint, "le"),
+    (list_pattern, "list"),
+    (lambda: None, "<lambda>"),
     (Counter.back, "self"),
     (classmethod(lambda cls: None), "classmethod"),
     (7, "int"),
@@ -383,6 +416,42 @@ def test_what_cannot_be_a_tool_is_refused_when_decorated(function: Any, named: s
     assert named in refusal.value.message
     with pytest.raises(ConfigError):
         tool(permission="readonly")(function)
+
+
+@pytest.mark.parametrize("options", [{"name": "a b"}, {"name": ""}, {"permission": "maybe"}])
+def test_a_name_and_a_permission_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
+    def plain(n: int) -> int:
+        return n
+
+    with pytest.raises(ConfigError, match=r"plain\(\) cannot be a tool") as refusal:
+        tool(**options)(plain)
+    assert refusal.value.code is ErrorCode.VALIDATION_ERROR
+
+
+async def test_constraints_that_fit_hold(context: ToolContext) -> None:
+    @tool
+    def fits(
+        number: Annotated[int | float, Field(ge=1)],
+        both: Annotated[str | list[int], Field(max_length=2)],
+        day: Annotated[dt.date, Field(ge=dt.date(2020, 1, 1))],
+        word: Annotated[str, Field(ge="b")],
+        five: Annotated[Literal[5], Field(ge=1)],
+        anything: Annotated[Any, Field(ge=1)],
+        later: Annotated[int | None, Field(ge=1)] = None,
+    ) -> list[Any]:
+        return [number, both, day, word, five, anything, later]
+
+    good: dict[str, Any] = {"number": 1.5, "both": [1, 2], "day": "2021-01-01", "word": "c"}
+    good |= {"five": 5, "anything": 2}
+    assert await answer(fits, context, **good) == [
+        1.5, [1, 2], dt.date(2021, 1, 1), "c", 5, 2, None,
+    ]  # fmt: skip
+    for wrong in (
+        {"number": 0.5}, {"both": "abc"}, {"day": "2019-01-01"}, {"word": "a"}, {"anything": "a"},
+    ):  # fmt: skip
+        with pytest.raises(ToolError) as refusal:
+            fits.parse(good | wrong)
+        assert refusal.value.code is ErrorCode.VALIDATION_ERROR
 
 
 # --- docstrings ----------------------------------------------------------------------------------

@@ -101,9 +101,10 @@ def _judge_token(text: str, start: int, token: _Token, *, final: bool) -> Verdic
     found = token.whole.match(text, start)
     if found:
         return Hit(token.kind, start, found.end(), token.run)
+    if final or not _may_grow(text, start):
+        return None
     run = token.run.match(text, start)
-    undecided = run is not None and run.end() == len(text)
-    return MORE if undecided and not final and _may_grow(text, start) else None
+    return MORE if run is not None and run.end() == len(text) else None
 
 
 def _may_grow(text: str, start: int) -> bool:

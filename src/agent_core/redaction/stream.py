@@ -6,21 +6,29 @@ from agent_core.redaction.leads import LeadFinder, open_tail
 from agent_core.redaction.shapes import Hit, More, judge
 from agent_core.redaction.values import SecretValues, marker
 
+_SHORT_WAIT = 256
+
 
 class ShapeFilter:
     """Replaces token shapes in a text that comes in pieces.
 
-    One character that was shown already is kept, because rules look back that far.
+    One character that was shown already is kept, because rules look back that far. A long text
+    that waits for a decision is looked at again when it has grown by a part of its length: what a
+    piece costs does not grow with what waits.
     """
 
     def __init__(self) -> None:
         self._text = ""
         self._fresh = 0  # where the text begins that was not shown yet
         self._rest_of_secret: re.Pattern[str] | None = None
+        self._due = 0  # the length at which the text is looked at again
 
     def feed(self, text: str, *, final: bool = False) -> str:
         """Take the next piece and return what can be shown now."""
         self._text += text
+        if len(self._text) < self._due and not final:
+            return ""
+        self._due = 0
         out: list[str] = []
         at = self._skip_rest_of_secret(self._fresh)
         leads = LeadFinder(self._text, final=final)
@@ -35,6 +43,7 @@ class ShapeFilter:
                 case More():
                     out.append(self._text[at:start])
                     self._keep_from(start)
+                    self._due = len(self._text) + max(0, len(self._text) - _SHORT_WAIT) // 4
                     return "".join(out)
                 case None:
                     out.append(self._text[at : start + 1])

@@ -1,5 +1,6 @@
 """A live text is redacted as the whole text would be, wherever it is cut, and hardly waits."""
 
+import re
 import time
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from agent_core.redaction.leads import KEY_LEAD, KEYWORDS, TOKEN_LEADS
 from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.shapes import Hit, judge
 
 REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
 
@@ -116,6 +118,7 @@ HOSTILE = {
     "dashes": "-" * 1_000_000,
     "names": "secret-access-key" * 60_000,
     "values": "abcabcab" * 125_000,
+    "dotted web tokens": "eyJaaaa." * 125_000,
 }
 
 
@@ -135,3 +138,60 @@ def test_ordinary_text_costs_microseconds() -> None:
     start = time.perf_counter()
     assert REDACTOR.text(text) is text
     assert time.perf_counter() - start < 0.5
+
+
+@pytest.mark.parametrize("lead", [*TOKEN_LEADS, KEY_LEAD, "bearer", "password", "api_key"])
+def test_a_megabyte_of_beginnings_costs_a_moment(lead: str) -> None:
+    text = f"{lead} " * (1_000_000 // (len(lead) + 1))
+    start = time.process_time()
+    assert REDACTOR.text(text) is not None
+    stream = REDACTOR.stream()
+    shown = [stream.feed(text[at : at + 1000]) for at in range(0, len(text), 1000)]
+    assert "".join([*shown, stream.finish()]) == REDACTOR.text(text)
+    assert time.process_time() - start < 0.8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ("-----BEGIN PRIVATE KEY-----\n" + "A" * 8000 + "\n") * 5,
+        "-----BEGIN PRIVATE KEY-----\n" + "ab c \n" * 1300,
+        ("eyJ" + "a" * 2040 + " ") * 20,
+    ],
+    ids=["keys", "an open key", "web tokens"],
+)
+def test_what_waits_for_a_decision_does_not_make_a_small_piece_dear(text: str) -> None:
+    stream = REDACTOR.stream()
+    start = time.process_time()
+    shown = [stream.feed(text[at : at + 4]) for at in range(0, len(text), 4)]
+    shown.append(stream.finish())
+    assert time.process_time() - start < 0.25
+    assert "".join(shown) == REDACTOR.text(text)
+
+
+def judged_everywhere(text: str) -> str:
+    """The rules of `shapes`, asked at every place where a lead stands."""
+    out, at = "", 0
+    lower = text.replace("\u0130", "I").lower()
+    while at < len(text):
+        hits = [
+            verdict
+            for lead in (*TOKEN_LEADS, KEY_LEAD, *KEYWORDS)
+            if (lower if lead in KEYWORDS else text).startswith(lead, at)
+            and not (lead in TOKEN_LEADS and re.match(r"[A-Za-z0-9_-]", text[at - 1 : at]))
+            and isinstance(verdict := judge(text, at, lead, final=True), Hit)
+        ]
+        if not hits:
+            out, at = out + text[at], at + 1
+            continue
+        out += text[at : hits[0].start] + f"[redacted:{hits[0].kind}]"
+        at = hits[0].end
+        if hits[0].more and (rest := hits[0].more.match(text, at)):
+            at = rest.end()
+    return out
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+@settings(max_examples=500)
+def test_no_place_that_the_rules_would_redact_is_passed_over(text: str) -> None:
+    assert Redactor({}).text(text) == judged_everywhere(text)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.redaction.visible import shortened
 from agent_core.tools.paths import Boundaries
 from kgent.errors import ErrorCategory, KgentError
 
@@ -58,7 +59,7 @@ def _refused(user_path: str, reason: str) -> KgentError:
         ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
         if "written" in reason
         else ErrorCode.PERMISSION_DENIED,
-        f"{user_path[:200]!r} is refused: {reason}",
+        f"{shortened(user_path, 200)!r} is refused: {reason}",
         category=ErrorCategory.SANDBOX,
-        details={"path": user_path[:200]},
+        details={"path": shortened(user_path, 200)},
     )

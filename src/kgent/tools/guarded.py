@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.redaction.visible import shortened
 from agent_core.tools.results import storable
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import new_id
@@ -78,7 +79,11 @@ class Call:
             self.note(
                 EventType.FILE_REJECTED,
                 error.message,
-                {"path": user_path[:200], "action": self.action.value, "code": error.code.value},
+                {
+                    "path": shortened(user_path, 200),
+                    "action": self.action.value,
+                    "code": error.code.value,
+                },
                 severity="warning",
             )
             raise
@@ -249,5 +254,6 @@ def _within_limit(result: ToolResult, call: Call) -> ToolResult:
     if size <= MAX_DATA_BYTES:
         return result.model_copy(update={"data": data})
     path = call.context.records.archive.keep_json(TOOL_OUTPUT, call.call_id, data)
-    preview = {"truncated": True, "bytes": size, "beginning": text[:_PREVIEW], "all_of_it": path}
+    beginning = f"{text[:_PREVIEW]}…"
+    preview = {"truncated": True, "bytes": size, "beginning": beginning, "all_of_it": path}
     return result.model_copy(update={"data": preview, "artifacts": [*result.artifacts, path]})

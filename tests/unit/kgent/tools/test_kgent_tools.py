@@ -236,6 +236,23 @@ def test_large_data_becomes_an_artifact(context: RunContext) -> None:
     assert do(context, "read_file", path=kept).ok
 
 
+def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(context: RunContext) -> None:
+    folder = context.sandbox_root / "workspace"
+    for number in range(400):
+        (folder / f"{'long' * 20}-{number}").touch()
+    whole = do(context, "list_files", path="workspace", limit=2000)
+    assert whole.data is not None
+    beginning = whole.data["beginning"].removesuffix("…")
+    left = beginning[-12:].lstrip()
+    secret = f"{left}-a-value-nobody-guesses-4711"
+    context.records.redactor.learn({"KEY": secret})
+    context.records.transcript.append_section("Run", whole.data["beginning"])
+    told = context.records.redactor.payload(whole.data)
+    assert told["beginning"] == f"{beginning.removesuffix(left)}[redacted:KEY]…"
+    transcript = (context.sandbox_root / "transcript.md").read_text(encoding="utf-8")
+    assert "[redacted:KEY]…" in transcript
+
+
 def test_a_handler_that_breaks_is_an_answer_without_a_traceback(context: RunContext) -> None:
     def handler(args: dict[str, Any], context: RunContext) -> ToolResult:
         raise RuntimeError("boom")

@@ -19,7 +19,7 @@ from typing import Self
 from agent_core.disk.folders import open_folder
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
-_NOTE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_NOTE = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LONGEST_NOTE = 65_536
 _ATTEMPTS = 100
 _OF_FOLDER = b"folder:"
@@ -165,13 +165,14 @@ def _locked(path: Path) -> Note:
     """A note whose writer is dead.
 
     Raises:
-        OSError: its writer lives, or it cannot be read.
+        OSError: its writer lives, or it is no file that can be read.
     """
     descriptor = os.open(path, _NOTE)
     with ExitStack() as on_failure:
         on_failure.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.fstat(descriptor).st_nlink:
+        status = os.fstat(descriptor)
+        if not status.st_nlink or not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(path)
         written = os.read(descriptor, _LONGEST_NOTE)
         on_failure.pop_all()
@@ -185,7 +186,7 @@ def _remove(about: bytes, name: str) -> None:
         OSError: it cannot be removed.
     """
     place = Path(os.fsdecode(about.removeprefix(_OF_FOLDER)))
-    if not place.is_absolute():
+    if not place.is_absolute() or b"\0" in about:
         return
     with suppress(FileNotFoundError, NotADirectoryError), open_folder(place) as inside:
         kind = os.stat(name, dir_fd=inside, follow_symlinks=False).st_mode

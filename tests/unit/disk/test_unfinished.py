@@ -143,3 +143,15 @@ def test_a_folder_in_the_place_of_a_temporary_file_is_left_alone(home: Path, pro
     (project / temporary_name(NOTE)).mkdir()
     UnfinishedWrites.at(home).clear()
     assert (project / temporary_name(NOTE)).is_dir()
+
+
+async def test_what_is_no_note_holds_up_no_start(home: Path, project: Path) -> None:
+    file = leftover(home, project)
+    notes = home / "unfinished"
+    os.mkfifo(notes / ("1" * 16))
+    (notes / ("2" * 16)).symlink_to("/dev/zero")
+    (notes / ("3" * 16)).mkdir()
+    (notes / ("4" * 16)).write_bytes(b"/tmp/\0\n")
+    (notes / ("5" * 16)).write_bytes(b"/" + b"x/" * 30_000 + b"\n")
+    async with AgentRuntime(project_dir=project, home_dir=home):
+        assert not file.exists()

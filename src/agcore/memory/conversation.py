@@ -19,6 +19,9 @@ from agent_core.redaction import Redactor
 
 logger = logging.getLogger(__name__)
 
+_DIGITS = 12
+_UNREADABLE = ChatMessage.user_text("[A message that cannot be read.]", synthetic=True)
+
 
 class MemoryStrategy(StrEnum):
     """How much of a conversation goes into the next request."""
@@ -122,6 +125,7 @@ class ConversationMemory:
                     break  # otherwise another writer took the place: look again
             for number, message, item in added:
                 self._take(_Stored(number, item.created_at, message))
+            self._highest = added[-1][0]
 
     async def get_history(self) -> list[ChatMessage]:
         """The messages for the next request, oldest first.
@@ -158,6 +162,7 @@ class ConversationMemory:
         """Take what the store has and this object has not seen, whoever added it."""
         if not self._is_loaded and self._config.strategy is MemoryStrategy.FULL:
             unseen = await self._archive()
+            self._highest = unseen[-1].number if unseen else -1
         else:
             unseen = await self._unseen()
         for stored in unseen:
@@ -170,10 +175,13 @@ class ConversationMemory:
         return sorted(found, key=lambda stored: stored.number)
 
     async def _unseen(self) -> list["_Stored"]:
-        """What stands behind the last message seen, looked up from the end; at most a window."""
+        """What stands behind the last message seen, looked up from the end; at most a window.
+
+        The next number follows the last one in the store, so that all writers agree on it.
+        """
         found: list[_Stored] = []
-        turns, before = 0, None
-        while turns < self._most_turns:
+        turns, before, highest = 0, None, -1
+        while turns < self._most_turns or highest < 0:
             item = await self._store.last(self._prefix, before)
             if item is None:
                 break
@@ -181,10 +189,12 @@ class ConversationMemory:
             stored = self._stored(item)
             if stored is None:
                 continue
+            highest = max(highest, stored.number)
             if self._seen.get(stored.number) == stored.created_at:
                 break
             found.append(stored)
             turns += _begins_turn(stored.message)
+        self._highest = highest
         return found[::-1]
 
     def _take(self, stored: "_Stored") -> None:
@@ -192,21 +202,24 @@ class ConversationMemory:
             self._window.append([])
         self._window[-1].append(stored)
         self._seen[stored.number] = stored.created_at
-        self._highest = max(self._highest, stored.number)
         while len(self._window) > self._most_turns:
             for old in self._window.popleft():
                 if self._seen.get(old.number) == old.created_at:
                     del self._seen[old.number]
 
     def _id(self, number: int) -> str:
-        return f"{self._prefix}{number:012d}"
+        return f"{self._prefix}{number:0{_DIGITS}d}"
 
     def _stored(self, item: MemoryItem) -> "_Stored | None":
         """The message of an item; None for an id that is no number, which is not ours."""
         number = item.id.removeprefix(self._prefix)
-        if not number.isdecimal():
+        if len(number) != _DIGITS or not (number.isascii() and number.isdecimal()):
             return None
-        message = ChatMessage.model_validate(parse(item.content))
+        try:
+            message = ChatMessage.model_validate(parse(item.content))
+        except (ValueError, RecursionError):  # it keeps its place; the rest can be read
+            logger.warning("the stored message %s cannot be read", item.id)
+            message = _UNREADABLE
         return _Stored(int(number), item.created_at, message)
 
 

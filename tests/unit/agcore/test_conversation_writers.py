@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -253,3 +253,61 @@ async def test_looking_for_the_last_item_is_no_use_of_it() -> None:
     await store.last("a")
     await store.save(MemoryItem(id="c", content="c"))
     assert [item.id for item in await store.list()] == ["b", "c"]
+
+
+@pytest.mark.parametrize("content", ["{broken", "[]", "null", '{"role":"user"}', "[" * 100_000, ""])
+async def test_a_message_that_cannot_be_read_keeps_its_place_and_costs_no_other(
+    store: MemoryStore, content: str
+) -> None:
+    await ConversationMemory(store, "s1").add_messages([user("one"), user("two"), user("three")])
+    await store.save(MemoryItem(id=f"{PREFIX}000000000001", content=content))
+    for config in (FULL, ConversationMemoryConfig.sliding_window(2)):
+        memory = ConversationMemory(store, "s1", config)
+        await memory.add_message(user("new"))
+        assert texts(await memory.get_history())[-2:] in (["three", "new"], ["new", "new"])
+        first, unread, *_ = texts(await memory.get_archive())
+        assert (first, unread) == ("one", "[A message that cannot be read.]")
+
+
+@pytest.mark.parametrize("number", ["9999999999999", "7", "x", "١٢٣٤٥٦٧٨٩٠١٢"])
+async def test_ids_that_are_not_of_the_conversation_stop_no_writer(
+    store: MemoryStore, number: str
+) -> None:
+    await store.save(MemoryItem(id=f"{PREFIX}{number}", content=dump_text(user("no").model_dump())))
+    memory = ConversationMemory(store, "s1")
+    await memory.add_messages([user("one"), user("two")])
+    assert texts(await ConversationMemory(store, "s1").get_history()) == ["one", "two"]
+
+
+async def test_a_window_without_turns_stops_no_writer(store: MemoryStore) -> None:
+    config = ConversationMemoryConfig.sliding_window(0)
+    one, other = ConversationMemory(store, "s1", config), ConversationMemory(store, "s1", config)
+    for memory in (one, other, one):
+        async with asyncio.timeout(5):
+            await memory.add_message(user("more"))
+    assert len(await one.get_archive()) == 3
+
+
+class Interrupted(InMemoryStore):
+    """Lets another writer in just before something is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other: ConversationMemory | None = None
+
+    async def save_new(self, items: Sequence[MemoryItem]) -> bool:
+        other, self.other = self.other, None
+        if other is not None:
+            await other.add_message(user("between"))
+        return await super().save_new(items)
+
+
+async def test_writers_see_each_other_where_everything_has_been_forgotten() -> None:
+    store = Interrupted()
+    live = ConversationMemory(store, "s1")
+    await live.add_messages([user("old"), user("older")])
+    for item in await store.list():
+        await store.delete(item.id)
+    store.other = ConversationMemory(store, "s1")
+    await live.add_message(user("new"))
+    assert texts(await live.get_history())[-2:] == ["between", "new"]

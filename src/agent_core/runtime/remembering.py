@@ -189,22 +189,28 @@ class Remembering:
         """Look once for every run that has ended meanwhile."""
         while session_id in self._again:
             self._again.discard(session_id)
-            _, waiting = await self._unscanned(session_id)
-            backlog = Backlog.of(waiting)
+            found = await self._unscanned(session_id)
+            backlog = await asyncio.to_thread(Backlog.of, found[1])
             if reason := backlog.reason(self._config):
-                await self._scan(session_id, reason)
+                await self._scan(session_id, reason, found)
             else:
                 self._keep(session_id, backlog)
                 if not self._is_busy(session_id) and not self._is_closed:
                     self._wait_for_idleness(session_id)
 
-    async def _scan(self, session_id: str, reason: Reason) -> None:
+    async def _scan(
+        self,
+        session_id: str,
+        reason: Reason,
+        found: tuple[int, list[Stretch]] | None = None,
+    ) -> None:
         """Look through what is new, a stretch at a time, until one fails."""
         self._backlogs.pop(session_id, None)
         while True:
-            position, stretches = await self._unscanned(session_id)
-            if not any(stretch.user_messages for stretch in stretches):
-                self._keep(session_id, Backlog.of(stretches))
+            position, stretches = found or await self._unscanned(session_id)
+            found = None
+            if not await asyncio.to_thread(_has_user_message, stretches):
+                self._keep(session_id, await asyncio.to_thread(Backlog.of, stretches))
                 return
             if not await self._extract(stretches[0], session_id, reason, position=position):
                 return
@@ -253,7 +259,8 @@ class Remembering:
         agents = await self._store.agents(session_id)
         model = self._models.resolve(self._config.extract_model_profile)
         position = _position(session)
-        stretches = unscanned(
+        stretches = await asyncio.to_thread(
+            unscanned,
             path,
             position,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
@@ -294,6 +301,10 @@ class _SessionCursor:
 
     async def move(self, position: int) -> None:
         await self._between.remember(self._session_id, {_CURSOR: position})
+
+
+def _has_user_message(stretches: Sequence[Stretch]) -> bool:
+    return any(stretch.user_messages for stretch in stretches)
 
 
 def _position(session: SessionRecord) -> int:

@@ -137,6 +137,26 @@ async def test_configured_headers_are_sent(tmp_path: Path) -> None:
     assert seen == {"Bearer t0ken"}
 
 
+@pytest.mark.parametrize("hint", [True, "true", 1, None])
+async def test_over_http_too_only_true_in_json_makes_a_tool_readonly(
+    tmp_path: Path, hint: object
+) -> None:
+    async def answer(_: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message.get("method") != "tools/list":
+            return ordinary(message)
+        hints = {"readOnlyHint": hint}
+        tool = {"name": "greet", "inputSchema": {"type": "object"}, "annotations": hints}
+        return web.json_response(
+            {"jsonrpc": "2.0", "id": message["id"], "result": {"tools": [tool]}}
+        )
+
+    async with http_server(answer) as origin:
+        server = HttpServer(url=f"{origin}/mcp")
+        async with bench(tmp_path / "diary", {"shop": server}) as bench_:
+            tools = await bench_.tools()
+    assert (tools["mcp.shop.greet"].definition.permission == "readonly") is (hint is True)
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_token_never_follows_a_redirect_to_another_origin(
     tmp_path: Path, status: int

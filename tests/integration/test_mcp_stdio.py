@@ -115,6 +115,17 @@ async def test_hints_that_contradict_each_other_ask_and_an_override_stands_above
     }
 
 
+async def test_only_a_hint_that_is_true_in_json_makes_a_tool_readonly(diary: Path) -> None:
+    async with bench(diary, {"shop": plain(diary, "unclear")}) as bench_:
+        tools = await bench_.tools()
+        assert bench_.failures == []
+        known = {name.rpartition(".")[2]: tool.definition for name, tool in tools.items()}
+    plain_ones = {"echo", "long", "slow", "march", "environment", "raw", "ask"}
+    readonly = {name for name, one in known.items() if one.permission is ToolPermission.READONLY}
+    assert readonly == plain_ones | {"reads"}
+    assert {"text", "word", "list", "perhaps_destroys", "no_table", "title_only"} <= set(known)
+
+
 async def test_overrides_of_a_tool_stand_above_those_of_its_server(diary: Path) -> None:
     overrides = {
         "mcp.shop": ToolOverrideConfig(permission="readonly", tags=["trusted"]),

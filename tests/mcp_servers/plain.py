@@ -78,6 +78,28 @@ def listing() -> list[dict[str, Any]]:
             {"name": name, "inputSchema": schema(), "annotations": given}
             for name, given in hints.items()
         ]
+    if "unclear" in TRAITS:
+        unclear: dict[str, Any] = {
+            "reads": {"readOnlyHint": True, "title": "Reads", "openWorldHint": "maybe"},
+            "text": {"readOnlyHint": "true"},
+            "number": {"readOnlyHint": 1},
+            "fraction": {"readOnlyHint": 1.0},
+            "yes": {"readOnlyHint": "yes"},
+            "on": {"readOnlyHint": "on"},
+            "null": {"readOnlyHint": None},
+            "word": {"readOnlyHint": "maybe"},
+            "list": {"readOnlyHint": [True]},
+            "table": {"readOnlyHint": {"value": True}},
+            "snake": {"read_only_hint": True},
+            "perhaps_destroys": {"readOnlyHint": True, "destructiveHint": "perhaps"},
+            "destroys_zero": {"readOnlyHint": True, "destructiveHint": 0},
+            "no_table": [True],
+            "title_only": {"readOnlyHint": "true", "title": 7},
+        }
+        tools += [
+            {"name": name, "inputSchema": schema(), "annotations": given}
+            for name, given in unclear.items()
+        ]
     if "twice" in TRAITS:
         tools.append(tools[0])
     if "many" in TRAITS:

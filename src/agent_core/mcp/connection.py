@@ -35,6 +35,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.mcp.discovery import MAX_TOOLS, ToolSpec, UnusableToolError, left_out, tool_spec
 from agent_core.mcp.failures import cause_of, server_failed, shortened
+from agent_core.mcp.hints import with_plain_hints
 from agent_core.mcp.host import CallLimits, Host
 from agent_core.mcp.http import http_transport
 from agent_core.mcp.stdio import Launch, StdioTransport
@@ -250,7 +251,7 @@ class Connection:
 
     def _new_client(self) -> Client:
         return Client(
-            self._transport(),
+            with_plain_hints(self._transport()),
             client_info=CLIENT,
             cache=None,
             message_handler=self._on_message,

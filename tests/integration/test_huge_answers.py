@@ -12,7 +12,18 @@ from agent_core.errors import ProviderError
 from agent_core.loop.ask import PARTIAL_CHARS
 from agent_core.providers.failures import error_payload
 from agent_core.providers.scripted import Hangs, ScriptedProvider
-from agent_core.types import ModelEvent, ModelFailed, ModelRequest, ModelStarted, ModelTextDelta
+from agent_core.types import (
+    ModelCompleted,
+    ModelEvent,
+    ModelFailed,
+    ModelReasoningDelta,
+    ModelRequest,
+    ModelStarted,
+    ModelTextDelta,
+    StopReason,
+    TextBlock,
+    ToolCallDelta,
+)
 from isolation import Home
 from runtimes import CONFIG, ask, runtime
 
@@ -71,6 +82,50 @@ async def test_a_huge_answer_that_is_cut_off_ends_within_a_second(
     assert partial.metadata["characters"] == shown
     assert (home.path / "sessions.sqlite").stat().st_size < 3 * PARTIAL_CHARS
     assert after.result_text == "here I am"
+
+
+class Torrent(ScriptedProvider):
+    """Sends a hundred megabytes in small pieces without ever waiting for anything."""
+
+    def __init__(self, kind: type[ModelTextDelta | ModelReasoningDelta | ToolCallDelta]) -> None:
+        super().__init__(["here I am"])
+        self.kind = kind
+        self.has_begun = asyncio.Event()
+        self.is_through = False
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        if self.has_begun.is_set():
+            async for event in super().stream(request):
+                yield event
+            return
+        yield ModelStarted(provider="torrent", model="torrent")
+        self.has_begun.set()
+        read = (WORDS * 250)[:10_000]
+        for _ in range(HUGE // len(read)):
+            if self.kind is ToolCallDelta:
+                yield ToolCallDelta(tool_call_id="c1", name="t", arguments_fragment=read)
+            elif self.kind is ModelReasoningDelta:
+                yield ModelReasoningDelta(text=read)
+            else:
+                yield ModelTextDelta(text=read)
+        self.is_through = True
+        yield ModelCompleted(content=[TextBlock(text="all")], stop_reason=StopReason.END_TURN)
+
+
+@pytest.mark.parametrize("kind", [ModelTextDelta, ModelReasoningDelta, ToolCallDelta])
+async def test_an_answer_that_arrives_without_a_wait_can_be_cancelled(
+    home: Home,
+    project: Path,
+    kind: type[ModelTextDelta | ModelReasoningDelta | ToolCallDelta],
+) -> None:
+    provider = Torrent(kind)
+    async with runtime(home, project, provider, config=CONFIG) as made:
+        handle = await made.start("go", session_id="s1")
+        await provider.has_begun.wait()
+        result = await handle.cancel()
+        assert result.status is RunStatus.CANCELLED
+        assert not provider.is_through
+        assert (await ask(made, "go on")).result_text == "here I am"
 
 
 async def _count(events: AsyncGenerator[object]) -> int:

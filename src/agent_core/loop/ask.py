@@ -36,6 +36,9 @@ from agent_core.types import (
 PARTIAL_CHARS = 1_000_000
 """Characters that are kept of a reply that was cut off: no model reads it again."""
 
+_LONGEST_STRETCH_S = 0.02
+"""Seconds for which a stream may arrive without a pause for the rest of the program."""
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -85,8 +88,12 @@ async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     seen = _Seen()
     completed: ModelCompleted | None = None
     events = ctx.provider.stream(request)
+    paused = perf_counter()
     try:
         async for event in events:
+            if perf_counter() - paused > _LONGEST_STRETCH_S:
+                await asyncio.sleep(0)  # what comes without a wait leaves room for a cancellation
+                paused = perf_counter()
             if isinstance(event, ModelCompleted):
                 completed = event
             else:

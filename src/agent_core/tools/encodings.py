@@ -23,8 +23,9 @@ _STRONG = 0.05
 _LINE = re.compile(rb"[^\n]*[\x80-\xff][^\n]*")
 _WORD = re.compile(r"[^\W\d_]+")
 _NEUTRAL = frozenset(
-    "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\u2122\xa0«»°§©®£·\xd7½€№"
+    "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\u2122\xa0«»°§©®£·\xd7½€№\xb5"
 )
+"""Signs that stand anywhere; the one for micro passes for a letter."""
 _OPENING = frozenset("¿¡")
 _WESTERN = (
     "àâæçéèêëîïôœùûüÿ",  # French
@@ -53,6 +54,7 @@ _CYRILLIC = (
 )
 _TURKISH = ("çğıöşüâîû",)
 _GREEK = ("αβγδεζηθικλμνξοπρστυφχψωςάέήίόύώϊϋΐΰ",)
+_FINAL_SIGMA = "\u03c2"
 _IN_ALPHABETS = {
     "cp1252": _WESTERN,
     "cp1250": _CENTRAL,
@@ -102,7 +104,8 @@ def _by_alphabet(text: str, name: str) -> float:
     """The best share of letters beyond ASCII that one alphabet has; odd signs count against it."""
     words = [match for match in _WORD.finditer(text) if not match[0].isascii()]
     odd = sum(_is_odd(text, at) for at, sign in enumerate(text) if not sign.isascii())
-    letters = [(match[0], [s for s in match[0] if not s.isascii()]) for match in words]
+    letters = [(match[0], _foreign_letters(match[0])) for match in words]
+    letters = [(word, signs) for word, signs in letters if signs]
     total = odd + sum(len(signs) for _, signs in letters)
     if not total:
         return 1.0 if name == "cp1252" else 0.0  # nothing but typographic signs
@@ -113,12 +116,18 @@ def _by_alphabet(text: str, name: str) -> float:
     return share * min(frequent / total / _FREQUENT_SHARE, 1.0)
 
 
+def _foreign_letters(word: str) -> list[str]:
+    return [sign for sign in word if not sign.isascii() and sign not in _NEUTRAL]
+
+
 def _share(letters: Iterable[tuple[str, list[str]]], alphabet: frozenset[str]) -> float:
     share = 0.0
     for word, signs in letters:
         is_mixed = "\u0370" < signs[0].lower() < "\u0530" and any(s.isascii() for s in word)
         weight = 1.0 if word[1:].islower() or len(word) == 1 else _UPPER_SHARE
         if is_mixed or not (word[1:].islower() or len(word) == 1 or word.isupper()):
+            continue
+        if _FINAL_SIGMA in word[:-1]:
             continue
         share += weight * sum(sign.lower() in alphabet for sign in signs)
     return share

@@ -18,6 +18,7 @@ TEXTS = {
     "Italian": "Perché è così? Già, più caffè.",
     "Danish": "Blåbærgrød på øen",
     "signs": "20°C ± 5, § 3, © 2020",
+    "measures": "Temp: 21°C ±2, ½ cup, 10 µm, 5µs",
 }
 EASTERN = {
     "Polish": ("Zażółć gęślą jaźń. Część książek leży w Łodzi.", "cp1250 iso8859-2"),
@@ -25,6 +26,7 @@ EASTERN = {
     "Czech": ("Příliš žluťoučký kůň úpěl ďábelské ódy.", "cp1250 iso8859-2"),
     "Hungarian": ("Árvíztűrő tükörfúrógép, őszi szőlő.", "cp1250 iso8859-2"),
     "Russian": ("Съешь же ещё этих мягких французских булок.", "cp1251 koi8-r"),
+    "a few Russian words": ("Съешь ещё этих булок", "cp1251"),
     "a Russian word": ("Привет", "cp1251 koi8-r"),
     "small Russian words": ("привет мир", "cp1251 koi8-r"),
     "Russian in capitals": ("ПРИВЕТ МИР, ЭТО ТЕКСТ", "cp1251 koi8-r"),

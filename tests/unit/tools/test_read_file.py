@@ -102,6 +102,20 @@ async def test_text_is_decoded_and_its_ends_are_evened(
     assert page["content"] == expected
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1251", "utf-8"])
+@pytest.mark.parametrize("lines", [4_000, 60_000])
+async def test_text_whose_first_letters_beyond_ascii_come_late_is_decoded(
+    code: Code, project: Path, encoding: str, lines: int
+) -> None:
+    last = "Съешь ещё этих булок\n" if encoding == "cp1251" else "été à Noël, garçon\n"
+    plain = "a line of plain ASCII text\n" * lines
+    (project / "a.txt").write_bytes((plain + last).encode(encoding))
+    page = await code("read_file", path="a.txt", start_line=lines + 1)
+    assert page["content"] == last
+    first = await code("read_file", path="a.txt", max_lines=1)
+    assert (first["content"], first["binary"]) == ("a line of plain ASCII text\n", False)
+
+
 async def test_a_line_end_between_two_chunks_is_one_line_end(code: Code, project: Path) -> None:
     for size in range(2**18 - 3, 2**18 + 3):
         (project / "a.txt").write_bytes(b"x\n" * 10 + b"y" * (size - 20) + b"\r\nlast\r\n")

@@ -25,6 +25,9 @@ from agent_core.types import ToolPermission
 MAX_LINE_BYTES = 4096
 _COUNTED_BYTES = 4 * 2**20
 _CHUNK = 2**18
+_ASCII = bytes(range(128))
+_CONTEXT_BYTES = 256
+"""What stands before the first sign beyond ASCII helps to tell what it is."""
 
 
 class ReadFile(Arguments):
@@ -105,6 +108,8 @@ def _page_of(
         sample = file.read(SAMPLE_BYTES)
         version = version_of(file)
         encoding = encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
+        if sample.isascii() and encoding is not None:
+            encoding = _of_later_text(file) or encoding
         if encoding is None:
             return Page(binary=True, version=version)
         file.seek(len(encoding.mark))
@@ -113,6 +118,19 @@ def _page_of(
         page = _first_page(text.lines(skip=arguments.start_line - 1), arguments, limit_bytes)
         total = text.count_all() if is_small or page.next_start_line is None else None
         return replace(page, total_lines=total, version=version)
+
+
+def _of_later_text(file: BinaryIO) -> Encoding | None:
+    """What the first text beyond ASCII is in, if there is some in the part that is looked at."""
+    start = file.tell()
+    while start < _COUNTED_BYTES and (chunk := file.read(_CHUNK)):
+        if not chunk.isascii():
+            before = len(chunk) - len(chunk.lstrip(_ASCII))
+            file.seek(start + before - min(before, _CONTEXT_BYTES))
+            sample = file.read(SAMPLE_BYTES)
+            return encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
+        start += len(chunk)
+    return None
 
 
 def _first_page(lines: Iterator[str], arguments: ReadFile, limit_bytes: int) -> Page:

@@ -28,7 +28,7 @@ from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
-from agent_core.tools.script import Script, parse_script
+from agent_core.tools.script import Script, check_argv, parse_script
 from agent_core.tools.templates import filled_argv, placeholders
 from agent_core.types import (
     Access,
@@ -72,6 +72,7 @@ class ToolFile(Section):
         if self.command_type == "exec":
             if any(placeholders(self.command)):
                 raise ValueError("the program cannot be chosen by an argument")
+            check_argv([self.command, *self.args])
             return self
         if self.args:
             raise ValueError("args is for command_type exec; write them into the command")

@@ -138,6 +138,30 @@ def parse_script(template: str, *, is_nested: bool = False) -> Script:
     return Script(f"{given}; shift {len(fields)}; {quoted.source.decode()}", fields)
 
 
+def check_argv(argv: Sequence[str]) -> None:
+    """Check the arguments of a program that is started without a shell.
+
+    Raises:
+        ValueError: the program is a shell, an interpreter or a program that starts another one,
+            and would read a value as its text. Names the cure.
+    """
+    words = [_plain_word(part) for part in argv]
+    if not any(word.has_value for word in words):
+        return
+    nested = (_nested_objection(text) for text in nested_scripts(words))
+    problem = objection(words) or next(filter(None, nested), None)
+    if problem is not None:
+        raise ValueError(f"args: {problem}")
+
+
+def _plain_word(part: str) -> Word:
+    first = PLACEHOLDER.search(part)
+    if first is None:
+        return Word(part, part, has_value=False, prefix=part)
+    # What stands around the value is for the program; only what runs text is looked for.
+    return Word(None, "", has_value=True, prefix=part[: first.start()])
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """One placeholder in the script: the first is number 0."""

@@ -266,3 +266,49 @@ async def test_a_value_that_no_argument_can_hold_is_refused(
     with pytest.raises(ToolError) as refusal:
         await made.prepare(made.parse({"text": "a\0b"}), context)
     assert refusal.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("sh", ["-c", "echo {{args.word}}"]),
+        ("/bin/bash", ["-lc", "{{args.word}}"]),
+        ("python3", ["-c", "print({{args.word}})"]),
+        ("perl", ["-e", "{{args.word}}"]),
+        ("node", ["-e", "{{args.word}}"]),
+        ("env", ["A=1", "sh", "-c", "{{args.word}}"]),
+        ("xargs", ["sh", "-c", "{{args.word}}"]),
+        ("timeout", ["5", "bash", "-c", "ls {{args.word}}"]),
+        ("find", [".", "-exec", "sh", "-c", "echo {{args.word}}", ";"]),
+        ("ssh", ["host", "{{args.word}}"]),
+        ("awk", ["/{{args.word}}/", "file"]),
+        ("sed", ["s/{{args.word}}/b/", "file"]),
+        ("sh", ["-c", 'eval "$1"', "sh", "{{args.word}}"]),
+    ],
+)
+def test_an_exec_tool_gives_no_value_to_what_runs_text(
+    setup: Setup, command: str, args: list[str]
+) -> None:
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+    put(setup, ECHO | {"command": command, "args": args, "input_schema": schema})
+    tools, (problem,) = declarative_tools(setup, launcher=Launcher(), environ=os.environ)
+    assert tools == []
+    assert "args: " in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("sh", ["-c", 'ls "$1"', "sh", "{{args.word}}"]),
+        ("python3", ["tool.py", "{{args.word}}"]),
+        ("./own-tool", ["Hello {{args.word}}, it's me; $(x)"]),
+        ("awk", ["-v", "q={{args.word}}", "{ print q }", "file"]),
+        ("git", ["log", "--author={{args.word}}"]),
+        ("find", [".", "-name", "{{args.word}}"]),
+    ],
+)
+def test_an_exec_tool_gives_values_to_programs_as_arguments(
+    setup: Setup, command: str, args: list[str]
+) -> None:
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+    assert only(setup, command=command, args=args, input_schema=schema).name

@@ -17,7 +17,7 @@ from kgent.engine.mock import MockAgentEngine
 from kgent.review.verify import verify
 from kgent.runtime.options import RunOptions, RunResult
 from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus, state_hash
+from kgent.runtime.state import RunStatus, state_hash, state_text
 from kgent_runs import a_run, calls, lines, profile, skill, state
 
 Change = Callable[[Path], object]
@@ -122,7 +122,7 @@ def forge_status(root: Path) -> None:
     (root / "sandbox-manifest.json").write_bytes(raw)
     hashed = hashlib.sha256(raw).hexdigest()
     content["manifests"] = content["manifests"] | {"sandbox-manifest.json": hashed}
-    (root / "run.json").write_text(json.dumps(content), encoding="utf-8")
+    (root / "run.json").write_text(state_text(content), encoding="utf-8")
 
 
 def at_the_bottom(root: Path, change: Callable[[], object]) -> None:
@@ -253,6 +253,18 @@ NOTICED: dict[str, tuple[Change, str]] = {
         "run.json was changed after the run",
     ),
     "a key stands in run.json twice": (add_key_twice, "it has the key 'status' twice"),
+    "a line is added to run.json": (
+        lambda root: rewrite(root, "run.json", lambda text: text + "\n"),
+        "run.json was changed after the run",
+    ),
+    "run.json is written in another form": (
+        lambda root: rewrite(root, "run.json", lambda text: json.dumps(json.loads(text))),
+        "run.json was changed after the run",
+    ),
+    "a name is added to the manifests of run.json": (
+        lambda root: edit_state(root, manifests=state(root)["manifests"] | {"approval": "given"}),
+        "it names manifests that no run has: approval",
+    ),
     "a manifest is edited": (
         lambda root: rewrite(root, "artifact-manifest.json", lambda t: t.replace("tool:", "")),
         "artifact-manifest.json was changed after the run",
@@ -272,6 +284,33 @@ def test_verify_notices_that(tmp_path: Path, name: str) -> None:
     change, problem = NOTICED[name]
     change(root)
     assert problem in "\n".join(verify(root).problems)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.unlink(),
+        lambda file: file.write_bytes(b"{"),
+        lambda file: file.write_bytes(file.read_bytes() + b"x"),
+        lambda file: file.write_bytes(b""),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
+    ],
+    ids=["deleted", "cut", "appended to", "emptied", "a folder", "a link"],
+)
+def test_a_folder_whose_run_json_cannot_be_read_is_a_changed_one(
+    tmp_path: Path, damage: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = finished(tmp_path)
+    root, seal = result.sandbox_root, result.seal
+    assert root is not None
+    assert seal is not None
+    damage(root / "run.json")
+    capsys.readouterr()
+    assert main(["verify", str(root)]) == 1
+    assert "! " in capsys.readouterr().out
+    assert main(["verify", str(root), "--seal", seal]) == 1
+    assert "the seal does not fit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("forge", [forge_report, forge_status])

@@ -7,6 +7,7 @@ by its seal only, which the run has printed.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +17,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agent_core.errors import AgentCoreError
 from agent_core.tools.files import open_file
 from kgent.config.loader import fingerprint_config, load_config
+from kgent.errors import KgentError
 from kgent.records.events import EVENTS_FILE, Event, EventType
 from kgent.records.files import FileRecord, describe_file
 from kgent.records.names import readable_name
 from kgent.review.story import MAX_MANIFEST_BYTES, Story, each_record, read_story
-from kgent.runtime.state import RUN_FILE, VOUCHER, RunState, RunStatus, seal_of, state_hash
+from kgent.runtime.state import (
+    RUN_FILE,
+    VOUCHER,
+    RunState,
+    RunStatus,
+    seal_of,
+    state_hash,
+    state_text,
+)
 from kgent.sandbox.manifest import (
     ArtifactManifest,
     Entry,
@@ -74,14 +84,18 @@ def verify(root: Path, *, seal: str | None = None) -> Verdict:
         seal: what the run printed when it ended.
 
     Raises:
-        KgentError: category `sandbox`; it is no run folder.
+        KgentError: category `sandbox`; it is no run folder, nor what was one.
     """
-    story = read_story(root)
-    root = story.root
-    problems = [*story.problems, *_check_layout(root)]
+    root = root.resolve()
     found_seal = _seal(root)
-    if seal is not None and seal.strip().lower() != found_seal:
-        problems.append("the seal does not fit: this is not the folder that the run has left")
+    problems = [*_check_layout(root), *_check_seal(seal, found_seal)]
+    try:
+        story = read_story(root)
+    except KgentError as error:
+        if not any(os.path.lexists(root / name) for name in (*FILES, *FOLDERS)):
+            raise
+        return Verdict(checked=0, problems=[error.message, *problems])
+    problems = [*story.problems, *problems]
     if not story.state.status.is_terminal:
         if not story.is_lost:
             problems.append("the run is still under way; its manifests are not final")
@@ -111,6 +125,11 @@ def _check_layout(root: Path) -> Iterator[str]:
         path = root / name
         if path.is_symlink() or not path.is_dir():
             yield f"{name}/ is missing, or is not a folder"
+
+
+def _check_seal(expected: str | None, found: str | None) -> Iterator[str]:
+    if expected is not None and expected.strip().lower() != found:
+        yield "the seal does not fit: this is not the folder that the run has left"
 
 
 def _seal(root: Path) -> str | None:
@@ -236,24 +255,39 @@ def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
         if getattr(state, field) != getattr(end, field):
             yield f"run.json has another {field} than the events"
     try:
-        content = _content(root)
+        text = _state_bytes(root)
+        content = _content(text)
     except (OSError, ValueError, AgentCoreError) as error:
         yield f"run.json is damaged: {error}"
         return
+    yield from _check_form(text, content, state)
     if end.data.get(VOUCHER) is None:
         yield "the last event does not vouch for run.json: an older version of kgent wrote it"
     elif end.data[VOUCHER] != state_hash(content):
         yield "run.json was changed after the run: the last event has another hash of it"
 
 
-def _content(root: Path) -> dict[str, Any]:
+def _check_form(text: bytes, content: dict[str, Any], state: RunState) -> Iterator[str]:
+    """Find what the hash of the closing event leaves out: the form, and the names of manifests."""
+    if text != state_text(content).encode("utf-8", "surrogatepass"):
+        yield "run.json was changed after the run: a run writes the same content in another form"
+    if unknown := {*state.manifests} - {ARTIFACT_MANIFEST, SANDBOX_MANIFEST}:
+        names = ", ".join(map(readable_name, sorted(unknown)))
+        yield f"run.json was changed after the run: it names manifests that no run has: {names}"
+
+
+def _state_bytes(root: Path) -> bytes:
+    with open_file(root / RUN_FILE) as file:
+        return file.read(MAX_MANIFEST_BYTES)
+
+
+def _content(text: bytes) -> dict[str, Any]:
     """What `run.json` says, with every key read once.
 
     Raises:
         ValueError: it is not a JSON object, or has a key twice.
     """
-    with open_file(root / RUN_FILE) as file:
-        return json.loads(file.read(MAX_MANIFEST_BYTES), object_pairs_hook=_without_doubles)
+    return json.loads(text, object_pairs_hook=_without_doubles)
 
 
 def _without_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

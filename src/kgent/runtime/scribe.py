@@ -1,6 +1,5 @@
 """Writes down what a run is and how it ends: state, profile, prompt, transcript, manifests."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,16 @@ from kgent.records.events import EventType
 from kgent.records.names import readable_name
 from kgent.records.transcript import quoted
 from kgent.runtime.context import RunContext
-from kgent.runtime.state import RUN_FILE, VOUCHER, RunState, RunStatus, now, seal_of, state_hash
+from kgent.runtime.state import (
+    RUN_FILE,
+    VOUCHER,
+    RunState,
+    RunStatus,
+    now,
+    seal_of,
+    state_hash,
+    state_text,
+)
 from kgent.sandbox.manifest import (
     new_sandbox_manifest,
     write_artifact_manifest,
@@ -266,7 +274,7 @@ class Scribe:
         return self._context.records.redactor.payload(storable(state.model_dump(mode="json")))
 
     def _text(self) -> str:
-        return json.dumps(self._content(self._state), indent=2, ensure_ascii=False) + "\n"
+        return state_text(self._content(self._state))
 
     def _save(self) -> None:
         self._files.put(RUN_FILE, self._text())

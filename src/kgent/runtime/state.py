@@ -106,6 +106,11 @@ def state_hash(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def state_text(content: Mapping[str, Any]) -> str:
+    """The text of `run.json`; the only one that this content has."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
 def seal_of(hashes: Mapping[str, str]) -> str:
     """The seal of a run folder: SHA-256 over the hashes of `run.json` and of the manifests.
 

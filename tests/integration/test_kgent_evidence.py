@@ -286,26 +286,25 @@ def test_verify_notices_that(tmp_path: Path, name: str) -> None:
     assert problem in "\n".join(verify(root).problems)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda file: file.unlink(),
-        lambda file: file.write_bytes(b"{"),
-        lambda file: file.write_bytes(file.read_bytes() + b"x"),
-        lambda file: file.write_bytes(b""),
-        lambda file: (file.unlink(), file.mkdir()),
-        lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
-    ],
-    ids=["deleted", "cut", "appended to", "emptied", "a folder", "a link"],
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "deleted": lambda file: file.unlink(),
+    "cut": lambda file: file.write_bytes(b"{"),
+    "appended to": lambda file: file.write_bytes(file.read_bytes() + b"x"),
+    "emptied": lambda file: file.write_bytes(b""),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "a link": lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
 def test_a_folder_whose_run_json_cannot_be_read_is_a_changed_one(
-    tmp_path: Path, damage: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = finished(tmp_path)
     root, seal = result.sandbox_root, result.seal
     assert root is not None
     assert seal is not None
-    damage(root / "run.json")
+    DAMAGES[name](root / "run.json")
     capsys.readouterr()
     assert main(["verify", str(root)]) == 1
     assert "! " in capsys.readouterr().out

@@ -168,7 +168,7 @@ def names(*roots: Path) -> set[str]:
     """The names of all files, with everything that is made up anew each time left out."""
     found: set[str] = set()
     for root in roots:
-        for path in root.rglob("*"):
+        for path in (each for each in root.rglob("*") if not each.is_dir()):
             plain = _ID.sub(r"\1", _DATE.sub("date", str(path.relative_to(root))))
             found.add(_RANDOM.sub("random", plain))
     return found

@@ -177,6 +177,6 @@ UNDECIDED = {
     "500 levels": "[" * 500 + "]" * 500,
     "99 levels": "[" * 95 + "]" * 95,
     "a raw noncharacter key": '{"\ufffe": 1}',
-    "10 MB": '"' + "a" * 10_000_000 + '"',
+    "20 kB": '"' + "a" * 20_000 + '"',
 }
 """What parsers may take or refuse, but not fall over."""

@@ -14,7 +14,7 @@ import pytest
 
 from agent_core import AgentCoreError, AgentRuntime, RunHandle, RunStatus, tool
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedProvider, calls
-from agent_core.types import ReplayResult, ToolResultBlock
+from agent_core.types import ModelRequest, ReplayResult, ToolResultBlock
 from casts import Cast, data_of, results
 from faults.aftermath import check_database, unanswered
 from faults.depth import Depth, Tally
@@ -27,6 +27,9 @@ QUIET = f"{CONFIG}[memory]\nenabled = false\n"
 pytestmark = pytest.mark.timeout(300)
 
 
+SUMMARY = "The user wanted values to be taken, and the agent has taken each of them in turn."
+
+
 class Taking:
     """A runtime with a tool that takes anything and says anything."""
 
@@ -34,7 +37,7 @@ class Taking:
         self.taken: list[Any] = []
         self.says = "taken"
         self.script: list[str | Says | Calls] = []
-        self.provider = ScriptedProvider(lambda request: self.script.pop(0))
+        self.provider = ScriptedProvider(self._answer)
         self.runtime = runtime(home, project, self.provider, config=QUIET)
 
         @tool(permission="readonly")
@@ -44,6 +47,9 @@ class Taking:
             return self.says
 
         self.runtime.register_tool(take)
+
+    def _answer(self, request: ModelRequest) -> str | Says | Calls:
+        return self.script.pop(0) if request.tools else SUMMARY  # a compaction has no tools
 
     async def call(self, arguments: str) -> ToolResultBlock:
         """The answer that the model gets for a call with these arguments, in a run of its own."""
@@ -99,15 +105,21 @@ async def test_arguments_larger_than_the_window_end_the_run_and_not_the_session(
     home: Home, project: Path, tally: Tally
 ) -> None:
     taking = Taking(home, project)
-    huge = json.dumps({"value": "a" * 10_000_000})
+    huge = json.dumps({"value": "a" * 1_000_000})
     async with taking.runtime:
-        with tally.case("10 MB"):
+        with tally.case("arguments"):
             taking.script = [Calls(calls=[ScriptedCall(name="take", arguments=huge)]), "done"]
             handle = await taking.runtime.start("go", session_id="s1")
             assert await handle.wait() is RunStatus.FAILED
             assert handle.error is not None
             assert handle.error.code == "prompt_too_long"
             assert not (await taking.call('{"value": 1}')).is_error
+        with tally.case("a message"):
+            handle = await taking.runtime.start("a" * 1_000_000, session_id="s2")
+            assert await handle.wait() is RunStatus.FAILED
+            taking.script = ["done"]
+            handle = await taking.runtime.start("and now?", session_id="s2")
+            assert await handle.wait() is RunStatus.COMPLETED, handle.error
     tally.verdict()
 
 

@@ -45,6 +45,8 @@ def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = Non
     history.keep(kept or history.kept)
     dropped = _drop_groups(history, limit)
     if history.fold.tokens > limit:
+        dropped += _drop_largest(history, limit)
+    if history.fold.tokens > limit:
         history.keep(None)  # better a request without it than none
     return Trimmed(cut, dropped)
 
@@ -103,19 +105,52 @@ def _drop_groups(history: History, limit: int) -> list[str]:
     return dropped
 
 
+def _drop_largest(history: History, limit: int) -> list[str]:
+    """Leave out the largest groups before the current message, the otherwise protected ones too.
+
+    A first goal or a latest exchange that fills the window alone would end every later run.
+    """
+    entries = history.fold.entries
+    users = [entry for entry in entries if entry.kind is EntryKind.USER]
+    current = users[-1].group if users else 0
+    never = _always_kept(history)
+    groups: dict[int, list[Entry]] = {}
+    for entry in entries:
+        if entry.group < current and id(entry) not in never:
+            groups.setdefault(entry.group, []).append(entry)
+    excess = history.fold.tokens - limit
+    dropped: list[str] = []
+    for group in sorted(groups.values(), key=lambda group: -sum(e.tokens for e in group)):
+        if excess <= 0:
+            break
+        excess -= sum(entry.tokens for entry in group)
+        dropped.extend(node_id for entry in group for node_id in entry.node_ids)
+    if dropped:
+        history.dropped.update(dropped)
+        history.refold()
+    return dropped
+
+
 def _protected(history: History) -> set[int]:
     entries = history.fold.entries
     users = [entry for entry in entries if entry.kind is EntryKind.USER]
     kept: list[Entry] = users[-1:]
     if history.compaction is None:
         kept += users[:1]  # the first goal; a compaction carries it itself
-    open_now = {node.node_id for node in open_instructions(history.path)}
     latest = next((e.group for e in reversed(entries) if e.kind is EntryKind.TOOL), None)
-    for entry in entries:
+    kept += [entry for entry in entries if entry.group == latest]
+    return {id(entry) for entry in kept} | _always_kept(history)
+
+
+def _always_kept(history: History) -> set[int]:
+    """Summaries, open instructions, and what is kept word for word."""
+    kept: set[int] = set()
+    open_now = {node.node_id for node in open_instructions(history.path)}
+    for entry in history.fold.entries:
         node = entry.nodes[0] if entry.nodes else None
         is_summary = node is not None and node.node_type is NodeType.COMPACTION
         is_open = node is not None and node.node_id in open_now
         is_kept = node is None and entry.kind is EntryKind.SYNTHETIC
-        if is_summary or is_open or is_kept or entry.group == latest:
-            kept.append(entry)
-    return {id(entry) for entry in kept}
+        if is_summary or is_open or is_kept:
+            kept.add(id(entry))
+    return kept

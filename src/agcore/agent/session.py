@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from agcore.agent.bundle import RuntimeBundle
 from agcore.agent.errors import (
@@ -27,11 +28,13 @@ from agcore.llm import (
     HookEvent,
     LlmCycle,
     StreamEvent,
+    ToolRound,
     TurnComplete,
 )
-from agcore.memory import ConversationMemory, InMemoryStore
+from agcore.memory import ConversationMemory, InMemoryStore, StoredMessage
 from agcore.tools import ToolError, ToolRegistry
 from agent_core.errors import AgentCoreError
+from agent_core.loop.cancelled import to_the_end
 from agent_core.types import ToolCall, ToolDefinition, ToolResult
 
 
@@ -48,12 +51,16 @@ class _Offer:
     async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         return await self.registry.answer(calls)
 
+    def run(self, calls: ToolRound) -> AsyncGenerator[ToolCall]:
+        return self.registry.run(calls)
+
 
 class AgentSession:
     """One session of one agent. Turns that are submitted at once run one after the other.
 
     No history is kept unless a `ConversationMemory` is passed in: then every turn sees what it
-    gives, and what is said is added to it, a failed turn's completed tool calls included.
+    gives, what others have added to it included, and what is said is added to it: of a turn that
+    fails or is cancelled, the tool calls that have begun, each with its answer.
 
     Args:
         agent: the role; another one can be put in its place with `swap_agent`.
@@ -93,7 +100,7 @@ class AgentSession:
         self._layers = layers
         self._own_tools = [SessionMemorySetTool(self.session_memory)] if offers_memory_tool else []
         self._notices: list[ChatMessage] = []
-        self._compacted: list[ChatMessage] | None = None
+        self._compacted: _Compacted | None = None
         self._turn_index = 0
         self._begun = time.monotonic()
         self._lock = asyncio.Lock()
@@ -124,7 +131,7 @@ class AgentSession:
             AgentError: `Memory`; the store failed.
         """
         with _as_agent_errors():
-            return [*await self._history(), *self._notices]
+            return [*(await self._history())[0], *self._notices]
 
     def swap_agent(self, agent: Agent) -> None:
         """Go on with another agent. The history stays, and a notice in it says what has changed."""
@@ -179,13 +186,14 @@ class AgentSession:
                 if verdict.blocked:
                     raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
                 await self._remember_notices()
-                self._cycle.with_messages(before := await self._history())
+                before, stored = await self._history()
+                self._cycle.with_messages(before)
                 self._cycle.with_system_prompt(await self._system_prompt())
                 turn = _Turn()
                 try:
                     yield turn
                 finally:
-                    await self._remember(before)
+                    await to_the_end(self._remember(before, stored))
                 if turn.response is None:
                     return
                 self.last_response = turn.response
@@ -214,27 +222,33 @@ class AgentSession:
                 f"session {self.session_id} is older than {ttl} (session_ttl); start another one"
             )
 
-    async def _history(self) -> list[ChatMessage]:
-        if self._compacted is not None:
-            return list(self._compacted)
-        return await self._conversation.get_history() if self._conversation is not None else []
+    async def _history(self) -> tuple[list[ChatMessage], list[StoredMessage]]:
+        """What the next turn sees, and what of the conversation is in it."""
+        if self._conversation is None:
+            return [], []
+        stored = await self._conversation.get_stored()
+        if self._compacted is None or not stored:  # nothing: the conversation was cleared
+            return [one.message for one in stored], stored
+        return self._compacted.with_news(stored), stored
 
     async def _remember_notices(self) -> None:
         if self._conversation is not None:
-            await self._conversation.add_messages(self._notices)
-        if self._compacted is not None:
-            self._compacted += self._notices
+            added = await self._conversation.add_messages(self._notices)
+            if self._compacted is not None:
+                self._compacted.add(added)
         self._notices = []
 
-    async def _remember(self, before: Sequence[ChatMessage]) -> None:
+    async def _remember(
+        self, before: Sequence[ChatMessage], stored: Sequence[StoredMessage]
+    ) -> None:
         """Add what was said. A history that had to be compacted is kept as it now is."""
         if self._conversation is None:
             return
         added = self._cycle.added()
-        await self._conversation.add_messages(added)
+        own = await self._conversation.add_messages(added)
         now = self._cycle.messages()
         if self._compacted is not None or now != [*before, *added]:
-            self._compacted = now
+            self._compacted = _Compacted(now, {one.key for one in (*stored, *own)})
 
     async def _system_prompt(self) -> str:
         if self._layers is None:
@@ -253,6 +267,28 @@ class AgentSession:
             raise AgentConfigError(error.message) from error
         own = [tool.definition() for tool in self._own_tools]
         return _Offer([*offered, *own], registry.for_session(self.session_id))
+
+
+@dataclass(slots=True)
+class _Compacted:
+    """A history that was made shorter.
+
+    Attributes:
+        messages: what is left of it.
+        known: the keys of the stored messages that it was made of.
+    """
+
+    messages: list[ChatMessage]
+    known: set[tuple[int, datetime]]
+
+    def add(self, stored: Sequence[StoredMessage]) -> None:
+        self.messages += [one.message for one in stored]
+        self.known.update(one.key for one in stored)
+
+    def with_news(self, stored: Iterable[StoredMessage]) -> list[ChatMessage]:
+        """What is left, and what other writers have added since."""
+        news = [one.message for one in stored if one.key not in self.known]
+        return [*self.messages, *news]
 
 
 @dataclass(slots=True)

@@ -4,11 +4,12 @@ from agcore.llm.adapter import AdapterProvider
 from agcore.llm.cleaning import HoldsSecrets
 from agcore.llm.compact import CompactConfig
 from agcore.llm.cost import CostTracker
-from agcore.llm.cycle import CycleConfig, LlmCycle, ToolRunner
+from agcore.llm.cycle import CycleConfig, LlmCycle
 from agcore.llm.errors import LlmError, RequestBlockedError, ToolTurnLimitError
 from agcore.llm.hooks import Hook, HookContext, HookEvent, HookExecutor, HookResult
 from agcore.llm.mock import MockProvider, tool_call_reply
 from agcore.llm.provider import LlmProvider, ProviderRegistry
+from agcore.llm.rounds import StepwiseToolRunner, ToolRound, ToolRunner
 from agcore.llm.stream import (
     AssistantTextDelta,
     CostUpdate,
@@ -59,6 +60,7 @@ __all__ = [
     "ProviderRegistry",
     "RequestBlockedError",
     "RetryConfig",
+    "StepwiseToolRunner",
     "StreamEvent",
     "ToolCall",
     "ToolCallChunk",
@@ -66,6 +68,7 @@ __all__ = [
     "ToolExecutionCompleted",
     "ToolExecutionStarted",
     "ToolResult",
+    "ToolRound",
     "ToolRunner",
     "ToolTurnLimitError",
     "TurnComplete",

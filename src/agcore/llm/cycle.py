@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from agcore.llm.answered import answered
 from agcore.llm.bounds import tokens_of
@@ -26,6 +26,7 @@ from agcore.llm.errors import (
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor
 from agcore.llm.joining import joined
 from agcore.llm.provider import LlmProvider
+from agcore.llm.rounds import ToolRound, ToolRunner, steps
 from agcore.llm.stream import (
     AssistantTextDelta,
     CostUpdate,
@@ -41,20 +42,7 @@ from agent_core.context.tokens import estimate_tools
 from agent_core.providers.failures import CallError
 from agent_core.providers.retry import pause_before_retry_s
 from agent_core.redaction import Redactor
-from agent_core.types import ToolCall, ToolDefinition, ToolResult
-
-
-class ToolRunner(Protocol):
-    """Somebody who runs the tools a model asks for; `agcore.tools.ToolRegistry` is one."""
-
-    def definitions(self) -> Sequence[ToolDefinition]:
-        """What the model is offered."""
-        ...
-
-    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Run the calls: one result for each, in order. A tool that fails is a result too."""
-        ...
-
+from agent_core.types import ToolDefinition, ToolResult
 
 Tools = Sequence[ToolDefinition] | ToolRunner
 """Definitions, if the caller runs what is asked for; a runner, if the cycle does."""
@@ -83,8 +71,9 @@ class CycleConfig:
 class LlmCycle:
     """A conversation with one model. One submission at a time.
 
-    What happened stays in the history and what did not is not there: a submission that fails
-    leaves the exchanges it completed, each call with its answer, and nothing of the rest.
+    What happened stays in the history and what did not is not there: a submission that fails or
+    is cancelled leaves the exchanges in which a call has begun, each call with its answer, and
+    nothing of the rest. A call that was interrupted is answered as one of unknown effect.
     """
 
     def __init__(self, provider: LlmProvider, config: CycleConfig | None = None) -> None:
@@ -233,12 +222,21 @@ class LlmCycle:
     async def _run(
         self, runner: ToolRunner, unsaid: Sequence[ChatMessage], response: ChatResponse
     ) -> AsyncGenerator[StreamEvent]:
-        """One round of tools. Calls join the history together with their answers."""
-        calls = response.tool_calls
-        for call in calls:
-            yield ToolExecutionStarted(call.tool_call_id, call.name, call.arguments)
-        results = self._clean.results(await runner.answer(calls))
-        self._keep(*unsaid, response.message, ChatMessage.tool_results(results))
+        """One round of tools. Calls join the history together with their answers.
+
+        A round that is stopped joins it too, as soon as a call has begun: the next turn must know
+        what was done.
+        """
+        calls = ToolRound(response.tool_calls)
+        results: list[ToolResult] = []
+        try:
+            async with aclosing(steps(runner, calls)) as begun:
+                async for call in begun:
+                    yield ToolExecutionStarted(call.tool_call_id, call.name, call.arguments)
+        finally:
+            if calls.has_begun:
+                results = self._clean.results(calls.results())
+                self._keep(*unsaid, response.message, ChatMessage.tool_results(results))
         for result in results:
             yield ToolExecutionCompleted(result.tool_call_id, result.tool_name, result)
 

@@ -4,6 +4,7 @@ from agcore.memory.conversation import (
     ConversationMemory,
     ConversationMemoryConfig,
     MemoryStrategy,
+    StoredMessage,
 )
 from agcore.memory.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.knowledge import KnowledgePage, KnowledgeStore, PageIndexEntry
@@ -36,4 +37,5 @@ __all__ = [
     "RetrieverConfig",
     "ScoredItem",
     "SqliteStore",
+    "StoredMessage",
 ]

@@ -82,7 +82,7 @@ class ConversationMemory:
         self._config = config or ConversationMemoryConfig()
         is_full = self._config.strategy is MemoryStrategy.FULL
         self._most_turns = sys.maxsize if is_full else self._config.max_turns
-        self._window: deque[list[_Stored]] = deque()  # by turn
+        self._window: deque[list[StoredMessage]] = deque()  # by turn
         self._seen: dict[int, datetime] = {}  # the window's numbers
         self._highest = -1
         self._is_loaded = False
@@ -102,8 +102,11 @@ class ConversationMemory:
         """
         await self.add_messages([message])
 
-    async def add_messages(self, messages: Iterable[ChatMessage]) -> None:
+    async def add_messages(self, messages: Iterable[ChatMessage]) -> "list[StoredMessage]":
         """Add messages in order, with nothing of another writer between them: all or none.
+
+        Returns:
+            The messages as they are stored.
 
         Raises:
             MemoryError: they could not be stored.
@@ -112,7 +115,7 @@ class ConversationMemory:
             (message, dump_text(message.model_dump())) for message in self._clean.messages(messages)
         ]
         if not contents:
-            return
+            return []
         async with self._lock:
             while True:
                 await self._catch_up()
@@ -123,12 +126,24 @@ class ConversationMemory:
                 ]
                 if await self._store.save_new([item for _, _, item in added]):
                     break  # otherwise another writer took the place: look again
-            for number, message, item in added:
-                self._take(_Stored(number, item.created_at, message))
+            stored = [
+                StoredMessage(number, item.created_at, message) for number, message, item in added
+            ]
+            for one in stored:
+                self._take(one)
             self._highest = added[-1][0]
+            return stored
 
     async def get_history(self) -> list[ChatMessage]:
         """The messages for the next request, oldest first.
+
+        Raises:
+            MemoryError: as `get_stored`.
+        """
+        return [stored.message for stored in await self.get_stored()]
+
+    async def get_stored(self) -> "list[StoredMessage]":
+        """The messages for the next request as they are stored, oldest first.
 
         If the store cannot be read, these are the ones that this object knows already.
 
@@ -142,7 +157,7 @@ class ConversationMemory:
                 if not self._is_loaded:
                     raise
                 logger.warning("what others have added cannot be seen now: %s", error)
-            return [stored.message for turn in self._window for stored in turn]
+            return [stored for turn in self._window for stored in turn]
 
     async def get_archive(self) -> list[ChatMessage]:
         """Every message the store still has, oldest first."""
@@ -169,17 +184,17 @@ class ConversationMemory:
             self._take(stored)
         self._is_loaded = True
 
-    async def _archive(self) -> list["_Stored"]:
+    async def _archive(self) -> list["StoredMessage"]:
         items = await self._store.list(MemoryFilter(prefix=self._prefix))
         found = [stored for item in items if (stored := self._stored(item))]
         return sorted(found, key=lambda stored: stored.number)
 
-    async def _unseen(self) -> list["_Stored"]:
+    async def _unseen(self) -> list["StoredMessage"]:
         """What stands behind the last message seen, looked up from the end; at most a window.
 
         The next number follows the last one in the store, so that all writers agree on it.
         """
-        found: list[_Stored] = []
+        found: list[StoredMessage] = []
         turns, before, highest = 0, None, -1
         while turns < self._most_turns or highest < 0:
             item = await self._store.last(self._prefix, before)
@@ -197,7 +212,7 @@ class ConversationMemory:
         self._highest = highest
         return found[::-1]
 
-    def _take(self, stored: "_Stored") -> None:
+    def _take(self, stored: "StoredMessage") -> None:
         if _begins_turn(stored.message) or not self._window:
             self._window.append([])
         self._window[-1].append(stored)
@@ -210,7 +225,7 @@ class ConversationMemory:
     def _id(self, number: int) -> str:
         return f"{self._prefix}{number:0{_DIGITS}d}"
 
-    def _stored(self, item: MemoryItem) -> "_Stored | None":
+    def _stored(self, item: MemoryItem) -> "StoredMessage | None":
         """The message of an item; None for an id that is no number, which is not ours."""
         number = item.id.removeprefix(self._prefix)
         if len(number) != _DIGITS or not (number.isascii() and number.isdecimal()):
@@ -220,16 +235,21 @@ class ConversationMemory:
         except (ValueError, RecursionError):  # it keeps its place; the rest can be read
             logger.warning("the stored message %s cannot be read", item.id)
             message = _UNREADABLE
-        return _Stored(int(number), item.created_at, message)
+        return StoredMessage(int(number), item.created_at, message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class StoredMessage:
     """A message, and where it stands. The time tells it from another one of that number."""
 
     number: int
     created_at: datetime
     message: ChatMessage
+
+    @property
+    def key(self) -> tuple[int, datetime]:
+        """Tells it from every other message of the conversation."""
+        return self.number, self.created_at
 
 
 def _begins_turn(message: ChatMessage) -> bool:

@@ -1,10 +1,12 @@
 """Tools by name, and the one way to call them: looked up, allowed, checked, run, bounded."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from agcore.llm import ToolRound
 from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, value_of
 from agcore.tools.base import BaseTool, as_tool, call_context, open_call, run_of
 from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
@@ -161,12 +163,31 @@ class ToolRegistry:
         failed the later calls are answered without being run. A tool that fails is an answer
         too, for the model to read.
         """
-        results: list[ToolResult] = []
-        for lane, batch in batches(calls, self._lane):
-            results += await asyncio.gather(*map(self._answer, batch))
+        round_ = ToolRound(calls)
+        async with aclosing(self.run(round_)) as begun:
+            async for _ in begun:
+                pass
+        return round_.results()
+
+    async def run(self, calls: ToolRound) -> AsyncGenerator[ToolCall]:
+        """`answer`, noted in the round as it goes; yields each call before it begins."""
+        done = 0
+        for lane, batch in batches(calls.calls, self._lane):
+            for call in batch:
+                yield call
+            indexes = range(done, done := done + len(batch))
+            for index in indexes:
+                calls.begin(index)
+            results = await asyncio.gather(*(self._noted(calls, index) for index in indexes))
             if ends_turn(lane, results[-1]):
                 break
-        return [*results, *map(not_run, calls[len(results) :])]
+        for index in range(done, len(calls.calls)):
+            calls.answer(index, not_run(calls.calls[index]))
+
+    async def _noted(self, calls: ToolRound, index: int) -> ToolResult:
+        result = await self._answer(calls.calls[index])
+        calls.answer(index, result)
+        return result
 
     async def _answer(self, call: ToolCall) -> ToolResult:
         run = run_of(self._session_id)

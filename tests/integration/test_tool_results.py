@@ -27,6 +27,7 @@ from agent_core import (
     ToolResult,
     tool,
 )
+from agent_core.context.trim import MAX_PICTURE_BYTES
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.tools.images import MAX_IMAGE_BYTES
 from agent_core.tools.limits import MAX_REFERENCES
@@ -382,6 +383,31 @@ async def test_the_pictures_of_one_result_are_bounded_together(home: Home, proje
     assert [block for block in shown if isinstance(block, ImageBlock)] == pictures[:3]
     surplus = json.loads(files[-1])
     assert [each["data"] for each in surplus] == [each.data for each in pictures[3:]]
+
+
+async def test_older_pictures_give_way_before_a_request_is_too_large(
+    home: Home, project: Path
+) -> None:
+    turns = 6
+
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        shown = [image(picture(3_000_000 + n)) for n in range(2)]
+        return ToolResult(content=[TextBlock(text="see"), *shown])
+
+    provider = ScriptedProvider([*(calls("t") for _ in range(turns)), "done"])
+    async with runtime(home, project, provider) as made:
+        registered(made, handler)
+        assert (await ask(made)).status is RunStatus.COMPLETED
+    for request in provider.requests:
+        seen = [part for part in _results(request.messages) if isinstance(part, ImageBlock)]
+        assert sum(len(part.data or "") for part in seen) <= MAX_PICTURE_BYTES
+    last = provider.requests[-1].messages
+    seen = [part for part in _results(last) if isinstance(part, ImageBlock)]
+    assert len(seen) >= 4
+    newest = _results(last[-1:])
+    assert [type(part) for part in newest if not isinstance(part, ArtifactRefBlock)] == [
+        TextBlock, ImageBlock, ImageBlock,
+    ]  # fmt: skip
 
 
 async def test_the_media_type_of_a_picture_is_text_that_can_be_stored(

@@ -17,6 +17,7 @@ from agent_core.errors import ErrorCode
 from agent_core.types import (
     ContentBlock,
     ErrorPayload,
+    ImageBlock,
     ModelMessage,
     Node,
     NodeType,
@@ -41,6 +42,7 @@ class Entry:
     """One message of the request and where it comes from.
 
     Entries with the same `group` belong together: a call, its results and the answer.
+    `picture_bytes` is the size of its pictures in base64.
     """
 
     kind: EntryKind
@@ -49,6 +51,7 @@ class Entry:
     group: int
     tokens: int
     digest: bytes
+    picture_bytes: int = 0
 
     @property
     def node_ids(self) -> list[str]:
@@ -85,6 +88,7 @@ class Fold:
         self.entries: list[Entry] = []
         self.messages: list[ModelMessage] = []
         self.tokens = 0
+        self.picture_bytes = 0
         self.excluded: list[str] = []
         self.answered_late: dict[str, ToolResultBlock] = {}
         self._cut: Mapping[str, int] = {} if cut is None else cut
@@ -188,8 +192,10 @@ class Fold:
         is_plain = kind in {EntryKind.USER, EntryKind.ASSISTANT}  # the content is the node's own
         known = nodes[0].token_count if is_plain else 0
         tokens, digest = known or estimate_blocks(message.content), _digest(message)
-        self.entries.append(Entry(kind, message, tuple(nodes), self._group, tokens, digest))
+        size = sum(map(_picture_bytes, message.content))
+        self.entries.append(Entry(kind, message, tuple(nodes), self._group, tokens, digest, size))
         self.messages.append(message)
+        self.picture_bytes += size
         self.tokens += tokens
         self._rolling.update(digest)
 
@@ -197,6 +203,16 @@ class Fold:
 def _says_something(node: Node) -> bool:
     """Providers refuse messages without content; such a node says nothing anyway."""
     return any(not isinstance(block, TextBlock) or block.text.strip() for block in node.content)
+
+
+def _picture_bytes(block: ContentBlock) -> int:
+    match block:
+        case ImageBlock(data=str(data)):
+            return len(data)
+        case ToolResultBlock(content=content):
+            return sum(map(_picture_bytes, content))
+        case _:
+            return 0
 
 
 def _digest(message: ModelMessage) -> bytes:

@@ -4,7 +4,7 @@ Both go a little further than they must, so that the next turns do not change th
 the provider's prompt cache keeps its prefix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -13,6 +13,9 @@ from agent_core.context.history import History, open_instructions
 from agent_core.context.shorten import shortened
 from agent_core.context.tokens import estimate_blocks
 from agent_core.types import Node, NodeType
+
+MAX_PICTURE_BYTES = 24_000_000
+"""Base64 of all pictures of a request; services refuse requests of more than 32 MB."""
 
 _SLACK = 0.85
 _LATEST_SHARE = 0.5
@@ -35,9 +38,10 @@ def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = Non
         may_drop: whole groups may be left out.
         kept: what must not be lost with them; it stands before the messages from then on.
     """
+    cut = _cut_pictures(history)
     if history.fold.tokens <= limit:
-        return Trimmed()
-    cut = _cut_results(history, limit)
+        return Trimmed(cut)
+    cut += _cut_results(history, limit)
     if history.fold.tokens > limit:
         cut += _show_latest_in_part(history, limit)
     if not may_drop or history.fold.tokens <= limit:
@@ -51,18 +55,31 @@ def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = Non
     return Trimmed(cut, dropped)
 
 
+def _cut_pictures(history: History) -> list[Node]:
+    """Show older tool results with pictures as summaries, if all pictures take too many bytes."""
+    if history.fold.picture_bytes <= MAX_PICTURE_BYTES:
+        return []
+    excess = history.fold.picture_bytes - int(MAX_PICTURE_BYTES * _SLACK)
+    return _cut_older(history, excess, lambda entry: entry.picture_bytes)
+
+
 def _cut_results(history: History, limit: int) -> list[Node]:
-    """Show older tool results as summaries, oldest first; never those of the latest exchange."""
-    entries = history.fold.entries
-    tools = [entry for entry in entries if entry.kind is EntryKind.TOOL]
-    excess = history.fold.tokens - int(limit * _SLACK)
+    """Show older tool results as summaries, so that the rest has `limit` tokens."""
+    return _cut_older(history, history.fold.tokens - int(limit * _SLACK), _tokens_saved)
+
+
+def _tokens_saved(entry: Entry) -> int:
+    return entry.tokens - estimate_blocks(map(shortened, entry.message.content))
+
+
+def _cut_older(history: History, excess: int, saved_by: Callable[[Entry], int]) -> list[Node]:
+    """Cut tool results down, oldest first; never those of the latest exchange."""
+    tools = [entry for entry in history.fold.entries if entry.kind is EntryKind.TOOL]
     cut: list[Node] = []
     for entry in tools[:-1]:
         if excess <= 0:
             break
-        content = entry.message.content
-        saved = entry.tokens - estimate_blocks(shortened(block) for block in content)
-        if saved > 0:
+        if (saved := saved_by(entry)) > 0:
             excess -= saved
             cut.extend(entry.nodes)
     if cut:

@@ -15,6 +15,13 @@ from agent_core.compact import rule_statements
         ("- do NOT rename\n- fine", ["do NOT rename"]),
         ("请修复这个错误。必须保留注释\uff01不要改接口。", ["必须保留注释\uff01", "不要改接口。"]),
         ("From now on, answer in French", ["From now on, answer in French"]),
+        (
+            "Don\u2018t log it. Don`t push! Don\u00b4t wait",
+            ["Don\u2018t log it.", "Don`t push!", "Don\u00b4t wait"],
+        ),
+        ("Stop using tabs. Linting is mandatory.", ["Stop using tabs.", "Linting is mandatory."]),
+        ("勿用制表符。別用分号。别改接口。", ["勿用制表符。", "別用分号。", "别改接口。"]),
+        ("这个类别特别好。分别处理。", []),
         ("What is the best mustard?", []),
         ("I have seen others do it.", []),
         ("", []),

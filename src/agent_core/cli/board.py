@@ -1,9 +1,11 @@
 """The Tasks of an orchestrator run: a picture that stays below the output, and a last summary."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from agent_core.cli.pictures import rendered, summary_lines, task_tree
+from agent_core.cli.secrets import terminal_redactor
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
@@ -23,6 +25,7 @@ class Board:
         self._setup = setup
         self._session_id = session_id
         self._terminal = terminal
+        self._clean = terminal_redactor(os.environ, setup).text
         self._seen: object = None
         self._picture = ""
 
@@ -47,7 +50,7 @@ class Board:
     async def summary(self) -> None:
         """Say how each Task of this run stands in the end."""
         for task in await asyncio.to_thread(self._tasks):
-            for line in summary_lines(task.dag):
+            for line in summary_lines(task.dag, clean=self._clean):
                 self._terminal.line(line, Style.DIM)
 
     def _draw(self) -> str:
@@ -56,7 +59,9 @@ class Board:
         if state != self._seen:
             self._seen = state
             width = self._terminal.width - 1
-            trees = (task_tree(task.dag) for task in self._tasks() if _goes_on(task))
+            trees = (
+                task_tree(task.dag, clean=self._clean) for task in self._tasks() if _goes_on(task)
+            )
             self._picture = "".join(rendered(tree, width=width, is_coloured=True) for tree in trees)
         return self._picture
 

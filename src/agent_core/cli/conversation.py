@@ -25,6 +25,7 @@ from agent_core.cli.plain import PlainView
 from agent_core.cli.prompt import TerminalPrompt
 from agent_core.cli.secrets import terminal_redactor
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
+from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.permissions import PermissionCallback
 from agent_core.redaction import Redactor
@@ -68,7 +69,7 @@ OpenRuntime = Callable[[str | None, PermissionCallback], AbstractAsyncContextMan
 
 def hold(options: RunOptions, open_runtime: OpenRuntime | None = None) -> int:
     """Run to the end and return the exit code; every error has been shown."""
-    redactor = terminal_redactor(os.environ)
+    redactor = _redactor(options)
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
     view = PlainView(terminal)
     _send_warnings_to(terminal, redactor)
@@ -195,6 +196,13 @@ def _agent_runtime(
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
 
     return AgentRuntime(project_dir=path, permission_callback=callback)
+
+
+def _redactor(options: RunOptions) -> Redactor:
+    try:
+        return terminal_redactor(os.environ, read_setup(options.path))
+    except ConfigError:  # the runtime will say what is wrong
+        return terminal_redactor(os.environ)
 
 
 def _send_warnings_to(terminal: Terminal, redactor: Redactor) -> None:

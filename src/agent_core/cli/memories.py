@@ -4,6 +4,7 @@ import os
 import sys
 
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, MemoryOptions
+from agent_core.cli.secrets import Clean, terminal_redactor
 from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.config.load import read_setup
 from agent_core.disk.unfinished import UnfinishedWrites
@@ -17,50 +18,54 @@ _YES = {"y", "yes"}
 def manage(options: MemoryOptions) -> int:
     """List, show or forget memories, and return the exit code."""
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    clean = terminal_redactor(os.environ).text
     try:
         setup = read_setup()
+        clean = terminal_redactor(os.environ, setup).text
         folder = MemoryFolder(setup.memory_dir)
         remembered = folder.read()
         for problem in remembered.problems:
-            terminal.line(f"passed over: {problem}", Style.WARN)
+            terminal.line(f"passed over: {clean(problem)}", Style.WARN)
         if options.action == "list":
-            return _list(remembered, terminal)
+            return _list(remembered, terminal, clean)
         memory = _find(options.memory_id, remembered, terminal)
         if memory is None:
             return FAILED
         if options.action == "show":
-            return _show(memory, folder, terminal)
+            return _show(memory, folder, terminal, clean)
         writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
-        if options.is_sure or _agrees(memory, terminal):
+        if options.is_sure or _agrees(memory, terminal, clean):
             with folder.locked():
                 writer.forget(memory)
                 writer.catalogue(folder.read().memories)
-            terminal.line(f"forgotten: {memory.path}")
+            terminal.line(f"forgotten: {clean(memory.path)}")
         return COMPLETED
     except OutputClosedError:
         return COMPLETED
     except (AgentCoreError, OSError, ValueError) as error:
-        terminal.line(f"error: {error}", Style.BAD)
+        terminal.line(f"error: {clean(str(error))}", Style.BAD)
         return MISUSED if isinstance(error, ConfigError) else FAILED
 
 
-def _list(remembered: Remembered, terminal: Terminal) -> int:
+def _list(remembered: Remembered, terminal: Terminal, clean: Clean) -> int:
     for memory in remembered.memories:
-        terminal.text(f"{memory.memory_id}  {memory.category:<9}  {_line(memory.summary)}\n")
+        summary = _line(clean(memory.summary))
+        terminal.text(f"{clean(memory.memory_id)}  {memory.category:<9}  {summary}\n")
     if not remembered.memories:
         terminal.line("nothing is remembered", Style.DIM)
     return COMPLETED
 
 
-def _show(memory: Memory, folder: MemoryFolder, terminal: Terminal) -> int:
-    terminal.line(str(folder.root / memory.path), Style.DIM)
-    terminal.text(folder.text(memory.path))
+def _show(memory: Memory, folder: MemoryFolder, terminal: Terminal, clean: Clean) -> int:
+    terminal.line(clean(str(folder.root / memory.path)), Style.DIM)
+    terminal.text(clean(folder.text(memory.path)))
     terminal.end_text()
     return COMPLETED
 
 
-def _agrees(memory: Memory, terminal: Terminal) -> bool:
-    terminal.ask(f"forget \u201c{_line(memory.summary)}\u201d ({memory.path})? [y/N] ")
+def _agrees(memory: Memory, terminal: Terminal, clean: Clean) -> bool:
+    summary = _line(clean(memory.summary))
+    terminal.ask(f"forget \u201c{summary}\u201d ({clean(memory.path)})? [y/N] ")
     if sys.stdin.readline().strip().casefold() in _YES:
         return True
     terminal.line("kept")

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from agent_core.cli.secrets import Clean
 from agent_core.redaction.visible import shortened, visible
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.model import Step, StepStatus
@@ -52,8 +53,8 @@ line-height: {line_height}px; }}
 """The frame of a picture. The library's own one loads fonts from the network; this one does not."""
 
 
-def task_tree(dag: Dag, *, session_id: str | None = None) -> "Tree":
-    """A Task with its steps below what they depend on.
+def task_tree(dag: Dag, *, clean: Clean, session_id: str | None = None) -> "Tree":
+    """A Task with its steps below what they depend on, its texts cleaned.
 
     A step that depends on several is shown once, below the first, and names the others.
     """
@@ -62,9 +63,9 @@ def task_tree(dag: Dag, *, session_id: str | None = None) -> "Tree":
 
     task = dag.task
     head = Text.assemble(
-        (task.task_id, "bold"), " ", (task.status.value, _STYLES[task.status.value])
+        (_line(task.task_id, clean), "bold"), " ", (task.status.value, _STYLES[task.status.value])
     )
-    if title := _line(task.title):
+    if title := _line(task.title, clean):
         head.append(f" · {title}")
     if session_id is not None:
         head.append(f"  (session {session_id})", "dim")
@@ -73,7 +74,7 @@ def task_tree(dag: Dag, *, session_id: str | None = None) -> "Tree":
     waiting = list(dag.steps())
     for step in _parents_first(waiting[:_MOST_STEPS]):
         above = next((branches[d] for d in step.depends_on_step_ids if d in branches), tree)
-        branches[step.step_id] = above.add(_step(dag, step))
+        branches[step.step_id] = above.add(_step(dag, step, clean))
     if (more := len(waiting) - _MOST_STEPS) > 0:
         tree.add(Text(f"… and {more} more steps", "dim"))
     return tree
@@ -94,12 +95,12 @@ def as_svg(picture: "Tree", *, title: str, width: int = 100) -> str:
     return console.export_svg(title=visible(title, one_line=True), code_format=_SVG)
 
 
-def summary_lines(dag: Dag) -> list[str]:
+def summary_lines(dag: Dag, *, clean: Clean) -> list[str]:
     """How a Task stands, in plain lines: itself, and each of its steps."""
     task = dag.task
     counts = ", ".join(f"{count} {status}" for status, count in dag.counts().items())
-    lines = [f"task {task.task_id} {task.status}: {counts or 'no steps'}"]
-    lines += [f"  {step.status:<9} {_words(dag, step)}" for step in _first(dag.steps())]
+    lines = [f"task {_line(task.task_id, clean)} {task.status}: {counts or 'no steps'}"]
+    lines += [f"  {step.status:<9} {_words(dag, step, clean)}" for step in _first(dag.steps())]
     if (more := dag.count() - _MOST_STEPS) > 0:
         lines.append(f"  … and {more} more steps")
     return lines
@@ -121,26 +122,26 @@ def _console(width: int, *, is_coloured: bool, records: bool = False) -> "Consol
     )
 
 
-def _step(dag: Dag, step: Step) -> "Text":
+def _step(dag: Dag, step: Step, clean: Clean) -> "Text":
     from rich.text import Text  # noqa: PLC0415 - only for those who look
 
     return Text.assemble(
-        (f"{step.status.value:<9}", _STYLES[step.status.value]), " ", _words(dag, step)
+        (f"{step.status.value:<9}", _STYLES[step.status.value]), " ", _words(dag, step, clean)
     )
 
 
-def _words(dag: Dag, step: Step) -> str:
-    parts = [step.step_id]
-    if title := _line(step.title):
+def _words(dag: Dag, step: Step, clean: Clean) -> str:
+    parts = [_line(step.step_id, clean)]
+    if title := _line(step.title, clean):
         parts.append(title)
     if step.status.is_claim and step.claimed_by_agent_id:
-        parts.append(f"by {step.claimed_by_agent_id}")
+        parts.append(f"by {_line(step.claimed_by_agent_id, clean)}")
     if len(step.depends_on_step_ids) > 1:
-        parts.append(f"after {', '.join(step.depends_on_step_ids)}")
+        parts.append(f"after {_line(', '.join(step.depends_on_step_ids), clean)}")
     if not step.required:
         parts.append("optional")
     said = step.result_summary if step.status is StepStatus.COMPLETED else None
-    if said := _line(said or dag.reasons.get(step.step_id, "")):
+    if said := _line(said or dag.reasons.get(step.step_id, ""), clean):
         parts.append(said)
     return " · ".join(parts)
 
@@ -165,5 +166,5 @@ def _first(steps: Iterable[Step]) -> list[Step]:
     return [step for step, _ in zip(steps, range(_MOST_STEPS), strict=False)]
 
 
-def _line(text: str) -> str:
-    return shortened(visible(" ".join(text.split()), one_line=True), _LONGEST)
+def _line(text: str, clean: Clean) -> str:
+    return shortened(visible(" ".join(clean(text).split()), one_line=True), _LONGEST)

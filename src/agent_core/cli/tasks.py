@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED, TaskOptions
 from agent_core.cli.pictures import as_svg, rendered, task_tree
+from agent_core.cli.secrets import terminal_redactor
 from agent_core.config.load import read_setup
 from agent_core.errors import ConfigError
 from agent_core.redaction.visible import visible
@@ -22,17 +23,18 @@ def show(options: TaskOptions) -> int:
         setup = read_setup(options.path)
     except ConfigError as error:
         return _complain(error.message, MISUSED)
+    clean = terminal_redactor(os.environ, setup).text
     found = stored_tasks(setup.tasks_dir, project_dir=setup.project, session_id=options.session_id)
     mine = [each for each in found.tasks if each.task_id == options.task_id]
     if not mine:
-        return _complain(_missing(options.task_id, found), FAILED)
+        return _complain(clean(_missing(options.task_id, found)), FAILED)
     if others := [each.session_id for each in mine[1:]]:
         _say(f"also in session {', '.join(others)}: choose with --session-id")
-    picture = task_tree(mine[0].dag, session_id=mine[0].session_id)
+    picture = task_tree(mine[0].dag, clean=clean, session_id=mine[0].session_id)
     if options.svg is None:
         _print(rendered(picture, width=_width(), is_coloured=_is_coloured()))
         return COMPLETED
-    return _write(Path(options.svg), as_svg(picture, title=_title(mine[0])))
+    return _write(Path(options.svg), as_svg(picture, title=clean(_title(mine[0]))))
 
 
 def _write(path: Path, svg: str) -> int:

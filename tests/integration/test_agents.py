@@ -642,6 +642,20 @@ async def test_a_definition_chooses_the_model_and_its_key_is_a_secret(
     assert b"very-secret-value" not in (home.path / "sessions.sqlite").read_bytes()
 
 
+@pytest.mark.parametrize("words", ["", "  ", "\n\t"])
+async def test_a_task_that_says_nothing_starts_no_child(
+    home: Home, project: Path, words: str
+) -> None:
+    played = Cast({"go": [together(sub(words), sub("work", context=words), fork(words)), "done"]})
+    async with runtime(home, project, played) as made:
+        handle = await go(made)
+        history = await made.replay_session("s1")
+    assert handle.status is RunStatus.COMPLETED
+    refused = [result for node in history.nodes for result in node.results]
+    assert [each.error and each.error.code for each in refused] == [ErrorCode.VALIDATION_ERROR] * 3
+    assert len(history.runs) == 1
+
+
 async def test_an_unknown_definition_is_an_argument_that_does_not_fit(
     home: Home, project: Path
 ) -> None:

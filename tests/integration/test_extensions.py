@@ -511,6 +511,21 @@ async def test_a_stop_hook_sends_the_model_on(home: Home, project: Path) -> None
     assert "run the tests first" in provider.requests[1].model_dump_json()
 
 
+@pytest.mark.parametrize("answer", [{}, {"reason": ""}, {"reason": " \n"}])
+async def test_a_stop_hook_without_a_reason_still_says_something_to_the_model(
+    home: Home, project: Path, answer: dict[str, str]
+) -> None:
+    (home.path / "answer.json").write_text(json.dumps({"decision": "deny"} | answer))
+    command = f"test -e {home.path}/ok && exit 0; touch {home.path}/ok; cat {home.path}/answer.json"
+    group = {"hooks": [{"type": "command", "command": command}]}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": {"Stop": [group]}}))
+    provider = ScriptedProvider(["finished", "now really"])
+    async with runtime(home, project, provider) as made:
+        handle = await ask(made)
+    assert handle.result_text == "now really"
+    assert "no reason was given" in provider.requests[1].messages[-1].model_dump_json()
+
+
 async def test_h9_a_hostile_project_executes_nothing_and_configures_nothing(
     home: Home, project: Path
 ) -> None:

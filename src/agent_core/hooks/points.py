@@ -58,7 +58,7 @@ class Verdict:
     @property
     def objection(self) -> str:
         """Why not."""
-        return self.reason or "no reason was given"
+        return (self.reason or "").strip() or "no reason was given"
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ _SHOWN = 200
 
 
 def _words(text: str) -> str:
-    if not 0 < len(text) <= _LONGEST:
-        raise ValueError(f"has to have 1 to {_LONGEST:,} characters")
+    if not text.strip() or len(text) > _LONGEST:
+        raise ValueError(f"has to say something, in at most {_LONGEST:,} characters")
     return text
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.config.loader import fingerprint_config, load_config
 from kgent.engine.base import AgentEngine
@@ -84,6 +85,7 @@ def a_context(tmp_path: Path, **sections: Any) -> RunContext:
         sandbox_root=root,
         config=config,
         records=RunRecords.at(root, IDS, redactor=Redactor({})),
+        launcher=Launcher(),
     )
     create_workspace(context)
     return context

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent_core.process import Launcher
 from kgent.config.models import KgentConfig
 from kgent.records.context import RunRecords
 
@@ -11,7 +12,7 @@ from kgent.records.context import RunRecords
 class RunContext:
     """Ids, profile, folder and records of one run; nothing of a model's inner state.
 
-    `sandbox_root` is absolute and resolved.
+    `sandbox_root` is absolute and resolved. `launcher` starts the programs of all calls.
     """
 
     session_id: str
@@ -22,6 +23,7 @@ class RunContext:
     sandbox_root: Path
     config: KgentConfig
     records: RunRecords
+    launcher: Launcher
 
     def core_fields(self) -> dict[str, str]:
         """What of it stands in `run.json`."""

@@ -1,11 +1,12 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
 from agcore.memory.store import MemoryStore
 from agent_core.errors import ErrorCode
+from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.config.loader import apply_cli_overrides, fingerprint_config, load_config
 from kgent.config.models import KgentConfig
@@ -58,7 +59,8 @@ def run(
             config = _checked(apply_cli_overrides(load_config(config_path), chosen), prompt, memory)
             client = stack.enter_context(_memory(config, memory))
             worker = engine or select_engine(config)
-            context = _context(config, ids, worker)
+            launcher = stack.enter_context(closing(Launcher()))
+            context = _context(config, ids, worker, launcher=launcher)
             create_workspace(context)
         except KgentError as error:
             return _blocked(ids, error)
@@ -74,7 +76,9 @@ def run(
         return conductor.run()
 
 
-def _context(config: KgentConfig, ids: RunIds, engine: AgentEngine) -> RunContext:
+def _context(
+    config: KgentConfig, ids: RunIds, engine: AgentEngine, *, launcher: Launcher
+) -> RunContext:
     root = sandbox_root(config, ids)
     secrets: Mapping[str, str] = {}
     if isinstance(engine, HoldsSecrets):
@@ -88,6 +92,7 @@ def _context(config: KgentConfig, ids: RunIds, engine: AgentEngine) -> RunContex
         sandbox_root=root,
         config=config,
         records=RunRecords.at(root, ids, redactor=Redactor(secrets)),
+        launcher=launcher,
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode
-from agent_core.process import Launcher
 from agent_core.tools.base import Tool, ToolContext, ToolOutput
 from agent_core.tools.paths import Boundaries
 from agent_core.tools.workspace import Workspace
@@ -46,8 +45,7 @@ def borrowed(
         ToolError: the tool could not do it.
         KgentError: the path leads elsewhere now, or the run is to stop.
     """
-    launcher = Launcher()
-    tool = make(_workspace(call, env or {}, launcher))
+    tool = make(_workspace(call, env or {}))
 
     async def work() -> Any:
         action = await tool.prepare(tool.parse(arguments), _facts(call))
@@ -63,11 +61,9 @@ def borrowed(
         reason = call.cancellation.reason
         message = f"stopped: {reason.message}" if reason else "stopped"
         raise KgentError(ErrorCode.CANCELLED, message, category=ErrorCategory.TOOL) from None
-    finally:
-        launcher.close()
 
 
-def _workspace(call: Call, env: Mapping[str, str], launcher: Launcher) -> Workspace:
+def _workspace(call: Call, env: Mapping[str, str]) -> Workspace:
     limits = ToolsConfig(
         result_limit_bytes=RESULT_BYTES,
         stdout_limit_bytes=RESULT_BYTES,
@@ -77,7 +73,7 @@ def _workspace(call: Call, env: Mapping[str, str], launcher: Launcher) -> Worksp
         boundaries=Boundaries(call.root),
         limits=limits,
         env=env,
-        launcher=launcher,
+        launcher=call.context.launcher,
         unfinished=call.context.records.files.unfinished,
     )
 

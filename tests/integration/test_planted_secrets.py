@@ -273,3 +273,58 @@ async def test_no_planted_secret_reaches_the_terminal(home: Home, project: Path)
     out, err = shown.stdout.decode(), shown.stderr.decode()
     assert "[redacted:" in out + err
     require_clean({"stdout": out, "stderr": err, **files_of(home.path)})
+
+
+STEP = {"step_id": "s1", "title": ALL, "summary": ALL}
+POOL = """
+[[agents.worker_pools]]
+pool_id = "builders"
+[[agents.worker_pools.workers]]
+worker_id = "anna"
+agent_definition_id = "default_worker_agent"
+"""
+
+
+def soong(home: Home, project: Path, *arguments: str) -> tuple[int, str]:
+    argv = [sys.executable, "-m", "agent_core.cli", *arguments]
+    done = subprocess.run(  # noqa: S603 - our own command
+        argv, cwd=project, env=home.env(), capture_output=True, check=False, timeout=30
+    )
+    return done.returncode, done.stdout.decode() + done.stderr.decode()
+
+
+def test_what_was_stored_before_a_secret_was_configured_is_not_shown_with_it(
+    home: Home, project: Path
+) -> None:
+    task = {"task_id": "t1", "wal_name": "w", "title": ALL, "steps": [STEP]}
+    create = {"type": "calls", "calls": [{"name": "agent.task_create", "arguments": task}]}
+    script = home.write("replies.json", json.dumps([create, ALL]))
+    plain = SETTINGS.split("api_key_env")[0].replace('"custom"', '"scripted"')
+    home.write_config(f'{plain}path = "{script}"\n[memory]\nenabled = false\n{POOL}')
+    code, said = soong(home, project, "run", "--orchestrator", "--session-id", "s1", ALL)
+    assert code == 0, said
+    head = f"id: mem_1\nsummary: {json.dumps(ALL)}\ntags: [{json.dumps(ALL)}]"
+    home.write("memory/user/m.md", f'---\n{head}\ncreated_at: "2026-01-01"\n---\n{ALL}\n')
+    home.write("memory/user/broken.md", f"---\n{ALL}: [\n---\n")
+    plant(home, project)
+    settings = SETTINGS.replace('"custom"', '"scripted"')
+    home.write_config(
+        settings.replace("[model_overrides", f'path = "{script}"\n[model_overrides', 1)
+    )
+    picture = project / "task.svg"
+    shown = {
+        "task": soong(home, project, "tasks", "show", "t1"),
+        "picture": soong(home, project, "tasks", "show", "t1", "--svg", str(picture)),
+        "memories": soong(home, project, "memory", "list"),
+        "memory": soong(home, project, "memory", "show", "mem_1"),
+        "forget": soong(home, project, "memory", "forget", "mem_1"),
+        "sessions": soong(home, project, "sessions", "list"),
+        "session": soong(home, project, "sessions", "show", "s1"),
+    }
+    assert {name: code for name, (code, _) in shown.items() if code} == {}
+    for name in ("task", "memories", "memory", "session"):
+        assert "[redacted:" in shown[name][1], shown[name]
+    require_clean(
+        {name: text for name, (_, text) in shown.items()}
+        | {"svg": picture.read_text(encoding="utf-8")}
+    )

@@ -216,6 +216,8 @@ def _parse(line: bytes) -> JSONRPCMessage | None:
 def _as_failure(loose: Any) -> JSONRPCError | None:
     """A broken answer fails its call at once, instead of letting it wait for another one."""
     match loose:
+        case {"id": bool()}:  # an integer to Python, and no id
+            return None
         case {"id": int() | str() as request_id, **rest} if "method" not in rest:
             failure = ErrorData(code=INTERNAL_ERROR, message="its answer is not a JSON-RPC message")
             return JSONRPCError(jsonrpc="2.0", id=request_id, error=failure)

@@ -1,14 +1,17 @@
 """Allowed commands that attack the run folder: every run ends, and says what happened."""
 
+import errno
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent_core.tools.files import replace_file
 from kgent.cli import main
 from kgent.review.story import read_story
 from kgent.review.verify import verify
@@ -191,6 +194,33 @@ def test_a_disk_without_room_ends_in_a_terminal_run_json(tmp_path: Path, size: i
     assert state(tmp_path / "run")["error"]["category"] == "internal"
     for name in ("events.jsonl", "logs/errors.jsonl"):
         lines(tmp_path / "run" / name)  # whole lines only
+
+
+@pytest.mark.parametrize("room", [0, 300])
+def test_a_disk_without_room_for_the_first_state_blocks_the_run(tmp_path: Path, room: int) -> None:
+    done = limited_run(tmp_path, room)
+    assert done.returncode == 2
+    assert "cannot be made: File too large" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kgent.yaml", "s.json"]
+
+
+@pytest.mark.parametrize("writes", range(9))
+def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """No file can be replaced any more: `run.json` is written over in its place."""
+    left = iter(range(writes))
+
+    def replace(*arguments: Any, **options: Any) -> object:
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace_file(*arguments, **options)
+
+    monkeypatch.setattr("kgent.records.files.replace_file", replace)
+    result = a_run(tmp_path, "Done.")
+    assert result.status is RunStatus.FAILED
+    assert state(tmp_path / "run")["status"] == "failed"
+    assert state(tmp_path / "run")["error"]["category"] == "internal"
 
 
 def kgent(arguments: str, cwd: Path, *, under: str = "") -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_core.tools.results import storable
 from kgent.config.loader import dump_config
 from kgent.errors import ErrorCategory, ErrorInfo, error_info
 from kgent.governance.policy import verdict_on
@@ -20,6 +19,7 @@ from kgent.runtime.state import (
     VOUCHER,
     RunState,
     RunStatus,
+    content_of,
     now,
     seal_of,
     state_hash,
@@ -85,7 +85,7 @@ class Scribe:
             OSError: it could not be written.
         """
         context, config = self._context, self._context.config
-        self._files.expect_empty(FILES)
+        self._files.expect_empty(name for name in FILES if name != RUN_FILE)
         context.records.hold()
         self.emit(EventType.RUN_CREATED, f"run {context.run_id}", context.core_fields())
         self._save()
@@ -162,8 +162,15 @@ class Scribe:
         if last is not closing:  # the closing event says otherwise: `verify` will report it
             state = self._ended(last)
         self._state = state.model_copy(update={"manifests": manifests})
-        saved = self._attempt(last, self._save)
-        if saved is not last:
+        is_saved = False
+
+        def save() -> None:
+            nonlocal is_saved
+            self._save()
+            is_saved = True
+
+        saved = self._attempt(last, save)
+        if not is_saved:
             self._save_over(saved)
         records.close()
         return saved
@@ -271,7 +278,7 @@ class Scribe:
             logger.error("run.json could not be written: %s", problem)  # noqa: TRY400
 
     def _content(self, state: RunState) -> dict[str, Any]:
-        return self._context.records.redactor.payload(storable(state.model_dump(mode="json")))
+        return content_of(state, self._context.records.redactor)
 
     def _text(self) -> str:
         return state_text(self._content(self._state))

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from agent_core.redaction import Redactor
+from agent_core.tools.results import storable
 from agent_core.types import utc_now
 from kgent.errors import ErrorInfo
 
@@ -94,6 +96,11 @@ class RunState(BaseModel):
 def now() -> str:
     """The time as it is written everywhere: UTC, ISO 8601, microseconds."""
     return utc_now().isoformat(timespec="microseconds")
+
+
+def content_of(state: RunState, redactor: Redactor) -> dict[str, Any]:
+    """What `run.json` says about a state."""
+    return redactor.payload(storable(state.model_dump(mode="json")))
 
 
 def state_hash(state: Mapping[str, Any]) -> str:

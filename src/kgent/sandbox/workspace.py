@@ -15,7 +15,7 @@ from kgent.records.events import EVENTS_FILE
 from kgent.records.files import PRIVATE_FILE, PRIVATE_FOLDER
 from kgent.runtime.context import RunContext
 from kgent.runtime.ids import RunIds
-from kgent.runtime.state import RUN_FILE
+from kgent.runtime.state import RUN_FILE, RunState, content_of, now, state_text
 
 CONFIG_FILE = "config.yaml"
 PROMPT_FILE = "prompt.md"
@@ -100,7 +100,7 @@ def create_workspace(context: RunContext) -> SandboxWorkspace:
         make_private(root.parent)
         unfinished.clear()
         with unfinished.noted(root.parent, is_folder=True) as name:
-            _move_in(root.with_name(name), root)
+            _move_in(root.with_name(name), root, first_state=_first_state(context))
     except OSError as error:
         if error.errno in _IN_USE:
             reason = "it is not empty, and a run never mixes with what is there; name a new folder"
@@ -109,9 +109,23 @@ def create_workspace(context: RunContext) -> SandboxWorkspace:
     return SandboxWorkspace(root)
 
 
-def _move_in(draft: Path, root: Path) -> None:
+def _first_state(context: RunContext) -> str:
+    when = now()
+    known = {
+        **context.core_fields(),
+        "config_path": "unknown",
+        "engine": context.config.runtime.engine,
+        "created_at": when,
+        "updated_at": when,
+    }
+    return state_text(content_of(RunState.model_validate(known), context.records.redactor))
+
+
+def _move_in(draft: Path, root: Path, *, first_state: str) -> None:
     try:
         _lay_out(draft)
+        # Where there is no room for it, there is none for a run; later ones are written over it.
+        (draft / RUN_FILE).write_text(first_state, encoding="utf-8", errors="replace")
         draft.rename(root)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)

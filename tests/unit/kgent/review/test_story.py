@@ -13,12 +13,15 @@ from kgent_runs import a_context
 def test_a_run_that_died_before_its_first_word_is_lost(tmp_path: Path) -> None:
     root = a_context(tmp_path).sandbox_root
     story = read_story(root)
-    assert (story.outcome, story.state.run_id) == ("lost", "unknown")
+    assert (story.outcome, story.state.run_id) == ("lost", "run_1")
     assert "lost" in page(story)
 
 
-def test_a_run_that_died_after_its_first_event_is_known_by_name(tmp_path: Path) -> None:
+def test_a_run_without_a_state_is_known_by_its_first_event(tmp_path: Path) -> None:
+    """The first release made run folders whose `run.json` was empty at first."""
     context = a_context(tmp_path)
+    (context.sandbox_root / "run.json").write_bytes(b"")
+    assert read_story(context.sandbox_root).state.run_id == "unknown"
     context.records.events.emit("run.created", "run", context.core_fields(), actor="runtime")
     assert read_story(context.sandbox_root).outcome == "pending"
     context.records.close()

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from agent_core.storage import migrations
+from agent_core.storage.connections import open_writer
 from faults.injection import run_driver
 from isolation import Home, fresh_folder
 from kgent_runs import profile
@@ -53,6 +57,25 @@ def a_place(name: str, *, like: Place | None = None) -> Place:
         deliverables={"required": ["deliverables/report.md"]},
         memory={"enabled": True, "write_mode": "candidate", "scopes": ["project"]},
     )
+    return place
+
+
+@cache
+def released_before(schema: int = 1) -> Place:
+    """A home whose database a release with an earlier schema has made, with a run in it."""
+    place = a_place("released")
+    when = ("2026-01-01T00:00:00+00:00",) * 2
+    session = ("earlier", "/project", None, None, None, "active", None, None, "{}", *when)
+    run = ("run_earlier", "earlier", "agent_1", None, "normal", "completed", None, None, None, 1)
+    with pytest.MonkeyPatch.context() as old:
+        old.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:schema])
+        writer = open_writer(place.database[0])
+        writer.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", session)
+        writer.execute(
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*run, "{}", None, "{}", *when),
+        )
+        writer.close()
     return place
 
 

@@ -12,7 +12,7 @@ import pytest
 from agent_core.types import ReplayResult
 from faults import aftermath
 from faults.depth import Depth, Tally
-from faults.homes import Place, a_place, used_before
+from faults.homes import Place, a_place, released_before, used_before
 from faults.injection import Ended, Fault, run_driver
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("strace")]
@@ -129,6 +129,12 @@ def test_a_session_survives_failed_writes_of_its_database(tally: Tally, depth: D
 def test_the_making_of_a_database_survives_failed_writes(tally: Tally, depth: Depth) -> None:
     calls = {"pwrite64": 7, "fdatasync": 1, "ftruncate": 1}
     sweep(tally, depth, "upgrade", calls, database, pwrite64=7, fdatasync=1)
+
+
+@pytest.mark.faults("failed writes: a migration")
+def test_a_migration_survives_failed_writes(tally: Tally, depth: Depth) -> None:
+    calls = {"pwrite64": 5, "fdatasync": 1, "ftruncate": 1}
+    sweep(tally, depth, "upgrade", calls, database, like=released_before(), pwrite64=4)
 
 
 @pytest.mark.faults("failed writes: files of tools and artifacts")

@@ -10,7 +10,7 @@ import pytest
 
 from faults import aftermath
 from faults.depth import Depth, Tally
-from faults.homes import Place, a_place, used_before
+from faults.homes import Place, a_place, released_before, used_before
 from faults.injection import FOLDERS, NAMES, SYNCS, WRITES, Ended, Fault, run_driver, running
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("strace")]
@@ -124,6 +124,23 @@ def test_a_database_killed_while_it_is_made_is_made_by_the_next_start(
     tally: Tally, depth: Depth
 ) -> None:
     sweep(tally, depth, "upgrade", STORE, strides={"pwrite64": 5}, pwrite64=20, ftruncate=1)
+
+
+@pytest.mark.faults("kill: a migration")
+def test_a_migration_killed_at_any_write_is_finished_by_the_next_start(
+    tally: Tally, depth: Depth
+) -> None:
+    strides = {"pwrite64": 3}
+    sweep(
+        tally,
+        depth,
+        "upgrade",
+        STORE,
+        like=released_before(),
+        strides=strides,
+        pwrite64=4,
+        ftruncate=1,
+    )
 
 
 @pytest.mark.faults("kill: files of tools and artifacts")

@@ -15,6 +15,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
+def size(request: pytest.FixtureRequest) -> Depth:
+    """The depth of a test that is not split into parts."""
+    return Depth(request.config.getoption("faults") == "whole")
+
+
+@pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Tally:
     """Counts the cases of a test for the table."""
     item: pytest.Item = request.node

@@ -154,7 +154,7 @@ def test_memories_survive_failed_writes(tally: Tally, depth: Depth) -> None:
 
 @pytest.mark.faults("failed writes: a run folder")
 def test_a_run_folder_survives_failed_writes(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "profile", {"write": 2, "fsync": 2, "renameat": 1}, anything, write=3)
+    sweep(tally, depth, "profile", {"write": 3, "fsync": 3, "renameat": 1}, anything, write=3)
 
 
 @pytest.mark.faults("failed writes: the command line")

@@ -155,19 +155,20 @@ def test_a_task_killed_at_any_write_of_its_log_goes_on(tally: Tally, depth: Dept
 
 @pytest.mark.faults("kill: an orchestrator's files")
 def test_an_orchestrator_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 35}, mkdirat=2)
+    sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 71}, mkdirat=2)
 
 
 @pytest.mark.faults("kill: memories")
 def test_memory_killed_at_any_change_of_a_file_is_whole(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 19}, write=2)
+    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 41}, write=2)
 
 
 @pytest.mark.faults("kill: a run folder")
 def test_a_profiles_run_killed_at_any_change_of_a_file_is_honest(
     tally: Tally, depth: Depth
 ) -> None:
-    sweep(tally, depth, "profile", FILES, write=9, renameat=5)
+    strides = {"write": 3, "fsync": 3}
+    sweep(tally, depth, "profile", FILES, strides=strides, write=9, renameat=5)
 
 
 @pytest.mark.faults("kill: a run with a command")

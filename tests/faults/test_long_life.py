@@ -24,11 +24,9 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.mark.faults("a thousand turns")
 async def test_a_thousand_turns_leave_nothing_behind(
-    home: Home, project: Path, tally: Tally, depth: Depth
+    home: Home, project: Path, tally: Tally, size: Depth
 ) -> None:
-    if depth.part:
-        pytest.skip("this part is part0")
-    runs, turns = depth.some(400, 140), depth.some(5, 1)
+    runs, turns = size.some(400, 140), size.some(5, 1)
 
     def answer(request: ModelRequest) -> Says | Calls:
         said = [message for message in request.messages if message.role is Role.USER]
@@ -101,34 +99,32 @@ async def peak_of(work: Callable[[], Awaitable[object]]) -> int:
 
 @pytest.mark.faults("a hundred thousand events")
 async def test_a_long_timeline_costs_no_more_memory_than_a_short_one(
-    home: Home, project: Path, tally: Tally, depth: Depth
+    home: Home, project: Path, tally: Tally, size: Depth
 ) -> None:
-    if depth.part:
-        pytest.skip("this part is part0")
-    sizes = (2_000, depth.some(100_000, 20_000))
-    short, long = [await peaks_of(home, project, size, tally) for size in sizes]
+    sizes = (2_000, size.some(100_000, 20_000))
+    short, long = [await peaks_of(home, project, count, tally) for count in sizes]
     for name, peak in long.items():
         assert peak < short[name] * 1.5 + 500_000, (name, short[name], peak)
     tally.verdict()
 
 
-async def peaks_of(home: Home, project: Path, size: int, tally: Tally) -> dict[str, int]:
+async def peaks_of(home: Home, project: Path, count: int, tally: Tally) -> dict[str, int]:
     """What a start on a session of so many events needs, by what is done."""
     (home.path / "sessions.sqlite").unlink(missing_ok=True)
     provider = ScriptedProvider(lambda request: Says(text="ok"))
     async with runtime(home, project, provider) as made:
         await (await made.start("go", session_id="s1")).wait()
-    await fill(home.path / "sessions.sqlite", size)
+    await fill(home.path / "sessions.sqlite", count)
     peaks: dict[str, int] = {}
     async with runtime(home, project, provider) as made:
         works: dict[str, Callable[[], Awaitable[object]]] = {
             "list": made.list_sessions,
             "run": partial(one_run, made),
             "first page": partial(made.replay_session, "s1"),
-            "last page": partial(made.replay_session, "s1", from_seq=size - 500),
+            "last page": partial(made.replay_session, "s1", from_seq=count - 500),
         }
         for name, work in works.items():
-            with tally.case(f"{name} of {size}"):
+            with tally.case(f"{name} of {count}"):
                 peaks[name] = await peak_of(work)
     return peaks
 

@@ -94,7 +94,7 @@ STREAM = st.lists(
 @pytest.mark.faults("parser: server-sent events and JSON lines")
 @pytest.mark.parametrize("decoder", [EventDecoder, JsonLineDecoder])
 def test_a_stream_has_the_same_payloads_however_it_is_split(
-    decoder: type[EventDecoder | JsonLineDecoder], tally: Tally, depth: Depth
+    decoder: type[EventDecoder | JsonLineDecoder], tally: Tally, size: Depth
 ) -> None:
     def check(body: bytes, cuts: list[int]) -> None:
         whole = decoder()
@@ -107,14 +107,14 @@ def test_a_stream_has_the_same_payloads_however_it_is_split(
             start = cut
         assert [*found, *split.end()] == expected
 
-    fuzz(tally, depth, check, STREAM, st.lists(st.integers(0, 200), max_size=12))
+    fuzz(tally, size, check, STREAM, st.lists(st.integers(0, 200), max_size=12))
 
 
 # JSON that models write
 
 
 @pytest.mark.faults("parser: arguments of tool calls")
-def test_arguments_are_an_object_or_a_value_error(tally: Tally, depth: Depth) -> None:
+def test_arguments_are_an_object_or_a_value_error(tally: Tally, size: Depth) -> None:
     def check(text: str) -> None:
         try:
             value = jsontext.parse_object(text)
@@ -127,11 +127,11 @@ def test_arguments_are_an_object_or_a_value_error(tally: Tally, depth: Depth) ->
         '{"a":', "}", "[", "]", '"', "1e999", "-0", "\\ud800", "NaN", ",", ":", "1" * 400
     )
     objects = st.dictionaries(WORDS, JSON, max_size=4).map(json.dumps)
-    fuzz(tally, depth, check, pieces | objects)
+    fuzz(tally, size, check, pieces | objects)
 
 
 @pytest.mark.faults("parser: plans")
-def test_a_plan_is_a_plan_or_an_error_of_agents(tally: Tally, depth: Depth) -> None:
+def test_a_plan_is_a_plan_or_an_error_of_agents(tally: Tally, size: Depth) -> None:
     parser = JsonPlanParser()
 
     def check(text: str) -> None:
@@ -140,11 +140,11 @@ def test_a_plan_is_a_plan_or_an_error_of_agents(tally: Tally, depth: Depth) -> N
 
     fences = woven("```json\n", "```", "\n", '{"steps": [', '{"description": "x"}', "]}", ",")
     shaped = st.fixed_dictionaries({"steps": st.lists(JSON, max_size=3)}).map(json.dumps)
-    fuzz(tally, depth, check, fences | shaped)
+    fuzz(tally, size, check, fences | shaped)
 
 
 @pytest.mark.faults("parser: plans")
-def test_a_plan_in_order_is_read_back(tally: Tally, depth: Depth) -> None:
+def test_a_plan_in_order_is_read_back(tally: Tally, size: Depth) -> None:
     said = st.lists(WORDS.filter(str.strip), min_size=1, max_size=4)
 
     def check(steps: list[str]) -> None:
@@ -152,23 +152,23 @@ def test_a_plan_in_order_is_read_back(tally: Tally, depth: Depth) -> None:
         plan = asyncio.run(JsonPlanParser().parse(f"Here:\n```json\n{raw}\n```\n", "goal"))
         assert [step.description for step in plan.steps] == steps
 
-    fuzz(tally, depth, check, said)
+    fuzz(tally, size, check, said)
 
 
 @pytest.mark.faults("parser: summaries")
-def test_a_summary_is_text_or_a_value_error(tally: Tally, depth: Depth) -> None:
+def test_a_summary_is_text_or_a_value_error(tally: Tally, size: Depth) -> None:
     def check(text: str) -> None:
         with suppress(ValueError, AgentCoreError):
             assert isinstance(summary_of(text), str)
 
-    fuzz(tally, depth, check, woven('{"summary": "', '"', "}", "```", "\n", "\\", "\\u00"))
+    fuzz(tally, size, check, woven('{"summary": "', '"', "}", "```", "\n", "\\", "\\u00"))
 
 
 # files of the user and of the project
 
 
 @pytest.mark.faults("parser: front matter")
-def test_front_matter_never_raises(tally: Tally, depth: Depth) -> None:
+def test_front_matter_never_raises(tally: Tally, size: Depth) -> None:
     def check(text: str) -> None:
         found = parse_front_matter(text)
         found.body.encode()
@@ -177,11 +177,11 @@ def test_front_matter_never_raises(tally: Tally, depth: Depth) -> None:
             parse_memory(text, "user/x.md")
 
     pieces = ("---\n", "a: ", "- ", "[", "]", "{", "}", "&a", "*a", "!!int ", "<<: ", "\t", "? ")
-    fuzz(tally, depth, check, woven(*pieces, "\n", "'", '"', "|", ">", "id: x\n", "summary: y\n"))
+    fuzz(tally, size, check, woven(*pieces, "\n", "'", '"', "|", ">", "id: x\n", "summary: y\n"))
 
 
 @pytest.mark.faults("parser: ignore files")
-def test_ignore_patterns_match_in_time(tally: Tally, depth: Depth) -> None:
+def test_ignore_patterns_match_in_time(tally: Tally, size: Depth) -> None:
     def check(content: bytes, path: bytes) -> None:
         Wildcards.parse(content, folders=True).verdict(path)
 
@@ -191,7 +191,7 @@ def test_ignore_patterns_match_in_time(tally: Tally, depth: Depth) -> None:
     ])  # fmt: skip
     content = st.lists(parts | st.binary(max_size=3), max_size=60).map(b"".join)
     path = st.lists(st.sampled_from([b"a", b"b", b"/", b"aaaaaaaaaaaaaaaa"]), max_size=80)
-    fuzz(tally, depth, check, content, path.map(b"".join))
+    fuzz(tally, size, check, content, path.map(b"".join))
 
 
 def foreign_file(read: Callable[[Path], object], *errors: type[Exception]) -> Callable[..., None]:
@@ -251,18 +251,18 @@ FILES: dict[str, tuple[bytes, Callable[[Path], object], tuple[type[Exception], .
 @pytest.mark.faults("parser: configuration files")
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_refused_with_its_error(
-    name: str, tmp_path: Path, tally: Tally, depth: Depth
+    name: str, tmp_path: Path, tally: Tally, size: Depth
 ) -> None:
     whole, read, errors = FILES[name]
     path = tmp_path / name
     foreign_file(read)(path, whole)  # undamaged, it can be read
     check = partial(foreign_file(read, *errors), path)
-    fuzz(tally, depth, check, damaged(whole) | st.binary(max_size=80))
+    fuzz(tally, size, check, damaged(whole) | st.binary(max_size=80))
 
 
 @pytest.mark.faults("parser: task logs")
 def test_a_damaged_log_is_refused_or_a_good_beginning(
-    log: bytes, tally: Tally, depth: Depth
+    log: bytes, tally: Tally, size: Depth
 ) -> None:
     def check(found: bytes) -> None:
         with suppress(SchemaError):
@@ -270,7 +270,7 @@ def test_a_damaged_log_is_refused_or_a_good_beginning(
             assert replayed.end <= len(found)
             assert read_log(found[: replayed.end]).lines == replayed.lines
 
-    fuzz(tally, depth, check, damaged(log) | st.binary(max_size=80))
+    fuzz(tally, size, check, damaged(log) | st.binary(max_size=80))
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +293,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.faults("parser: diffs")
-def test_a_diff_applies_or_is_refused(tally: Tally, depth: Depth) -> None:
+def test_a_diff_applies_or_is_refused(tally: Tally, size: Depth) -> None:
     pieces = ("@@ -1,2 +1,2 @@\n", "@@ -0,0 +1 @@\n", "--- a/x\n", "+++ b/x\n", "+", "-", " ", "\n")
     remarks = ("\\ No newline at end of file\n", "@@", "diff --git a/x b/x\n", "@@ -9999999999 @@")
 
@@ -301,11 +301,11 @@ def test_a_diff_applies_or_is_refused(tally: Tally, depth: Depth) -> None:
         with suppress(ToolError):
             Patch.parse(diff).applied(text, newline="\n")
 
-    fuzz(tally, depth, check, woven(*pieces, *remarks), woven("a\n", "b\n", "\r\n"))
+    fuzz(tally, size, check, woven(*pieces, *remarks), woven("a\n", "b\n", "\r\n"))
 
 
 @pytest.mark.faults("parser: diffs")
-def test_a_diff_that_was_shown_makes_the_new_text(tally: Tally, depth: Depth) -> None:
+def test_a_diff_that_was_shown_makes_the_new_text(tally: Tally, size: Depth) -> None:
     text = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c c\n", "+x\n", "-- y\n"]), max_size=20)
 
     def check(old: list[str], new: list[str]) -> None:
@@ -314,22 +314,22 @@ def test_a_diff_that_was_shown_makes_the_new_text(tally: Tally, depth: Depth) ->
             diff = unified(before, after, shown="x")
             assert Patch.parse(diff).applied(before, newline="\n") == after
 
-    fuzz(tally, depth, check, text, text)
+    fuzz(tally, size, check, text, text)
 
 
 @pytest.mark.faults("parser: templates")
-def test_a_template_of_prompts_renders_or_is_refused(tally: Tally, depth: Depth) -> None:
+def test_a_template_of_prompts_renders_or_is_refused(tally: Tally, size: Depth) -> None:
     pieces = ("{{", "}}", "{{x}}", "{{#if x}}", "{{else}}", "{{/if}}", "{{#each x}}", "{{/each}}")
 
     def check(source: str, value: Any) -> None:
         with suppress(PromptError):
             PromptTemplate("t", source).render({"x": value, "this": value})
 
-    fuzz(tally, depth, check, woven(*pieces, "{{this}}", "{{> p}}", "{{@index}}", "\n"), JSON)
+    fuzz(tally, size, check, woven(*pieces, "{{this}}", "{{> p}}", "{{@index}}", "\n"), JSON)
 
 
 @pytest.mark.faults("parser: templates")
-def test_a_value_stays_one_word_of_a_command(tally: Tally, depth: Depth) -> None:
+def test_a_value_stays_one_word_of_a_command(tally: Tally, size: Depth) -> None:
     def check(template: str, value: str) -> None:
         with suppress(ValueError):
             names = list(placeholders(template))
@@ -338,12 +338,12 @@ def test_a_value_stays_one_word_of_a_command(tally: Tally, depth: Depth) -> None
             assert names or filled == template or PLACEHOLDER.search(template)
 
     fuzz(
-        tally, depth, check, woven("{{", "}}", "{{args.x}}", "args.", "'", " "), WORDS.filter(bool)
+        tally, size, check, woven("{{", "}}", "{{args.x}}", "args.", "'", " "), WORDS.filter(bool)
     )
 
 
 @pytest.mark.faults("parser: templates")
-def test_a_script_never_contains_a_value(tally: Tally, depth: Depth) -> None:
+def test_a_script_never_contains_a_value(tally: Tally, size: Depth) -> None:
     pieces = ("{{args.x}}", '"', "'", "$(", ")", "`", "#", "\n", "$((", "))", "<<E\n", "E\n", "\\")
     more = ("${", "}", "echo ", ";", "[[ ", " ]]", "case x in ", "esac", "|", ">", "eval ", "=")
 
@@ -352,14 +352,14 @@ def test_a_script_never_contains_a_value(tally: Tally, depth: Depth) -> None:
             argv = parse_script(template).argv({"x": "VALUE$(id)"})
             assert "VALUE$(id)" not in argv[2]
 
-    fuzz(tally, depth, check, woven(*pieces, *more))
+    fuzz(tally, size, check, woven(*pieces, *more))
 
 
 # other processes
 
 
 @pytest.mark.faults("parser: hooks and servers")
-def test_what_a_hook_prints_is_an_answer_or_a_hook_error(tally: Tally, depth: Depth) -> None:
+def test_what_a_hook_prints_is_an_answer_or_a_hook_error(tally: Tally, size: Depth) -> None:
     keys = woven('{"decision":', '"deny"', '"allow"', ',"reason":', '"', "}", "null", "[")
 
     def check(said: str) -> None:
@@ -367,11 +367,11 @@ def test_what_a_hook_prints_is_an_answer_or_a_hook_error(tally: Tally, depth: De
             stdout, stderr = Output(said, len(said)), Output("", 0)
             _answer(Finished(exit_code=0, stdout=stdout, stderr=stderr), 1000)
 
-    fuzz(tally, depth, check, keys | JSON.map(json.dumps))
+    fuzz(tally, size, check, keys | JSON.map(json.dumps))
 
 
 @pytest.mark.faults("parser: hooks and servers")
-def test_what_a_server_prints_is_a_message_or_nothing(tally: Tally, depth: Depth) -> None:
+def test_what_a_server_prints_is_a_message_or_nothing(tally: Tally, size: Depth) -> None:
     parts = ('{"jsonrpc":"2.0"', ',"id":', "1", ',"result":', ',"method":', '"x"', ',"error":')
     message = st.fixed_dictionaries(
         {"jsonrpc": st.just("2.0") | JSON},
@@ -384,11 +384,11 @@ def test_what_a_server_prints_is_a_message_or_nothing(tally: Tally, depth: Depth
         with tally.case(repr(found)):
             assert _parse(found) is None
     tally.verdict()
-    fuzz(tally, depth, _parse, lines | st.binary(max_size=40))
+    fuzz(tally, size, _parse, lines | st.binary(max_size=40))
 
 
 @pytest.mark.faults("redaction")
-def test_a_secret_is_found_wherever_it_stands(tally: Tally, depth: Depth) -> None:
+def test_a_secret_is_found_wherever_it_stands(tally: Tally, size: Depth) -> None:
     secret = "swordfish-1234-abcd"  # noqa: S105 - nobody's
     redactor = Redactor({"KEY": secret})
 
@@ -401,7 +401,7 @@ def test_a_secret_is_found_wherever_it_stands(tally: Tally, depth: Depth) -> Non
         shown = "".join(map(stream.feed, pieces)) + stream.finish()
         assert secret not in shown
 
-    fuzz(tally, depth, check, TEXT, TEXT, st.lists(st.integers(0, 140), max_size=8))
+    fuzz(tally, size, check, TEXT, TEXT, st.lists(st.integers(0, 140), max_size=8))
 
 
 @pytest.mark.faults("parser: server-sent events and JSON lines")

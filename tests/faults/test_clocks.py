@@ -49,7 +49,7 @@ def test_a_run_whose_clock_jumps_is_an_ordinary_run(
     tally: Tally, depth: Depth, library: str
 ) -> None:
     cases = [(program, jumps) for jumps in JUMPS for program in ("session", "tasks")]
-    for program, jumps in depth.of(cases, 2):
+    for program, jumps in depth.of(cases, 1):
         with tally.case(f"{program} with {jumps}"):
             place = a_place(f"clock-{program}")
             began = time.monotonic()

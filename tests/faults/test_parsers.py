@@ -337,9 +337,7 @@ def test_a_value_stays_one_word_of_a_command(tally: Tally, size: Depth) -> None:
             assert filled.count(value) >= len(names)
             assert names or filled == template or PLACEHOLDER.search(template)
 
-    fuzz(
-        tally, size, check, woven("{{", "}}", "{{args.x}}", "args.", "'", " "), WORDS.filter(bool)
-    )
+    fuzz(tally, size, check, woven("{{", "}}", "{{args.x}}", "args.", "'", " "), WORDS.filter(bool))
 
 
 @pytest.mark.faults("parser: templates")

@@ -293,6 +293,7 @@ def soong(home: Home, project: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout.decode() + done.stderr.decode()
 
 
+@pytest.mark.timeout(90)  # nine processes, one after the other
 def test_what_was_stored_before_a_secret_was_configured_is_not_shown_with_it(
     home: Home, project: Path
 ) -> None:

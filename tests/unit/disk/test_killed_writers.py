@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SWEEP = """
 import json, os, signal, sys, threading
 from pathlib import Path
@@ -165,6 +167,7 @@ def test_a_killed_artifact_store(tmp_path: Path) -> None:
     assert done["left"] > 5, "no kill has hit the time between the file and its row"
 
 
+@pytest.mark.timeout(90)  # thirty processes, one after the other
 def test_a_killed_run_of_a_profile(tmp_path: Path) -> None:
     done = swept(tmp_path, KGENT, stride=11)
     assert done["kills"] > 15

@@ -304,9 +304,9 @@ async def test_workers_that_do_not_stop_hold_a_cancelled_run_up_only_once(
         ],
         "work": [calls("cling"), "late"],
     }
-    made = Bench(home, project, parts).opened("[agents]\nchild_cancel_timeout_ms = 1000\n")
+    made = Bench(home, project, parts).opened("[agents]\nchild_cancel_timeout_ms = 3000\n")
     made.register_tool(cling)
-    async with made, asyncio.timeout(15):
+    async with made, asyncio.timeout(18):
         handle = await made.start("go", session_id="s1", mode="orchestrator")
         await clinging.acquire()
         await clinging.acquire()
@@ -317,7 +317,7 @@ async def test_workers_that_do_not_stop_hold_a_cancelled_run_up_only_once(
         replay = await made.replay_session("s1")
         let_go.set()
     assert handle.status is RunStatus.CANCELLED
-    assert 0.9 < took < 1.9
+    assert 2.9 < took < 5.9
     kinds = [event.event_type for event in replay.events]
     assert kinds.count(EventType.CHILD_AGENT_CANCEL_TIMEOUT) == 2
 

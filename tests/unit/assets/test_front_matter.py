@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent_core.assets.front_matter import MAX_HEAD_BYTES, parse_front_matter
 
-MOST_SECONDS = 0.05
+MOST_SECONDS = 0.25
 
 REFUSED = {
     "a tag": "x: !!bool x",

@@ -137,7 +137,7 @@ def test_ordinary_text_costs_microseconds() -> None:
     text = "the quick brown fox jumps over a lazy dog and sees: nothing, at all-or so " * 13_000
     start = time.perf_counter()
     assert REDACTOR.text(text) is text
-    assert time.perf_counter() - start < 0.5
+    assert time.perf_counter() - start < 2
 
 
 @pytest.mark.parametrize("lead", [*TOKEN_LEADS, KEY_LEAD, "bearer", "password", "api_key"])
@@ -148,7 +148,7 @@ def test_a_megabyte_of_beginnings_costs_a_moment(lead: str) -> None:
     stream = REDACTOR.stream()
     shown = [stream.feed(text[at : at + 1000]) for at in range(0, len(text), 1000)]
     assert "".join([*shown, stream.finish()]) == REDACTOR.text(text)
-    assert time.process_time() - start < 0.8
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_what_waits_for_a_decision_does_not_make_a_small_piece_dear(text: str) -
     start = time.process_time()
     shown = [stream.feed(text[at : at + 4]) for at in range(0, len(text), 4)]
     shown.append(stream.finish())
-    assert time.process_time() - start < 0.25
+    assert time.process_time() - start < 1
     assert "".join(shown) == REDACTOR.text(text)
 
 

@@ -126,7 +126,7 @@ def test_patterns_mean_what_they_mean_to_git(tmp_path: Path, seed: int) -> None:
 def test_no_pattern_takes_long_for_any_path(pattern: bytes, path: bytes) -> None:
     started = process_time()
     Wildcards.parse(pattern, folders=True).verdict(path)
-    assert process_time() - started < 0.05
+    assert process_time() - started < 0.5
 
 
 def test_a_file_full_of_patterns_is_bounded() -> None:

@@ -85,7 +85,7 @@ async def test_a_huge_answer_that_is_cut_off_ends_within_a_second(
 
 
 class Torrent(ScriptedProvider):
-    """Sends a hundred megabytes in small pieces without ever waiting for anything."""
+    """Sends a gigabyte in small pieces without ever waiting for anything."""
 
     def __init__(self, kind: type[ModelTextDelta | ModelReasoningDelta | ToolCallDelta]) -> None:
         super().__init__(["here I am"])
@@ -101,7 +101,7 @@ class Torrent(ScriptedProvider):
         yield ModelStarted(provider="torrent", model="torrent")
         self.has_begun.set()
         read = (WORDS * 250)[:10_000]
-        for _ in range(HUGE // len(read)):
+        for _ in range(10 * HUGE // len(read)):
             if self.kind is ToolCallDelta:
                 yield ToolCallDelta(tool_call_id="c1", name="t", arguments_fragment=read)
             elif self.kind is ModelReasoningDelta:

@@ -16,11 +16,11 @@ from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.recovery import SessionHistory
-from agent_core.runtime.scrub import JournalScrubber
-from agent_core.storage.memory import MemoryStore
+from agent_core.runtime.scrub import JournalRedactor
+from agent_core.storage.memory import InMemoryStore
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import tool_from
-from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Access,
@@ -117,7 +117,7 @@ class Session:
     hooks: Listening = field(default_factory=Listening)
     limits: RunLimits = field(default_factory=RunLimits)
     window: int = 32_000
-    store: MemoryStore = field(default_factory=MemoryStore)
+    store: InMemoryStore = field(default_factory=InMemoryStore)
     session_id: str = "s1"
     secrets: dict[str, str] = field(default_factory=dict[str, str])
     provider: ProviderAdapter | None = None
@@ -153,7 +153,7 @@ class Session:
                 run,
                 store=self.store,
                 stream=stream,
-                scrubber=JournalScrubber(Redactor(self.secrets)),
+                redactor=JournalRedactor(Redactor(self.secrets)),
                 estimate=estimate_blocks,
                 session_owner=OWNER,
             ),
@@ -164,7 +164,7 @@ class Session:
             toolbox=Toolbox(self.tools),
             guard=self.guard,
             hooks=self.hooks,
-            results=ResultKeeper(None, limit_bytes=65_536),
+            results=ResultLimiter(None, limit_bytes=65_536),
             project_dir=Path("/project"),
             limits=self.limits,
         )

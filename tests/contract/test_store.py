@@ -10,7 +10,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
-from agent_core.storage.memory import MemoryStore
+from agent_core.storage.memory import InMemoryStore
 from agent_core.storage.sqlite import SqliteStore
 from agent_core.types import (
     AgentStatus,
@@ -58,7 +58,7 @@ def everybody_is_dead(owner: str, lease: object) -> bool:
 @pytest.fixture(params=["sqlite", "memory"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[SessionStore]:
     if request.param == "memory":
-        async with MemoryStore.open() as opened:
+        async with InMemoryStore.open() as opened:
             yield opened
     else:
         async with SqliteStore.open(tmp_path / "sessions.sqlite") as opened:

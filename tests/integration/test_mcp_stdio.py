@@ -17,7 +17,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.mcp import McpTools, ServerFailure
 from agent_core.mcp.config import StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
-from agent_core.tools.base import Lane
+from agent_core.tools.base import Concurrency
 from agent_core.types import ToolPermission
 from mcp_bench import bench, diary_lines, is_alive, plain
 
@@ -81,8 +81,14 @@ async def test_n5_what_is_not_said_to_be_readonly_asks(diary: Path) -> None:
     async with bench(diary, {"shop": plain(diary)}) as bench_:
         tools = await bench_.tools()
         reader, writer = tools["mcp.shop.echo"], tools["mcp.shop.write"]
-        assert (reader.definition.permission, reader.lane) == (ToolPermission.READONLY, Lane.READ)
-        assert (writer.definition.permission, writer.lane) == (ToolPermission.WRITE, Lane.WRITE)
+        assert (reader.definition.permission, reader.lane) == (
+            ToolPermission.READONLY,
+            Concurrency.READ,
+        )
+        assert (writer.definition.permission, writer.lane) == (
+            ToolPermission.WRITE,
+            Concurrency.WRITE,
+        )
         assert reader.definition.tags == {"mcp", "readonly"}
         assert writer.definition.tags == {"mcp", "write"}
         look = await reader.prepare(reader.parse({"text": "x"}), bench_.context())

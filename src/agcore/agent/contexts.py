@@ -6,7 +6,7 @@ from agcore.agent.layers import PromptLayers
 from agcore.agent.role import Agent
 from agcore.agent.session import AgentSession
 from agcore.agent.session_memory import SessionMemory
-from agcore.agent.tagged import tagged
+from agcore.agent.tagged import wrap_in_tag
 from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemoryStore
 
 MAX_BRIDGED_CHARS = 4000
@@ -118,7 +118,7 @@ class ContextManager:
         if source.last_response is None:
             raise OtherAgentError(f"the context {from_id!r} has no answer yet to carry over")
         answer = source.last_response.text[-MAX_BRIDGED_CHARS:]
-        target.notes[from_id] = tagged("context-bridge", answer, source=from_id)
+        target.notes[from_id] = wrap_in_tag("context-bridge", answer, source=from_id)
 
     def swap_agent(self, context_id: str, agent: Agent) -> None:
         """Go on in a context with another agent: its messages stay, and a notice is added.

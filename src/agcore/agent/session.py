@@ -17,7 +17,7 @@ from agcore.agent.errors import (
 from agcore.agent.layers import PromptLayers
 from agcore.agent.role import Agent
 from agcore.agent.session_memory import SessionMemory
-from agcore.agent.tagged import tagged
+from agcore.agent.tagged import wrap_in_tag
 from agcore.agent.tools import SessionMemorySetTool
 from agcore.llm import (
     ChatMessage,
@@ -139,7 +139,7 @@ class AgentSession:
         if self._conversation is not None:
             text = f"From here on you are {agent.name}, not {before.name} any more. Your system"
             text += " prompt and your tools have changed; the conversation goes on."
-            notice = ChatMessage.user_text(tagged("system-reminder", text), synthetic=True)
+            notice = ChatMessage.user_text(wrap_in_tag("system-reminder", text), synthetic=True)
             self._notices.append(notice)
 
     async def submit_turn(self, text: str) -> ChatResponse:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from agcore.agent.errors import AgentConfigError, AgentMemoryError
-from agcore.agent.tagged import tagged
+from agcore.agent.tagged import wrap_in_tag
 from agcore.memory import MemoryError, MemoryFilter, MemoryItem, MemoryStore  # noqa: A004
 from agcore.memory.types import session_prefix
 from agent_core.redaction import Redactor
@@ -111,4 +111,4 @@ class SessionMemory:
             f"{key}: " + "\n  ".join(value.splitlines())
             for key, value in (await self.entries()).items()
         ]
-        return tagged(TAG, "\n".join(lines))
+        return wrap_in_tag(TAG, "\n".join(lines))

@@ -4,7 +4,7 @@ import re
 from html import escape
 
 
-def tagged(tag: str, text: str, **attributes: str) -> str:
+def wrap_in_tag(tag: str, text: str, **attributes: str) -> str:
     """`text` on lines of its own between `<tag>` and `</tag>`.
 
     Wherever the text itself has one of these tags, its bracket is escaped.

@@ -12,7 +12,7 @@ from agent_core.types import ContentBlock, ToolResultBlock
 INTERRUPTED = "this call has no result: it was interrupted, and whether it took effect is unknown"
 
 
-def answered(messages: Iterable[ChatMessage]) -> Iterator[ChatMessage]:
+def fill_missing_results(messages: Iterable[ChatMessage]) -> Iterator[ChatMessage]:
     """The messages, with an answer for each call that has none, and without answers to nothing.
 
     A message that needs no change is passed on as the same object.

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Self
 
-from agcore.llm.answered import answered
+from agcore.llm.answered import fill_missing_results
 from agcore.llm.bounds import tokens_of
 from agcore.llm.cleaning import Cleaner, HoldsSecrets
 from agcore.llm.compact import SUMMARY_PROMPT, CompactConfig, Compactor
@@ -369,7 +369,7 @@ class LlmCycle:
         self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition]
     ) -> ChatRequest:
         system = [ChatMessage.system_text(self._system)] if self._system else []
-        return self._request([*system, *answered([*self._messages, *unsaid])], tools)
+        return self._request([*system, *fill_missing_results([*self._messages, *unsaid])], tools)
 
     def _request(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]

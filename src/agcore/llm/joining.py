@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from agcore.llm.adapter import response_of
 from agcore.llm.errors import StreamBrokenError
 from agcore.llm.types import ChatChunk, ChatResponse, FinishReason, Usage
-from agent_core.providers.reply import Call, ReplyDraft
+from agent_core.providers.reply import Call, ReplyAccumulator
 from agent_core.types import ModelCompleted, ModelEvent, ModelTextDelta, StopReason
 
 _STOPS = {
@@ -20,7 +20,7 @@ class _Joined:
     """One reply while its chunks arrive; what makes it valid is the engine's business."""
 
     def __init__(self) -> None:
-        self._draft = ReplyDraft("agcore", str, history=())
+        self._draft = ReplyAccumulator("agcore", str, history=())
         self._calls: dict[int, Call] = {}
         self._usage = Usage()
         self._finish_reason: FinishReason | None = None

@@ -14,11 +14,11 @@ from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.errors import ConfigError, ToolError as CoreToolError
 from agent_core.loop.cancelled import is_cancelled
 from agent_core.providers.failures import error_payload
-from agent_core.tools import Action, Lane, Tool, Toolbox
+from agent_core.tools import Action, Concurrency, Tool, Toolbox
 from agent_core.tools.decorator import FunctionTool
 from agent_core.tools.failures import text_of
 from agent_core.tools.lanes import batches, ends_turn, not_run
-from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.threads import OpenCall
 from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, new_id
@@ -63,7 +63,7 @@ class ToolRegistry:
         self._timeout_s = timeout_s
         self._result_limit = result_limit_bytes
         self._session_id = session_id
-        self._results = ResultKeeper(None, limit_bytes=result_limit_bytes)
+        self._results = ResultLimiter(None, limit_bytes=result_limit_bytes)
         for tool in tools:
             self.register(tool)
 
@@ -194,11 +194,11 @@ class ToolRegistry:
         try:
             return await self._run(call, run, self._timeout_s)
         except ToolError as error:
-            return (await self._results.keep_failure(error_payload(error), run, call)).result
+            return (await self._results.limit_failure(error_payload(error), run, call)).result
 
-    def _lane(self, call: ToolCall) -> Lane:
+    def _lane(self, call: ToolCall) -> Concurrency:
         tool = self._known.get(call.name)
-        return tool.lane if tool else Lane.READ
+        return tool.lane if tool else Concurrency.READ
 
     def _allows(self, name: str) -> bool:
         return self._permissions.permission(name) is Permission.ALLOWED

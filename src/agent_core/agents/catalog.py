@@ -3,7 +3,7 @@
 from typing import Any
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.ports import ToolOffer
+from agent_core.agents.ports import ToolCatalog
 from agent_core.agents.roles import does_work, permits
 from agent_core.config.models import Config
 from agent_core.types import AgentDefinition, AgentRole, RunMode, ToolDefinition, ToolPermission
@@ -15,7 +15,7 @@ _CHILD_ROLES = {
 
 
 async def listed_definitions(
-    definitions: AgentDefinitions, offer: ToolOffer, config: Config, mode: RunMode
+    definitions: AgentDefinitions, offer: ToolCatalog, config: Config, mode: RunMode
 ) -> list[dict[str, Any]]:
     """Every definition with its suggested tools, and which of these a child could have now."""
     work = await offer.work_tools()
@@ -45,7 +45,7 @@ async def listed_definitions(
     return [view(definition) for definition in definitions.listed()]
 
 
-def _obstacle(tool: ToolDefinition, offer: ToolOffer, config: Config) -> str | None:
+def _obstacle(tool: ToolDefinition, offer: ToolCatalog, config: Config) -> str | None:
     """Why every call of this tool would be refused, if that is certain."""
     policy = config.permissions.network_policy
     if "network" in tool.tags and policy.default == "deny":

@@ -9,7 +9,7 @@ from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import (
     Outcome,
     RunContext,
-    Tally,
+    RunStats,
     conclude,
     converse,
     settle,
@@ -31,7 +31,7 @@ from agent_core.types import (
 )
 
 
-class StopReason(StrEnum):
+class ChildCancelReason(StrEnum):
     """Why a child is asked to stop before it is done."""
 
     TIMEOUT = "timeout"
@@ -46,14 +46,14 @@ _NAMES = ("agent_definition_id", "worker_id", "task_id")
 OnFailure = Callable[[RunIdentity, Exception], Awaitable[None]]
 """Hears of an exception that decides a run's fate, before it is settled."""
 
-BeforeEnd = Callable[[StopReason | None, BaseException | None], Coroutine[Any, Any, None]]
+BeforeEnd = Callable[[ChildCancelReason | None, BaseException | None], Coroutine[Any, Any, None]]
 """What has to be put in order while the run can still write.
 
 It gets the reason why the run was stopped, and the exception that ended it.
 """
 
 
-async def nothing(_: StopReason | None, __: BaseException | None) -> None:
+async def nothing(_: ChildCancelReason | None, __: BaseException | None) -> None:
     """For a run that leaves nothing in disorder."""
 
 
@@ -88,21 +88,21 @@ class ChildRun:
         self.ctx = ctx
         self.stream = stream
         self.outcome = Outcome(EndReason.ABORTED_STREAMING)
-        self.stop_reason: StopReason | None = None
+        self.stop_reason: ChildCancelReason | None = None
         self.parent = parent
         self._prompt = prompt
         self._agent = agent
         self._record = record
         self._before_end = before_end
         self._working: asyncio.Task[Any] | None = None
-        self._asked: set[StopReason] = set()
+        self._asked: set[ChildCancelReason] = set()
         self._exists = False
 
     @property
     def run(self) -> RunIdentity:
         return self.ctx.run
 
-    def request_stop(self, reason: StopReason) -> None:
+    def request_stop(self, reason: ChildCancelReason) -> None:
         """Ask the run to stop, once for each reason; one that is ending anyway is left alone.
 
         A tool may have swallowed an earlier request; the first reason is the one that counts.
@@ -177,11 +177,11 @@ class ChildRun:
             ids = {"child_run_id": self.run.run_id, "child_agent_id": self.run.agent_id}
             self.parent.note(event_type, {**ids, **facts}, level=level)
 
-    async def _work(self, tally: Tally, on_failure: OnFailure) -> None:
+    async def _work(self, stats: RunStats, on_failure: OnFailure) -> None:
         ended_by: BaseException | None = None
         try:
             await self.parent.commit()  # whoever watches the parent can now watch this run
-            await converse(self.ctx, self._prompt, tally)
+            await converse(self.ctx, self._prompt, stats)
         except BaseException as error:
             ended_by = error
             if isinstance(error, Exception):

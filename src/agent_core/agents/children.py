@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from agent_core.agents.child import ChildRun, OnFailure, StopReason, no_trace
+from agent_core.agents.child import ChildCancelReason, ChildRun, OnFailure, no_trace
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, SessionStore
@@ -39,7 +39,7 @@ class RunningChild:
     is_left_behind: bool = False
 
 
-class Children:
+class ChildRuns:
     """Every child run of one runtime. Whoever starts one waits for it here, or stops it.
 
     A child that does not stop in time is left behind: its place stays taken until it has ended,
@@ -106,12 +106,12 @@ class Children:
         try:
             await asyncio.wait([running.task], timeout=limit_ms / 1000)
             if not running.task.done():
-                await self._stop([running], StopReason.TIMEOUT)
+                await self._stop([running], ChildCancelReason.TIMEOUT)
         except asyncio.CancelledError:
             if not running.is_left_behind:
                 # All of the leader's at once: one after the other would take as many times as long.
                 mine = self._of(running.child.run.parent_run_id)
-                await self._stop(mine, StopReason.PARENT_CANCELLED)
+                await self._stop(mine, ChildCancelReason.PARENT_CANCELLED)
                 if running.task.done():
                     running.child.tell_end()
             raise
@@ -119,7 +119,7 @@ class Children:
             running.task.result()
             running.child.tell_end()
 
-    async def stop_all(self, leader: RunIdentity, reason: StopReason) -> None:
+    async def stop_all(self, leader: RunIdentity, reason: ChildCancelReason) -> None:
         """Stop what a run has started and not waited for; the run is over."""
         if mine := self._of(leader.run_id):
             await self._stop(mine, reason)
@@ -138,13 +138,13 @@ class Children:
     async def stop(self, run_id: str) -> None:
         """Ask a run to stop because its Task has ended, and return when it has."""
         if running := self._running.get(run_id):
-            running.child.request_stop(StopReason.TASK_ENDED)
+            running.child.request_stop(ChildCancelReason.TASK_ENDED)
             await asyncio.wait([running.task])
 
     async def close(self) -> None:
         """Stop what is still running, and wait as long as a cancellation may take."""
         for running in self._running.values():
-            running.child.request_stop(StopReason.RUNTIME_CLOSED)
+            running.child.request_stop(ChildCancelReason.RUNTIME_CLOSED)
         tasks = [running.task for running in self._running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=self._cancel_timeout_s)
@@ -164,7 +164,7 @@ class Children:
             if running.child.run.parent_run_id == leader_run_id and not running.is_left_behind
         ]
 
-    async def _stop(self, stopped: Sequence[RunningChild], reason: StopReason) -> None:
+    async def _stop(self, stopped: Sequence[RunningChild], reason: ChildCancelReason) -> None:
         """Ask children to stop, and wait as long as that may take."""
         for running in stopped:
             running.child.request_stop(reason)

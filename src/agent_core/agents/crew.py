@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from agent_core.agents.catalog import listed_definitions
-from agent_core.agents.plan import ChildPlan, Staff, checked_tools, child_identity, expected_output
+from agent_core.agents.plan import (
+    ChildSpec,
+    SpawnerDeps,
+    checked_tools,
+    child_identity,
+    expected_output,
+)
 from agent_core.agents.prompts import child_prompt
 from agent_core.agents.start import run_child
 from agent_core.context.composer import TaskBoardSource
@@ -30,11 +36,11 @@ from agent_core.types import (
 )
 
 
-class Crew:
+class ChildSpawner:
     """Starts agents for one root run: the `AgentSpawner` of its tools."""
 
-    def __init__(self, staff: Staff, leader: Journal) -> None:
-        self._staff = staff
+    def __init__(self, deps: SpawnerDeps, leader: Journal) -> None:
+        self._deps = deps
         self._leader = leader
 
     @property
@@ -49,9 +55,9 @@ class Crew:
 
     async def definitions(self) -> ToolReturn:
         """The agent definitions there are."""
-        staff = self._staff
+        deps = self._deps
         listed = await listed_definitions(
-            staff.definitions, staff.offer, staff.setup.config, self._leader.run.mode
+            deps.definitions, deps.offer, deps.setup.config, self._leader.run.mode
         )
         return {"agent_definitions": listed}
 
@@ -61,12 +67,12 @@ class Crew:
 
     async def create(self, assignment: SubAssignment, context: ToolContext) -> ToolReturn:
         """Start a sub agent: its conversation begins with its task."""
-        default = self._staff.setup.config.agents.default_sub_agent_definition
+        default = self._deps.setup.config.agents.default_sub_agent_definition
         return await self._start(AgentRole.SUB, assignment, context, (), default=default)
 
     async def fork(self, assignment: ForkAssignment, context: ToolContext) -> ToolReturn:
         """Start a fork: its conversation begins where the call was made."""
-        default = self._staff.setup.config.agents.default_fork_agent_definition
+        default = self._deps.setup.config.agents.default_fork_agent_definition
         path = path_before(self._leader.path, context.tool_call_id)
         return await self._start(AgentRole.FORK, assignment, context, path, default=default)
 
@@ -87,9 +93,9 @@ class Crew:
         *,
         default: str,
     ) -> ToolResult:
-        staff, leader, now = self._staff, self._leader.run, utc_now()
-        definition = staff.definitions.get(assignment.agent_definition_id or default)
-        tools = await checked_tools(staff, role, assignment.allowed_tools)
+        deps, leader, now = self._deps, self._leader.run, utc_now()
+        definition = deps.definitions.get(assignment.agent_definition_id or default)
+        tools = await checked_tools(deps, role, assignment.allowed_tools)
         run = child_identity(leader, role, agent_id=new_id("agent"))
         agent = AgentRecord(
             agent_id=run.agent_id,
@@ -102,7 +108,7 @@ class Crew:
             created_at=now,
             updated_at=now,
         )
-        plan = ChildPlan(
+        plan = ChildSpec(
             run=run,
             agent=agent,
             definition=definition,
@@ -116,8 +122,8 @@ class Crew:
                 "tool_call_id": context.tool_call_id,
             },
         )
-        finished = await run_child(staff, self._leader, plan)
-        await staff.store.update_agent(run.agent_id, result=finished.report.as_json())
+        finished = await run_child(deps, self._leader, plan)
+        await deps.store.update_agent(run.agent_id, result=finished.report.as_json())
         return finished.as_result()
 
 

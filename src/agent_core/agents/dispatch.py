@@ -7,14 +7,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from agent_core.agents.child import BeforeEnd, StopReason
+from agent_core.agents.child import BeforeEnd, ChildCancelReason
 from agent_core.agents.children import RunningChild
 from agent_core.agents.dispatches import Dispatches
 from agent_core.agents.fence import fenced
-from agent_core.agents.plan import ChildPlan, Staff, checked_tools, child_identity, expected_output
+from agent_core.agents.plan import (
+    ChildSpec,
+    SpawnerDeps,
+    checked_tools,
+    child_identity,
+    expected_output,
+)
 from agent_core.agents.prompts import worker_prompt
-from agent_core.agents.start import Finished, finish_child, start_child
-from agent_core.agents.workers import Choice, Wanted
+from agent_core.agents.start import ChildResult, finish_child, start_child
+from agent_core.agents.workers import WorkerQuery, WorkerSelection
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
@@ -45,7 +51,7 @@ logger = logging.getLogger(__name__)
 _MAX_ERROR = 2000
 
 
-class Posting:
+class WorkerTaskBinding:
     """The duty of a worker's run: one Task, some of its steps, and at most one claim."""
 
     def __init__(
@@ -88,7 +94,7 @@ class Posting:
         """A step that the run leaves open has failed."""
         by = Actor(self._run.agent_id, self._run.run_id, journal)
 
-        async def close_step(reason: StopReason | None, error: BaseException | None) -> None:
+        async def close_step(reason: ChildCancelReason | None, error: BaseException | None) -> None:
             ending = _ending(reason, error)
             words = _words(error) if ending is RunEnding.FAILED else None
             try:
@@ -100,9 +106,9 @@ class Posting:
         return close_step
 
 
-def _ending(reason: StopReason | None, error: BaseException | None) -> RunEnding:
+def _ending(reason: ChildCancelReason | None, error: BaseException | None) -> RunEnding:
     """How a run ended that was stopped for this reason, or by this exception."""
-    if reason is StopReason.TIMEOUT:
+    if reason is ChildCancelReason.TIMEOUT:
         return RunEnding.TIMEOUT
     if reason is not None or isinstance(error, asyncio.CancelledError):
         return RunEnding.CANCELLED
@@ -115,7 +121,7 @@ def _words(error: BaseException | None) -> str:
     return f"{ErrorCode.INTERNAL_ERROR}: {type(error).__name__}; the log has the details"
 
 
-class WorkerTree:
+class WorkerHistory:
     """A worker's conversations: each dispatch is a new branch from one common root."""
 
     def __init__(self, store: SessionStore, agent: AgentRecord, root: Sequence[Node]) -> None:
@@ -138,10 +144,10 @@ class WorkerTree:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class DispatchDecision:
     """A dispatch that can go ahead."""
 
-    choice: Choice
+    choice: WorkerSelection
     run: RunIdentity
     scope: TaskScope
     granted: frozenset[str]
@@ -151,10 +157,10 @@ class Dispatcher:
     """Dispatches the workers of one orchestrator run."""
 
     def __init__(
-        self, staff: Staff, leader: Journal, board: TaskBoard, *, limits: BoardLimits
+        self, deps: SpawnerDeps, leader: Journal, board: TaskBoard, *, limits: BoardLimits
     ) -> None:
         self.dispatches = Dispatches()
-        self._staff = staff
+        self._deps = deps
         self._leader = leader
         self._board = board
         self._limits = limits
@@ -169,7 +175,7 @@ class Dispatcher:
             order = await self._accepted(dispatch)
             plan = await self._plan(order, dispatch, context)
             freed = partial(self._free, order.run)
-            running = await start_child(self._staff, self._leader, plan, freed=freed)
+            running = await start_child(self._deps, self._leader, plan, freed=freed)
             if dispatch.wait:
                 return await self._result(running, plan, order)
         except AgentCoreError as error:
@@ -180,18 +186,20 @@ class Dispatcher:
         self.dispatches.add(handle, asyncio.create_task(work, name=f"wait {order.run.run_id}"))
         return handle
 
-    async def close(self, reason: StopReason) -> None:
+    async def close(self, reason: ChildCancelReason) -> None:
         """Stop the workers that still run, because their orchestrator's run is over."""
-        children = self._staff.children
+        children = self._deps.children
         await children.stop_all(self._leader.run, reason)
         left_behind = [each for each in self.dispatches.run_ids() if children.is_running(each)]
         await self.dispatches.close(left_behind)
 
-    async def _result(self, running: RunningChild, plan: ChildPlan, order: _Order) -> ToolResult:
-        return await self._answer(await finish_child(self._staff, running, plan), order)
+    async def _result(
+        self, running: RunningChild, plan: ChildSpec, order: DispatchDecision
+    ) -> ToolResult:
+        return await self._answer(await finish_child(self._deps, running, plan), order)
 
     async def _late_result(
-        self, running: RunningChild, plan: ChildPlan, order: _Order, *, dispatch: Dispatch
+        self, running: RunningChild, plan: ChildSpec, order: DispatchDecision, *, dispatch: Dispatch
     ) -> ToolResult:
         """The result for whoever collects it; an error is one too."""
         try:
@@ -217,18 +225,18 @@ class Dispatcher:
         self._leader.note(failed, facts, level=EventLevel.WARNING)
 
     def _free(self, run: RunIdentity) -> None:
-        self._staff.workers.release(run.agent_id, run.run_id)
+        self._deps.workers.release(run.agent_id, run.run_id)
         self._board.dismiss(run.run_id)
 
-    async def _accepted(self, dispatch: Dispatch) -> _Order:
+    async def _accepted(self, dispatch: Dispatch) -> DispatchDecision:
         """Check everything, choose the worker, and take it: nothing waits in between."""
-        leader, workers = self._leader.run, self._staff.workers
+        leader, workers = self._leader.run, self._deps.workers
         by = Actor(leader.agent_id, leader.run_id, self._leader)
         step_ids = dispatch.allowed_step_ids
         await self._board.require_dispatchable(dispatch.task_id, step_ids, by)
-        tools = await checked_tools(self._staff, AgentRole.WORKER, dispatch.allowed_tools)
+        tools = await checked_tools(self._deps, AgentRole.WORKER, dispatch.allowed_tools)
         dag = await self._board.get(dispatch.task_id, by)
-        wanted = Wanted(
+        wanted = WorkerQuery(
             session_id=leader.session_id,
             pool_id=dispatch.worker_pool_id,
             agent_id=dispatch.worker_agent_id,
@@ -242,16 +250,18 @@ class Dispatcher:
         allowed = None if step_ids is None else frozenset(step_ids)
         workers.claim(agent_id, run.run_id)
         scope = TaskScope(dispatch.task_id, allowed, worker.pool_id)
-        return _Order(choice, run, scope, worker.granted(tools))
+        return DispatchDecision(choice, run, scope, worker.granted(tools))
 
-    async def _plan(self, order: _Order, dispatch: Dispatch, context: ToolContext) -> ChildPlan:
+    async def _plan(
+        self, order: DispatchDecision, dispatch: Dispatch, context: ToolContext
+    ) -> ChildSpec:
         try:
             agent, is_new = await self._agent(order)
             root_id = agent.metadata.get("root_node_id")
-            root = await self._staff.store.path(root_id) if root_id else []
+            root = await self._deps.store.path(root_id) if root_id else []
             expected = expected_output(dispatch)
         except BaseException:
-            self._staff.workers.release(order.run.agent_id, order.run.run_id)
+            self._deps.workers.release(order.run.agent_id, order.run.run_id)
             raise
         worker = order.choice.worker
         record = {
@@ -264,7 +274,7 @@ class Dispatcher:
             "selection_reason": order.choice.reason,
             "tool_call_id": context.tool_call_id,
         }
-        return ChildPlan(
+        return ChildSpec(
             run=order.run,
             agent=agent,
             is_new=is_new,
@@ -272,15 +282,15 @@ class Dispatcher:
             assignment=dispatch,
             expected=expected,
             prompt=worker_prompt(dispatch, self._leader.run, context.tool_call_id),
-            history=WorkerTree(self._staff.store, agent, root),
+            history=WorkerHistory(self._deps.store, agent, root),
             granted=order.granted,
             record=record,
-            duty=Posting(self._board, order.scope, order.run, limits=self._limits),
+            duty=WorkerTaskBinding(self._board, order.scope, order.run, limits=self._limits),
         )
 
-    async def _agent(self, order: _Order) -> tuple[AgentRecord, bool]:
+    async def _agent(self, order: DispatchDecision) -> tuple[AgentRecord, bool]:
         """The worker's row; it is written at its first dispatch."""
-        found = await self._staff.store.agent(order.run.agent_id)
+        found = await self._deps.store.agent(order.run.agent_id)
         if found is not None:
             return found, False
         worker, leader, now = order.choice.worker, self._leader.run, utc_now()
@@ -301,7 +311,7 @@ class Dispatcher:
         )
         return record, True
 
-    async def _answer(self, finished: Finished, order: _Order) -> ToolResult:
+    async def _answer(self, finished: ChildResult, order: DispatchDecision) -> ToolResult:
         """The result; where the worker's words and the Task's step differ, the step holds.
 
         What another run has made of a step whose claim this one has lost is not shown.
@@ -311,7 +321,7 @@ class Dispatcher:
         claimed = await self._board.outcome(run.run_id, by)
         step_id = claimed.step_id if claimed is not None else None
         report = replace(finished.report, step_id=step_id)
-        await self._staff.store.update_agent(run.agent_id, result=report.as_json())
+        await self._deps.store.update_agent(run.agent_id, result=report.as_json())
         answer = _who(order)
         if claimed is not None:
             answer |= {"claimed_step_id": step_id, "claim_lost": claimed.is_lost}
@@ -324,7 +334,7 @@ class Dispatcher:
         return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
 
 
-def _who(order: _Order) -> dict[str, Any]:
+def _who(order: DispatchDecision) -> dict[str, Any]:
     return {
         "worker_agent_id": order.run.agent_id,
         "child_run_id": order.run.run_id,

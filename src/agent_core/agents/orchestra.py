@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from agent_core.agents.child import StopReason
-from agent_core.agents.crew import Crew
+from agent_core.agents.child import ChildCancelReason
+from agent_core.agents.crew import ChildSpawner
 from agent_core.agents.dispatch import Dispatcher
-from agent_core.agents.plan import Staff
+from agent_core.agents.plan import SpawnerDeps
 from agent_core.agents.workers import Worker
 from agent_core.context.composer import TaskBoardSource
 from agent_core.events import Journal
@@ -22,49 +22,51 @@ from agent_core.types import utc_now
 
 
 @asynccontextmanager
-async def open_orchestra(staff: Staff, leader: Journal) -> AsyncGenerator["Orchestra"]:
+async def open_orchestrator_spawner(
+    deps: SpawnerDeps, leader: Journal
+) -> AsyncGenerator["OrchestratorSpawner"]:
     """Replay the session's Tasks and make their workers ready.
 
     Raises:
         TaskError: the folder of the Task logs cannot be used.
     """
-    run, config = leader.run, staff.setup.config
+    run, config = leader.run, deps.setup.config
     settings = BoardSettings(
         session_id=run.session_id,
-        project_dir=staff.setup.project,
-        wal_dir=staff.setup.tasks_dir,
+        project_dir=deps.setup.project,
+        wal_dir=deps.setup.tasks_dir,
         step_lease_timeout_ms=config.task.step_lease_timeout_ms,
         child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
     )
     actor = Actor(run.agent_id, run.run_id, leader)
-    async with open_board(settings, actor, redactor=staff.redactor) as board:
-        orchestra, reason = Orchestra(staff, leader, board), StopReason.PARENT_ENDED
+    async with open_board(settings, actor, redactor=deps.redactor) as board:
+        orchestra, reason = OrchestratorSpawner(deps, leader, board), ChildCancelReason.PARENT_ENDED
         try:
             yield orchestra
         except asyncio.CancelledError:
-            reason = StopReason.PARENT_CANCELLED
+            reason = ChildCancelReason.PARENT_CANCELLED
             raise
         finally:
             await to_the_end(orchestra.close(reason))
 
 
-class Orchestra(Crew):
-    """A crew with Tasks and workers. Made by `open_orchestra`."""
+class OrchestratorSpawner(ChildSpawner):
+    """A crew with Tasks and workers. Made by `open_orchestrator_spawner`."""
 
-    def __init__(self, staff: Staff, leader: Journal, board: TaskBoard) -> None:
-        super().__init__(staff, leader)
-        config = staff.setup.config.context
+    def __init__(self, deps: SpawnerDeps, leader: Journal, board: TaskBoard) -> None:
+        super().__init__(deps, leader)
+        config = deps.setup.config.context
         self._board = board
         self._limits = BoardLimits(
             changes=config.task_recent_changes_limit,
             minutes=config.task_recent_changes_window_minutes,
         )
-        self._dispatcher = Dispatcher(staff, leader, board, limits=self._limits)
+        self._dispatcher = Dispatcher(deps, leader, board, limits=self._limits)
 
     @property
     def tools(self) -> list[Tool]:
         """The tools that start agents, and those of the Tasks."""
-        stopper = self._staff.children
+        stopper = self._deps.children
         return [*super().tools, *task_tools(self._board, self._leader, stopper=stopper)]
 
     @property
@@ -80,7 +82,7 @@ class Orchestra(Crew):
 
     async def workers(self, asked: ListWorkers) -> ToolReturn:
         """The configured workers and what they are doing."""
-        found = self._staff.workers.in_pool(asked.worker_pool_id)
+        found = self._deps.workers.in_pool(asked.worker_pool_id)
         return {"workers": [self._view(worker) for worker in found]}
 
     async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
@@ -91,12 +93,12 @@ class Orchestra(Crew):
         """Collect the results of workers that were sent without waiting."""
         return await self._dispatcher.dispatches.collect(asked)
 
-    async def close(self, reason: StopReason) -> None:
+    async def close(self, reason: ChildCancelReason) -> None:
         """Stop the workers that still run, and let their ends be recorded."""
         await self._dispatcher.close(reason)
 
     def _view(self, worker: Worker) -> dict[str, Any]:
-        workers = self._staff.workers
+        workers = self._deps.workers
         agent_id = worker.agent_id(self._leader.run.session_id)
         definition, run_id = workers.definition(worker), workers.run_of(agent_id)
         view: dict[str, Any] = {

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent_core.agents.child import BeforeEnd, nothing
-from agent_core.agents.children import Children
+from agent_core.agents.children import ChildRuns
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.ports import ContextMaker, OpenJournal, ToolOffer
+from agent_core.agents.ports import OpenJournal, RunContextFactory, ToolCatalog
 from agent_core.agents.report import ExpectedOutput
 from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import Workers
@@ -32,16 +32,16 @@ from agent_core.types import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staff:
+class SpawnerDeps:
     """The long-lived collaborators of everybody who starts agents."""
 
     setup: Setup
     store: SessionStore
     definitions: AgentDefinitions
-    children: Children
+    children: ChildRuns
     workers: Workers
-    contexts: ContextMaker
-    offer: ToolOffer
+    contexts: RunContextFactory
+    offer: ToolCatalog
     open_journal: OpenJournal
     redactor: Redactor
 
@@ -53,7 +53,7 @@ class HasPath:
         """Nothing has to be fetched."""
 
 
-class Duty(Protocol):
+class TaskBinding(Protocol):
     """What a run has to do with Tasks."""
 
     def tools(self, journal: Journal) -> Sequence[Tool]:
@@ -81,7 +81,7 @@ class Duty(Protocol):
         ...
 
 
-class NoDuty:
+class NoTaskBinding:
     """For agents that have nothing to do with Tasks."""
 
     def tools(self, journal: Journal) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's
@@ -101,7 +101,7 @@ class NoDuty:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildPlan:
+class ChildSpec:
     """Everything about one child that is known before it exists.
 
     Attributes:
@@ -124,7 +124,7 @@ class ChildPlan:
     history: History = field(default_factory=HasPath)
     granted: frozenset[str] | None = None
     record: Mapping[str, Any]
-    duty: Duty = field(default_factory=NoDuty)
+    duty: TaskBinding = field(default_factory=NoTaskBinding)
 
 
 def child_identity(leader: RunIdentity, role: AgentRole, *, agent_id: str) -> RunIdentity:
@@ -151,7 +151,7 @@ def expected_output(assignment: Assignment) -> ExpectedOutput | None:
 
 
 async def checked_tools(
-    staff: Staff, role: AgentRole, names: Sequence[str] | None
+    deps: SpawnerDeps, role: AgentRole, names: Sequence[str] | None
 ) -> tuple[str, ...] | None:
     """The working tools that `allowed_tools` names; None if nothing was said.
 
@@ -160,12 +160,12 @@ async def checked_tools(
     """
     if names is None:
         return None
-    work = await staff.offer.work_tools()
+    work = await deps.offer.work_tools()
     wrong = [
         name
         for name in names
         if not permits(role, name)
-        or (name not in work if does_work(name) else staff.offer.is_disabled(name))
+        or (name not in work if does_work(name) else deps.offer.is_disabled(name))
     ]
     if wrong:
         message = f"a {role} cannot have these tools: {', '.join(wrong)}; nothing was started"

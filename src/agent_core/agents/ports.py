@@ -13,7 +13,7 @@ from agent_core.types import AgentDefinition, Node, RunIdentity, ToolDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class RunSpec:
     """What sets one run apart from all others; the rest of its context they share.
 
     Attributes:
@@ -37,10 +37,10 @@ class Seat:
     view: View = field(default_factory=View)
 
 
-class ContextMaker(Protocol):
+class RunContextFactory(Protocol):
     """Knows what a run is made of, whatever its role."""
 
-    async def context(self, seat: Seat) -> RunContext:
+    async def context(self, seat: RunSpec) -> RunContext:
         """Everything this run needs.
 
         Raises:
@@ -49,7 +49,7 @@ class ContextMaker(Protocol):
         ...
 
 
-class ToolOffer(Protocol):
+class ToolCatalog(Protocol):
     """Which tools there are, before any run asks for its own."""
 
     @property

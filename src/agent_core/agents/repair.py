@@ -9,7 +9,7 @@ from agent_core.loop.context import Hooks
 from agent_core.types import Role, ToolCall, ToolDefinition, ToolResult
 
 
-class AnswerCheck:
+class OutputSchemaCheck:
     """The hooks of a run, and after them the look at its answer."""
 
     def __init__(self, hooks: Hooks, journal: Journal, expected: ExpectedOutput) -> None:

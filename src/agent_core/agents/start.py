@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent_core.agents.child import ChildRun, StopReason
+from agent_core.agents.child import ChildCancelReason, ChildRun
 from agent_core.agents.children import RunningChild
-from agent_core.agents.plan import ChildPlan, Staff
-from agent_core.agents.ports import Seat
-from agent_core.agents.repair import AnswerCheck
+from agent_core.agents.plan import ChildSpec, SpawnerDeps
+from agent_core.agents.ports import RunSpec
+from agent_core.agents.repair import OutputSchemaCheck
 from agent_core.agents.report import ChildReport, report_of
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
@@ -16,7 +16,7 @@ from agent_core.types import ErrorPayload, EventLevel, EventType, JsonBlock, Run
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ChildResult:
     """A child that has ended, the report it gave, and the error if it did not do its task."""
 
     child: ChildRun
@@ -30,7 +30,11 @@ class Finished:
 
 
 async def start_child(
-    staff: Staff, leader: Journal, plan: ChildPlan, *, freed: Callable[[], object] = lambda: None
+    deps: SpawnerDeps,
+    leader: Journal,
+    plan: ChildSpec,
+    *,
+    freed: Callable[[], object] = lambda: None,
 ) -> RunningChild:
     """Start a child; `finish_child` waits for it.
 
@@ -43,14 +47,14 @@ async def start_child(
     """
 
     async def make() -> ChildRun:
-        child = await _made(staff, leader, plan)
+        child = await _made(deps, leader, plan)
         plan.duty.begin()  # from here to its start nothing waits
         return child
 
-    return await staff.children.start(make, leader.run, freed=freed)
+    return await deps.children.start(make, leader.run, freed=freed)
 
 
-async def run_child(staff: Staff, leader: Journal, plan: ChildPlan) -> Finished:
+async def run_child(deps: SpawnerDeps, leader: Journal, plan: ChildSpec) -> ChildResult:
     """Run a child to its end.
 
     Raises:
@@ -58,17 +62,17 @@ async def run_child(staff: Staff, leader: Journal, plan: ChildPlan) -> Finished:
         AgentCoreError: its context cannot be had; nothing was started.
         asyncio.CancelledError: the leader was cancelled, and the child with it.
     """
-    return await finish_child(staff, await start_child(staff, leader, plan), plan)
+    return await finish_child(deps, await start_child(deps, leader, plan), plan)
 
 
-async def finish_child(staff: Staff, running: RunningChild, plan: ChildPlan) -> Finished:
+async def finish_child(deps: SpawnerDeps, running: RunningChild, plan: ChildSpec) -> ChildResult:
     """Wait for a child and make its result.
 
     Raises:
         AgentCoreError: it could not be stored; there is none.
         asyncio.CancelledError: the leader was cancelled, and the child with it.
     """
-    await staff.children.wait(running, timeout_ms=plan.assignment.timeout_ms)
+    await deps.children.wait(running, timeout_ms=plan.assignment.timeout_ms)
     child, expected = running.child, plan.expected
     error = _failure(child)
     if error is None and expected is not None and (faults := expected.faults(child.outcome.text)):
@@ -80,15 +84,15 @@ async def finish_child(staff: Staff, running: RunningChild, plan: ChildPlan) -> 
             f"its answer does not have the expected shape: {'; '.join(faults)}",
             reason="child_result_schema_validation_failed",
         )
-    return Finished(child, _report(child, plan), error)
+    return ChildResult(child, _report(child, plan), error)
 
 
-async def _made(staff: Staff, leader: Journal, plan: ChildPlan) -> ChildRun:
+async def _made(deps: SpawnerDeps, leader: Journal, plan: ChildSpec) -> ChildRun:
     """The child, ready to run; nothing of it is stored yet."""
     stream, duty, expected = EventStream(), plan.duty, plan.expected
-    journal = staff.open_journal(plan.run, stream, plan.path)
-    ctx = await staff.contexts.context(
-        Seat(
+    journal = deps.open_journal(plan.run, stream, plan.path)
+    ctx = await deps.contexts.context(
+        RunSpec(
             run=plan.run,
             journal=journal,
             history=plan.history,
@@ -100,7 +104,7 @@ async def _made(staff: Staff, leader: Journal, plan: ChildPlan) -> ChildRun:
     )
     ctx = replace(ctx, toolbox=duty.guarded(ctx.toolbox))
     if expected is not None:
-        ctx = replace(ctx, hooks=AnswerCheck(ctx.hooks, journal, expected))
+        ctx = replace(ctx, hooks=OutputSchemaCheck(ctx.hooks, journal, expected))
     return ChildRun(
         ctx,
         plan.prompt,
@@ -123,10 +127,10 @@ def _failure(child: ChildRun) -> ErrorPayload | None:
             details = cause.details if cause else {}
             reason = cause.message if cause else "the cause is unknown"
             return _error(child, code, f"it failed: {reason}", **details)
-        case _ if child.stop_reason is StopReason.TIMEOUT:
+        case _ if child.stop_reason is ChildCancelReason.TIMEOUT:
             return _error(child, ErrorCode.TIMEOUT, "it did not finish in time and was stopped")
         case _:
-            why = child.stop_reason or StopReason.RUNTIME_CLOSED
+            why = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
             return _error(child, ErrorCode.CANCELLED, "it was stopped", reason=why.value)
 
 
@@ -140,7 +144,7 @@ def _error(child: ChildRun, code: ErrorCode, message: str, **details: Any) -> Er
     )
 
 
-def _report(child: ChildRun, plan: ChildPlan) -> ChildReport:
+def _report(child: ChildRun, plan: ChildSpec) -> ChildReport:
     outcome, run = child.outcome, child.run
     mine = [node for node in child.ctx.journal.path if node.run_id == run.run_id]
     facts = {

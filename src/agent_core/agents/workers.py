@@ -54,7 +54,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WorkerQuery:
     """What a dispatch asks of its worker."""
 
     session_id: str
@@ -65,7 +65,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WorkerSelection:
     """The worker that a dispatch gets, and why that one."""
 
     worker: Worker
@@ -125,7 +125,7 @@ class Workers:
         """The run a worker is busy with."""
         return self._busy.get(agent_id)
 
-    def choose(self, wanted: Wanted, dag: "Dag") -> Choice:
+    def choose(self, wanted: WorkerQuery, dag: "Dag") -> WorkerSelection:
         """The worker that is named, or the first idle one that can do it.
 
         Raises:
@@ -159,7 +159,7 @@ class Workers:
         if self._busy.get(agent_id) == run_id:
             del self._busy[agent_id]
 
-    def _named(self, agent_id: str, wanted: Wanted, dag: "Dag") -> Choice:
+    def _named(self, agent_id: str, wanted: WorkerQuery, dag: "Dag") -> WorkerSelection:
         known = {worker.agent_id(wanted.session_id): worker for worker in self.all}
         worker = known.get(agent_id)
         if worker is None or wanted.pool_id not in {None, worker.pool_id}:
@@ -177,8 +177,8 @@ class Workers:
             raise ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
         return self._choice(worker, "named")
 
-    def _choice(self, worker: Worker, reason: str) -> Choice:
-        return Choice(worker, self._definitions.get(worker.definition_id), reason)
+    def _choice(self, worker: Worker, reason: str) -> WorkerSelection:
+        return WorkerSelection(worker, self._definitions.get(worker.definition_id), reason)
 
     def _fault(self, worker: Worker, tool_names: Collection[str]) -> str:
         if self.definition(worker) is None:

@@ -12,7 +12,7 @@ from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.providers.base import ProviderFactory
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.runtime.parts import Parts
+from agent_core.runtime.parts import RuntimeOptions
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import Handler
 from agent_core.tools.registry import ToolRegistry
@@ -72,7 +72,7 @@ class AgentRuntime:
         tool_registry: ToolRegistry | None = None,
         debug: bool = False,
     ) -> None:
-        self._parts = Parts(
+        self._parts = RuntimeOptions(
             project_dir=project_dir,
             config_path=config_path,
             home_dir=home_dir,

@@ -11,7 +11,7 @@ from agent_core.context.blocks import (
 from agent_core.context.budget import Budget
 from agent_core.context.composer import Built, Composer, TaskBoardSource
 from agent_core.context.instructions import InstructionCatalog, find_instructions
-from agent_core.context.loaded import InstructionRegister, LoadedTexts, View
+from agent_core.context.loaded import LoadedInstructions, LoadedTexts, View
 from agent_core.context.plans import plan_template_tool
 from agent_core.context.rebuild import rebuild_requests
 from agent_core.context.report import ContextBuildReport
@@ -24,7 +24,7 @@ __all__ = [
     "Composer",
     "ContextBuildReport",
     "InstructionCatalog",
-    "InstructionRegister",
+    "LoadedInstructions",
     "LoadedTexts",
     "Skill",
     "SkillCatalog",

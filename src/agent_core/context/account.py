@@ -33,7 +33,7 @@ class Parts:
         }
 
 
-class Account:
+class ContextReporter:
     """Remembers what was reported last, so that a report costs what has changed.
 
     Args:

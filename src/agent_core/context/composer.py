@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.account import Account, Parts
+from agent_core.context.account import ContextReporter, Parts
 from agent_core.context.budget import Budget
 from agent_core.context.history import History, shown_texts
 from agent_core.context.loaded import View
@@ -92,7 +92,7 @@ class Composer:
             SystemSegment(static, dynamic, own=own, budget=block_budget),
             ToolSegment(),
         )
-        self._account = Account(previous)
+        self._account = ContextReporter(previous)
         self._view = view or View()
         self._kept: str | None = None
         self._metadata = dict(metadata or {})

@@ -69,7 +69,7 @@ class _Exchange:
     after: list[Node] = field(default_factory=list[Node])
 
 
-class Fold:
+class MessageBuilder:
     """The messages of a path, or of its tail.
 
     Args:

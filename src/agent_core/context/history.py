@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_core.context.fold import Fold
+from agent_core.context.fold import MessageBuilder
 from agent_core.context.tokens import estimate_blocks
 from agent_core.context.wrappers import kept_message
 from agent_core.types import Node, NodeType, Role, ToolCallBlock, ToolResultBlock
@@ -54,7 +54,7 @@ class History:
         self.revision = 0
         self.cut = dict(cut or {})
         self.dropped = set(dropped)
-        self.fold = Fold(self.cut, self.dropped)
+        self.fold = MessageBuilder(self.cut, self.dropped)
         self._reattached = reattached
         self._late: dict[str, ToolResultBlock] = {}
         self._positions: dict[str, int] = {}
@@ -124,7 +124,7 @@ class History:
         """Make the messages anew: the past has changed."""
         if self.fold.entries:
             self.revision += 1
-        self.fold = Fold(self.cut, self.dropped, self._late)
+        self.fold = MessageBuilder(self.cut, self.dropped, self._late)
         self.summarised = 0
         if self.compaction is not None:
             self.summarised = self._start(self.compaction)
@@ -185,7 +185,7 @@ class History:
         self.kept = None
         self._late.clear()
         self._positions.clear()
-        self.fold = Fold(self.cut, self.dropped)
+        self.fold = MessageBuilder(self.cut, self.dropped)
         self.summarised = 0
         self.revision += 1
 

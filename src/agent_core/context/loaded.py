@@ -82,7 +82,7 @@ class LoadedTexts:
         return None
 
 
-class InstructionRegister:
+class LoadedInstructions:
     """Recognises instruction files when a run reads them, for `code.read_file`.
 
     The read itself stays an ordinary one. Beside it the whole body comes into view, as an

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from agent_core.assets import load_asset
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
 
@@ -36,7 +36,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
         return Action(Access(summary=arguments.goal or "", target=str(folder)), run)
 
     definition = _definition()
-    return Tool(definition, model_check(definition.name, PlanTemplate), prepare, Lane.READ)
+    return Tool(definition, model_check(definition.name, PlanTemplate), prepare, Concurrency.READ)
 
 
 @cache

@@ -22,7 +22,7 @@ from agent_core.context.texts import (
     read_text_file,
 )
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
 
@@ -108,7 +108,7 @@ def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
         return Action(Access(summary=skill.name, target=str(skill.path)), run)
 
     definition = _definition()
-    return Tool(definition, model_check(definition.name, LoadSkill), prepare, Lane.READ)
+    return Tool(definition, model_check(definition.name, LoadSkill), prepare, Concurrency.READ)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from agent_core.events.background import SessionJournal
 from agent_core.events.history import HistoryStore
-from agent_core.events.journal import DeltaRedactor, Journal, RunEnd, Scrubber
+from agent_core.events.journal import DeltaRedactor, HistoryRedactor, Journal, RunEnd
 from agent_core.events.sessions import SessionReads, SessionStore, SessionWrites
 from agent_core.events.stream import EventStream
 from agent_core.types import Batch, PendingEvent, Position, RunChange
@@ -11,13 +11,13 @@ __all__ = [
     "Batch",
     "DeltaRedactor",
     "EventStream",
+    "HistoryRedactor",
     "HistoryStore",
     "Journal",
     "PendingEvent",
     "Position",
     "RunChange",
     "RunEnd",
-    "Scrubber",
     "SessionJournal",
     "SessionReads",
     "SessionStore",

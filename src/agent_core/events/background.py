@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from agent_core.events.journal import Scrubber
+from agent_core.events.journal import HistoryRedactor
 from agent_core.types import (
     ContentBlock,
     Draft,
@@ -38,11 +38,11 @@ class SessionJournal:
     def __init__(
         self,
         store: NoteStore,
-        scrubber: Scrubber,
+        redactor: HistoryRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
     ) -> None:
         self._store = store
-        self._scrubber = scrubber
+        self._journal_redactor = redactor
         self._estimate = estimate
 
     async def note(
@@ -59,7 +59,7 @@ class SessionJournal:
         Raises:
             StorageError: it could not be stored.
         """
-        event = self._event(EventDraft(event_type, self._scrubber.payload(payload), level))
+        event = self._event(EventDraft(event_type, self._journal_redactor.payload(payload), level))
         await self._store.note(
             SessionNote(session_id=session_id, events=[event], metadata=dict(metadata or {}))
         )
@@ -89,7 +89,7 @@ class SessionJournal:
         Raises:
             StorageError: it could not be stored.
         """
-        content = self._scrubber.content(draft.content)
+        content = self._journal_redactor.content(draft.content)
         node = Node(
             node_id=new_id("node"),
             session_id=after.session_id,
@@ -100,11 +100,11 @@ class SessionJournal:
             role=draft.role,
             node_type=draft.node_type,
             content=content,
-            metadata=self._scrubber.metadata(draft.metadata),
+            metadata=self._journal_redactor.metadata(draft.metadata),
             token_count=draft.token_count or self._estimate(content),
             created_at=utc_now(),
         )
-        told = EventDraft(announce, self._scrubber.payload(payload), node_id=node.node_id)
+        told = EventDraft(announce, self._journal_redactor.payload(payload), node_id=node.node_id)
         note = SessionNote(session_id=after.session_id, events=[self._event(told)], node=node)
         return node if await self._store.note(note) else None
 

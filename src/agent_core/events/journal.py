@@ -43,7 +43,7 @@ class DeltaRedactor(Protocol):
         ...
 
 
-class Scrubber(Protocol):
+class HistoryRedactor(Protocol):
     """What the journal needs of redaction."""
 
     def payload(self, value: Any) -> Any:
@@ -108,7 +108,7 @@ class Journal:
         *,
         store: HistoryStore,
         stream: EventStream,
-        scrubber: Scrubber,
+        redactor: HistoryRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
         path: Iterable[Node] = (),
         session_owner: str | None = None,
@@ -119,7 +119,7 @@ class Journal:
         self.is_closing = False
         self._store = store
         self._stream = stream
-        self._scrubber = scrubber
+        self._journal_redactor = redactor
         self._estimate = estimate
         self._owner = session_owner
         self._on_unclosed = on_unclosed
@@ -153,7 +153,7 @@ class Journal:
         tool_call_id: str | None = None,
     ) -> Node:
         """Hang the draft under the last node, and announce it: by default, with what it is."""
-        content = self._scrubber.content(draft.content)
+        content = self._journal_redactor.content(draft.content)
         node = Node(
             node_id=new_id("node"),
             session_id=self.run.session_id,
@@ -164,7 +164,7 @@ class Journal:
             role=draft.role,
             node_type=draft.node_type,
             content=content,
-            metadata=self._scrubber.metadata(draft.metadata),
+            metadata=self._journal_redactor.metadata(draft.metadata),
             token_count=draft.token_count or self._estimate(content),
             created_at=utc_now(),
         )
@@ -191,7 +191,7 @@ class Journal:
         """Show text as it arrives; the finished message is what gets stored."""
         redactor = self._deltas.get(event_type)
         if redactor is None:
-            redactor = self._deltas[event_type] = self._scrubber.stream()
+            redactor = self._deltas[event_type] = self._journal_redactor.stream()
         for start in range(0, len(text), _PIECE_CHARS):
             if start:
                 await asyncio.sleep(0)  # a text of any size leaves room for a cancellation
@@ -267,7 +267,7 @@ class Journal:
 
     def clean(self, value: Any) -> Any:
         """Text or JSON-like data as an event would hold it: for what leaves the run beside it."""
-        return self._scrubber.payload(value)
+        return self._journal_redactor.payload(value)
 
     def _record(
         self,
@@ -279,7 +279,7 @@ class Journal:
     ) -> None:
         if not self._is_open:
             return
-        clean: dict[str, Any] = self._scrubber.payload(payload) if payload else {}
+        clean: dict[str, Any] = self._journal_redactor.payload(payload) if payload else {}
         draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
         self._events.append(_pending(draft))
         self._recorded += 1
@@ -325,7 +325,10 @@ class Journal:
         )
 
     def _cleaned(self, events: Sequence[EventDraft]) -> list[EventDraft]:
-        return [replace(event, payload=self._scrubber.payload(event.payload)) for event in events]
+        return [
+            replace(event, payload=self._journal_redactor.payload(event.payload))
+            for event in events
+        ]
 
     def _write(self, batch: Batch, on_stored: Callable[[], None] | None = None) -> None:
         writing = self._writing = self._store.append(batch)

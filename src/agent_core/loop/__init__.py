@@ -10,7 +10,7 @@ from agent_core.loop.context import (
     RunContext,
     RunLimits,
 )
-from agent_core.loop.outcome import Outcome, Tally, error_payload, settle
+from agent_core.loop.outcome import Outcome, RunStats, error_payload, settle
 from agent_core.loop.run import conclude, converse, run_agent
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "Outcome",
     "RunContext",
     "RunLimits",
-    "Tally",
+    "RunStats",
     "conclude",
     "converse",
     "error_payload",

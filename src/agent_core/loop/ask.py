@@ -9,7 +9,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.cancelled import stop_if_cancelled
 from agent_core.loop.compose import compose, recover
 from agent_core.loop.context import RunContext
-from agent_core.loop.outcome import Tally, error_payload
+from agent_core.loop.outcome import RunStats, error_payload
 from agent_core.tools.bounds import shortened_name
 from agent_core.types import (
     ContentBlock,
@@ -61,7 +61,7 @@ class Reply:
     stop_reason: StopReason
 
 
-async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
+async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     """Get the next reply; a prompt the provider finds too long is compacted and tried once more.
 
     Raises:
@@ -71,7 +71,7 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
     stop_if_cancelled()
     if ctx.journal.failure is not None:
         raise ctx.journal.failure
-    tally.turns += 1
+    stats.turns += 1
     request = await compose(ctx)
     started = perf_counter()
     try:
@@ -80,7 +80,7 @@ async def take_turn(ctx: RunContext, tally: Tally) -> Reply:
         if error.code is not ErrorCode.PROMPT_TOO_LONG:
             raise
         completed = await ask(ctx, await recover(ctx, request, error))
-    return _write_down(ctx, completed, tally, duration_ms=round((perf_counter() - started) * 1e3))
+    return _write_down(ctx, completed, stats, duration_ms=round((perf_counter() - started) * 1e3))
 
 
 async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
@@ -156,11 +156,11 @@ def _keep_partial(ctx: RunContext, seen: _Seen, error: BaseException) -> None:
 
 
 def _write_down(
-    ctx: RunContext, completed: ModelCompleted, tally: Tally, *, duration_ms: int
+    ctx: RunContext, completed: ModelCompleted, stats: RunStats, *, duration_ms: int
 ) -> Reply:
-    calls, content = _with_unique_ids(completed, tally.call_ids)
+    calls, content = _with_unique_ids(completed, stats.call_ids)
     usage = completed.usage
-    tally.usage = tally.usage.plus(usage)
+    stats.usage = stats.usage.plus(usage)
     ctx.composer.observe(usage)
     ctx.journal.note(
         EventType.MODEL_COMPLETED,
@@ -178,9 +178,9 @@ def _write_down(
         EventType.MESSAGE_COMPLETED,
         payload={"role": "assistant", "tool_calls": len(calls)},
     )
-    if tally.continuations == 0:
-        tally.answer.clear()
-    tally.answer.append(node.text)
+    if stats.continuations == 0:
+        stats.answer.clear()
+    stats.answer.append(node.text)
     return Reply(calls, completed.stop_reason)
 
 

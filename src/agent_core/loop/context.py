@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from agent_core.events import Journal
 from agent_core.providers.base import ProviderAdapter
-from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Access,
@@ -146,6 +146,6 @@ class RunContext:
     toolbox: Toolbox
     guard: Guard
     hooks: Hooks
-    results: ResultKeeper
+    results: ResultLimiter
     project_dir: Path
     limits: RunLimits = RunLimits()

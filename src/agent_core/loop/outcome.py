@@ -66,7 +66,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Tally:
+class RunStats:
     """What a run counts while it runs.
 
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the

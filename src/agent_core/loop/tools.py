@@ -14,10 +14,10 @@ from agent_core.loop.cancelled import is_cancelled, stop_if_cancelled
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
 from agent_core.redaction.tracebacks import log_failure
-from agent_core.tools.base import Lane, ToolContext
+from agent_core.tools.base import Concurrency, ToolContext
 from agent_core.tools.failures import failure_of
 from agent_core.tools.lanes import batches, ends_turn, not_run
-from agent_core.tools.limits import Kept
+from agent_core.tools.limits import BoundedResult
 from agent_core.tools.threads import OpenCall
 from agent_core.types import (
     Draft,
@@ -65,31 +65,31 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
 
-async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[Kept]:
+async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedResult]:
     if len(batch) == 1:
         return [await run_tool(ctx, batch[0])]
     done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):
             raise result  # cancelled, or the journal cannot write: both end the run
-    return [result for result in done if isinstance(result, Kept)]
+    return [result for result in done if isinstance(result, BoundedResult)]
 
 
-async def run_tool(ctx: RunContext, call: ToolCall) -> Kept:
+async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     """Run one call and write its answer down. A failure is something the model reads."""
     started = perf_counter()
     attempt = _Attempt()
     try:
         kept = await _perform(ctx, call, attempt)
     except AgentCoreError as error:
-        kept = await ctx.results.keep_failure(failure_of(call.name, error), ctx.run, call)
+        kept = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
     except BaseException as error:  # what a tool raises to end the program ends its call
         if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
             result = _aborted(call, _RAN if attempt.has_begun else _NEVER_BEGAN)
             _answer(ctx, call, result, duration_ms=_since(started))
             raise
         log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
-        kept = await ctx.results.keep_failure(failure_of(call.name, error), ctx.run, call)
+        kept = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
     _answer(ctx, call, kept.result, duration_ms=_since(started))
     await ctx.hooks.after_tool(call, kept.result)
     return kept
@@ -102,7 +102,7 @@ class _Attempt:
     has_begun: bool = False
 
 
-async def _perform(ctx: RunContext, call: ToolCall, attempt: _Attempt) -> Kept:
+async def _perform(ctx: RunContext, call: ToolCall, attempt: _Attempt) -> BoundedResult:
     tool, arguments = ctx.toolbox.resolve(call)
     heard = await ctx.hooks.before_tool(call, tool.definition)
     with _opened(ctx, call) as open_call:
@@ -118,7 +118,7 @@ async def _perform(ctx: RunContext, call: ToolCall, attempt: _Attempt) -> Kept:
             },
             tool_call_id=call.tool_call_id,
         )
-        if not tool.leaves_no_trace:
+        if not tool.is_side_effect_free:
             await ctx.journal.commit()  # an effect must be on record before it can happen
         attempt.has_begun = True
         returned = await action.run()
@@ -180,9 +180,9 @@ def _answer(
 _FLAGS = ("partial", "aborted", "abort_reason", "reason")
 
 
-def _lane(ctx: RunContext, call: ToolCall) -> Lane:
+def _lane(ctx: RunContext, call: ToolCall) -> Concurrency:
     tool = ctx.toolbox.get(call.name)
-    return tool.lane if tool else Lane.READ
+    return tool.lane if tool else Concurrency.READ
 
 
 def _unanswered(ctx: RunContext, calls: Sequence[ToolCall]) -> list[ToolCall]:

@@ -9,9 +9,9 @@ from agent_core.memory.entry import Memory
 from agent_core.memory.extraction import AskModel, Cursor, Extracted, Extractor
 from agent_core.memory.folder import MemoryFolder, Remembered
 from agent_core.memory.recall import Selector
-from agent_core.memory.stretch import Stretch, unscanned
+from agent_core.memory.stretch import MessageSpan, unprocessed_spans
 from agent_core.memory.tools import Recall, recall_tool
-from agent_core.memory.triggers import Backlog, Reason, is_wish
+from agent_core.memory.triggers import Backlog, Reason, is_explicit_request
 from agent_core.memory.writer import MemoryWriter
 
 __all__ = [
@@ -23,13 +23,13 @@ __all__ = [
     "Memory",
     "MemoryFolder",
     "MemoryWriter",
+    "MessageSpan",
     "Reason",
     "Recall",
     "Remembered",
     "Selector",
-    "Stretch",
     "bounded",
-    "is_wish",
+    "is_explicit_request",
     "recall_tool",
-    "unscanned",
+    "unprocessed_spans",
 ]

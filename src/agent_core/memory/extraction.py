@@ -14,7 +14,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.memory.catalog import bounded, front_matter_line
 from agent_core.memory.entry import Memory, file_name, one_line
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, Remembered, write_failed
-from agent_core.memory.stretch import Stretch
+from agent_core.memory.stretch import MessageSpan
 from agent_core.memory.wire import (
     WRITES,
     Answer,
@@ -107,7 +107,7 @@ class Extractor:
         self._room = catalog_room
 
     async def extract(
-        self, stretch: Stretch, session_id: str, *, start: int, cursor: Cursor
+        self, stretch: MessageSpan, session_id: str, *, start: int, cursor: Cursor
     ) -> Extracted:
         """Scan one stretch; `start` is where the cursor stood before it.
 
@@ -212,7 +212,7 @@ class Extractor:
         template = Template(load_asset("system.memory_extraction").text)
         return template.substitute(categories=", ".join(self._categories), schema=answer_schema())
 
-    def _material(self, stretch: Stretch, known: Remembered) -> str:
+    def _material(self, stretch: MessageSpan, known: Remembered) -> str:
         catalog = bounded(self._folder.catalog().splitlines(), self._room, self._estimate)
         heads = bounded(map(front_matter_line, known.memories), self._room, self._estimate)
         return (

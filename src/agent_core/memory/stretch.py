@@ -12,7 +12,7 @@ _CLOSING = "</conversation"
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class MessageSpan:
     """Some new messages, and the last ones before them.
 
     Attributes:
@@ -52,14 +52,14 @@ class Stretch:
         return "\n\n".join([*around, *asked]).replace(_CLOSING, "&lt;/conversation")
 
 
-def unscanned(
+def unprocessed_spans(
     path: Sequence[Node],
     cursor: int,
     *,
     roots: Collection[str],
     room: int,
     estimate: Callable[[str], int],
-) -> list[Stretch]:
+) -> list[MessageSpan]:
     """What has not been scanned of a path, in stretches of about `room` tokens.
 
     Args:
@@ -72,18 +72,18 @@ def unscanned(
     new = [node for node in path if node.node_seq > cursor and not node.is_partial]
     old = [node for node in path if node.node_seq <= cursor and not node.is_partial]
     before = [node for node in old if _is_message(node) and node.text.strip()]
-    stretches: list[Stretch] = []
+    stretches: list[MessageSpan] = []
     current: list[Node] = []
     left = room
     for node in new:
         cost = estimate(_cut(node.text)) if _is_message(node) else 0
         if cost > left and current:
-            stretches.append(Stretch(current, before[-_AROUND:], roots))
+            stretches.append(MessageSpan(current, before[-_AROUND:], roots))
             before, current, left = stretches[-1].messages, [], room
         current.append(node)
         left -= cost
     if current:
-        stretches.append(Stretch(current, before[-_AROUND:], roots))
+        stretches.append(MessageSpan(current, before[-_AROUND:], roots))
     return stretches
 
 

@@ -11,7 +11,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder
 from agent_core.memory.recall import Selector
-from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import (
     Access,
@@ -144,7 +144,7 @@ def recall_tool(recall: Recaller) -> Tool:
         return Action(Access(summary=arguments.query[:200]), run)
 
     definition = _definition()
-    return Tool(definition, model_check(definition.name, RecallMemory), prepare, Lane.READ)
+    return Tool(definition, model_check(definition.name, RecallMemory), prepare, Concurrency.READ)
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_core.config.models import MemoryConfig
-from agent_core.memory.stretch import Stretch
+from agent_core.memory.stretch import MessageSpan
 from agent_core.types import Node
 
 _LOOKED_AT = 16_384
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     IDLE = "idle"
 
 
-def is_wish(text: str) -> bool:
+def is_explicit_request(text: str) -> bool:
     """Whether a user asks, in so many words, for something to be remembered.
 
     Of a long text the beginning and the end are looked at: what is pasted between is no wish.
@@ -51,16 +51,16 @@ class Backlog:
     has_wish: bool = False
 
     @classmethod
-    def of(cls, unscanned: Sequence[Stretch]) -> "Backlog":
+    def of(cls, unprocessed_spans: Sequence[MessageSpan]) -> "Backlog":
         """The backlog that these stretches are."""
-        said = [node for stretch in unscanned for node in stretch.user_messages]
-        tokens = sum(stretch.tokens for stretch in unscanned)
-        return cls(len(said), tokens, any(is_wish(node.text) for node in said))
+        said = [node for stretch in unprocessed_spans for node in stretch.user_messages]
+        tokens = sum(stretch.tokens for stretch in unprocessed_spans)
+        return cls(len(said), tokens, any(is_explicit_request(node.text) for node in said))
 
     def plus(self, nodes: Sequence[Node]) -> "Backlog":
         """With what a run of a root agent has added."""
         roots = {node.agent_id for node in nodes}
-        more = Backlog.of([Stretch(nodes, (), roots)] if nodes else [])
+        more = Backlog.of([MessageSpan(nodes, (), roots)] if nodes else [])
         return Backlog(
             self.messages + more.messages,
             self.tokens + more.tokens,

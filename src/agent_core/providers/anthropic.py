@@ -13,7 +13,7 @@ from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.names import ToolNames
 from agent_core.providers.options import EXTRA_BODY, HEADERS, own_options
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import ModelRequest
 
 API_VERSION = "2023-06-01"
@@ -58,7 +58,7 @@ class AnthropicDialect:
         names = ToolNames(tool.name for tool in request.tools)
 
         def new_parser() -> AnthropicEvents:
-            draft = ReplyDraft(self.provider, names.canonical, history=request.messages)
+            draft = ReplyAccumulator(self.provider, names.canonical, history=request.messages)
             return AnthropicEvents(called, draft)
 
         return Prepared(body, {"anthropic-version": API_VERSION, **headers}, new_parser)

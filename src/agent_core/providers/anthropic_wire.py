@@ -12,7 +12,7 @@ from agent_core.providers.chunks import ChunkParser, count, table, text
 from agent_core.providers.failures import Called
 from agent_core.providers.names import wire_name
 from agent_core.providers.rendering import block_text, images_of, joined_text, with_error
-from agent_core.providers.reply import Call, Prose, ReplyDraft
+from agent_core.providers.reply import Call, Prose, ReplyAccumulator
 from agent_core.providers.requests import chosen_tool
 from agent_core.providers.serialised import Kept, body_of
 from agent_core.types import (
@@ -215,7 +215,7 @@ class AnthropicEvents(ChunkParser):
         "refusal": StopReason.CONTENT_FILTER,
     }
 
-    def __init__(self, called: Called, draft: ReplyDraft) -> None:
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._blocks: dict[Any, Prose | Call] = {}
         self._usage: dict[str, Any] = {}

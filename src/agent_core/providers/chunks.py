@@ -6,7 +6,7 @@ from typing import Any, ClassVar, cast
 
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, explanation_in, status_in
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import ModelEvent, StopReason, Usage
 
 _BROKEN_STOPS = frozenset({"abort", "error", "insufficient_system_resource", "unload"})
@@ -23,7 +23,7 @@ class ChunkParser(ABC):
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
 
-    def __init__(self, called: Called, draft: ReplyDraft) -> None:
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         self.called = called
         self.draft = draft
         self.done = False
@@ -39,9 +39,9 @@ class ChunkParser(ABC):
         try:
             chunk = jsontext.parse(payload)
         except ValueError as error:
-            raise self.called.garbled("sent a chunk that is not JSON") from error
+            raise self.called.protocol_error("sent a chunk that is not JSON") from error
         if not isinstance(chunk, dict):
-            raise self.called.garbled("sent a chunk that is not a JSON object")
+            raise self.called.protocol_error("sent a chunk that is not a JSON object")
         self.take_chunk(cast("dict[str, Any]", chunk))
 
     def take_chunk(self, chunk: dict[str, Any]) -> None:

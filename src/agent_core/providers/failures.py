@@ -124,7 +124,7 @@ class Called:
         cure = "start Ollama, or check" if self.provider == "ollama" else "check"
         return self.broke(f"cannot be reached at {url}: {why}; {cure} [model] base_url")
 
-    def garbled(self, what: str) -> CallError:
+    def protocol_error(self, what: str) -> CallError:
         """The service sent something that cannot be understood: it would do so again."""
         message = f"{self.provider} {what} (model {self.model})"
         return CallError(ErrorCode.PROVIDER_ERROR, message, details=self.details)

@@ -261,7 +261,7 @@ class HttpProvider:
         ):
             return
         if 300 <= status < 400:
-            raise called.garbled(
+            raise called.protocol_error(
                 f"redirects from {self._url} (status {status}), and a key is never sent to another "
                 "address: set [model] base_url to the final one"
             )
@@ -269,7 +269,9 @@ class HttpProvider:
         attempt.record(body)
         explanation = explanation_of(body, kind)
         if status < 400:
-            raise called.garbled(f"answered {self._url} with no stream of events: {explanation}")
+            raise called.protocol_error(
+                f"answered {self._url} with no stream of events: {explanation}"
+            )
         if status in {401, 403} and not attempt.key:
             explanation += "; no key was sent, [model] api_key_env can name one"
         raise called.refused(
@@ -301,7 +303,7 @@ class HttpProvider:
 
     def _open_session(self, called: Called) -> aiohttp.ClientSession:
         if self._closed:
-            raise called.garbled("was asked after its adapter had been closed")
+            raise called.protocol_error("was asked after its adapter had been closed")
         if self._session is None:
             timeout = self._timeout_s
             self._session = aiohttp.ClientSession(
@@ -378,11 +380,11 @@ def _as_call_errors(called: Called, url: str) -> Generator[None]:
         message = f"was silent for too long at {url} ([model] timeout_ms)"
         raise called.broke(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
     except aiohttp.ClientSSLError as error:
-        raise called.garbled(f"cannot be trusted at {url}: {_reason(error)}") from error
+        raise called.protocol_error(f"cannot be trusted at {url}: {_reason(error)}") from error
     except aiohttp.ClientConnectorError as error:
         raise called.unreachable(url, _reason(error)) from error
     except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
-        raise called.garbled(f"answered {url} with something that is not HTTP") from error
+        raise called.protocol_error(f"answered {url} with something that is not HTTP") from error
     except (aiohttp.ClientError, OSError) as error:
         raise called.broke(f"lost the connection at {url}: {type(error).__name__}") from error
 

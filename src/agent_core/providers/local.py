@@ -25,7 +25,7 @@ from agent_core.providers.names import ToolNames
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.options import EXTRA_BODY, own_options
 from agent_core.providers.rendering import has_result_images, without_result_images
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
 KEY = "local"
@@ -104,7 +104,7 @@ class LocalProvider:
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
         yield ModelStarted(provider=KEY, model=request.model)
-        draft = ReplyDraft(KEY, names.canonical, history=request.messages)
+        draft = ReplyAccumulator(KEY, names.canonical, history=request.messages)
         parser = OpenAIChunks(called, draft)
         try:
             async with aclosing(self._chunks(engine, body, called)) as chunks:
@@ -171,7 +171,7 @@ class LocalProvider:
         await self._turn.acquire()
         if self._closed:
             self._turn.release()
-            raise called.garbled("was asked after its adapter had been closed")
+            raise called.protocol_error("was asked after its adapter had been closed")
         self._stops.add(stop)
         tell = partial(loop.call_soon_threadsafe, said.put_nowait)
         generation = _Generation(engine, body, stop=stop, tell=tell)

@@ -14,7 +14,7 @@ from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.names import ToolNames
 from agent_core.providers.ollama_wire import OllamaLines, OllamaRequests
 from agent_core.providers.options import EXTRA_BODY, HEADERS, own_options
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import ModelRequest
 
 KNOWN_OPTIONS = frozenset({"format", "keep_alive", "options", "think", EXTRA_BODY, HEADERS})
@@ -45,7 +45,7 @@ class OllamaDialect:
         names = ToolNames(tool.name for tool in request.tools)
 
         def new_parser() -> OllamaLines:
-            draft = ReplyDraft(self.provider, names.canonical, history=request.messages)
+            draft = ReplyAccumulator(self.provider, names.canonical, history=request.messages)
             return OllamaLines(called, draft)
 
         return Prepared(body, headers, new_parser)

@@ -8,7 +8,7 @@ from agent_core.providers.chunks import ChunkParser, count, items, table, text
 from agent_core.providers.failures import Called
 from agent_core.providers.names import wire_name
 from agent_core.providers.rendering import images_of, joined_text, result_text
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.requests import function_tool, system_message
 from agent_core.providers.serialised import Kept, body_of
 from agent_core.types import (
@@ -122,7 +122,7 @@ class OllamaLines(ChunkParser):
         "length": StopReason.MAX_TOKENS,
     }
 
-    def __init__(self, called: Called, draft: ReplyDraft) -> None:
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._last: dict[str, Any] = {}
 

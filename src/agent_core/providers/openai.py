@@ -14,7 +14,7 @@ from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.names import ToolNames
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.options import EXTRA_BODY, HEADERS, own_options
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import ModelRequest
 
 KNOWN_OPTIONS = frozenset(
@@ -70,7 +70,7 @@ class OpenAIDialect:
         names = ToolNames(tool.name for tool in request.tools)
 
         def new_parser() -> OpenAIChunks:
-            draft = ReplyDraft(self.provider, names.canonical, history=request.messages)
+            draft = ReplyAccumulator(self.provider, names.canonical, history=request.messages)
             return OpenAIChunks(called, draft)
 
         return Prepared(body, headers, new_parser)

@@ -8,7 +8,7 @@ from agent_core.providers.chunks import ChunkParser, count, items, table, text
 from agent_core.providers.failures import Called
 from agent_core.providers.names import wire_name
 from agent_core.providers.rendering import block_text, images_of, joined_text, result_text
-from agent_core.providers.reply import Call, ReplyDraft
+from agent_core.providers.reply import Call, ReplyAccumulator
 from agent_core.providers.requests import chosen_tool, function_tool, system_message
 from agent_core.providers.serialised import Kept, body_of
 from agent_core.types import (
@@ -147,7 +147,7 @@ class OpenAIChunks(ChunkParser):
         "content_filter": StopReason.CONTENT_FILTER,
     }
 
-    def __init__(self, called: Called, draft: ReplyDraft) -> None:
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._calls: dict[int, Call] = {}
         self._last_call: Call | None = None

@@ -147,7 +147,7 @@ class Call(_Growing):
         return jsontext.parse_object(text)
 
 
-class ReplyDraft:
+class ReplyAccumulator:
     """The reply of one model call.
 
     Args:

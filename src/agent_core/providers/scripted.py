@@ -21,7 +21,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.failures import error_payload
-from agent_core.providers.reply import ReplyDraft
+from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import (
     Frozen,
     ModelEvent,
@@ -180,7 +180,7 @@ class ScriptedProvider:
         reply, pause_s = self._next(request)
         yield ModelStarted(provider=self._provider, model=request.model)
         await asyncio.sleep(pause_s)
-        draft = ReplyDraft(self._provider, str, history=request.messages)
+        draft = ReplyAccumulator(self._provider, str, history=request.messages)
         for event in self._said(reply, draft):
             yield event
         match reply:
@@ -220,7 +220,9 @@ class ScriptedProvider:
             reply = reply(request)
         return Says(text=reply) if isinstance(reply, str) else reply
 
-    def _said(self, reply: Says | Calls | Fails | Hangs, draft: ReplyDraft) -> Iterator[ModelEvent]:
+    def _said(
+        self, reply: Says | Calls | Fails | Hangs, draft: ReplyAccumulator
+    ) -> Iterator[ModelEvent]:
         """The deltas of a reply, filling `draft` on the way."""
         if isinstance(reply, Says | Calls) and reply.reasoning:
             draft.add_reasoning(reply.reasoning)

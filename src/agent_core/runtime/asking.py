@@ -19,7 +19,7 @@ from agent_core.types import (
 )
 
 
-class Question:
+class OneShotModelCall:
     """Asks one model for one purpose, and counts what it costs; an `AskModel` of the memory.
 
     Args:

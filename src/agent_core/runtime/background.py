@@ -11,12 +11,12 @@ from agent_core.runtime.compact_agent import CompactRuns
 from agent_core.runtime.compactions import Compactions
 from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.jobs import Jobs
-from agent_core.runtime.landing import Landing
+from agent_core.runtime.landing import PendingCompactions
 from agent_core.runtime.models import Models
 from agent_core.runtime.pauses import Pauses
-from agent_core.runtime.remembering import Remembering
+from agent_core.runtime.remembering import MemoryService
 from agent_core.runtime.scheduler import Run
-from agent_core.runtime.spending import Spending
+from agent_core.runtime.spending import UsageLedger
 from agent_core.tools.limits import Artifacts
 from agent_core.types import Claim, RunStatus
 
@@ -55,10 +55,10 @@ class Background:
         release: Callable[[str], Awaitable[None]],
     ) -> None:
         self._jobs = Jobs(grace_s=_GRACE_S)
-        self._landing = Landing(store, between)
-        self.spending = Spending(store, between)
+        self._landing = PendingCompactions(store, between)
+        self.spending = UsageLedger(store, between)
 
-        self.remembering = Remembering(
+        self.remembering = MemoryService(
             setup,
             store=store,
             models=models,

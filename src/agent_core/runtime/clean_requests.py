@@ -6,7 +6,7 @@ from typing import TypeVar
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.serialised import Kept
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.scrub import JournalScrubber
+from agent_core.runtime.scrub import JournalRedactor
 from agent_core.types import ModelEvent, ModelMessage, ModelRequest, SystemBlock, ToolDefinition
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class RequestCleaner:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._scrubber = JournalScrubber(redactor)
+        self._journal_redactor = JournalRedactor(redactor)
         self._known = redactor.known
         self._messages: Kept[ModelMessage, ModelMessage | None] = Kept()
         self._tools: Kept[ToolDefinition, ToolDefinition | None] = Kept()
@@ -64,7 +64,7 @@ class RequestCleaner:
 
     def _message(self, message: ModelMessage) -> ModelMessage | None:
         """The message without secrets; None if there are none in it."""
-        content = self._scrubber.content(message.content)
+        content = self._journal_redactor.content(message.content)
         if all(new is old for new, old in zip(content, message.content, strict=True)):
             return None
         return message.model_copy(update={"content": content})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from agent_core.agents.ports import ContextMaker, Seat
+from agent_core.agents.ports import RunContextFactory, RunSpec
 from agent_core.compact import (
     Compaction,
     Compactor,
@@ -25,13 +25,13 @@ from agent_core.context.history import open_instructions
 from agent_core.context.tokens import estimate_text
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop import BuiltRequest, ContextSource, RunContext, Tally, error_payload
+from agent_core.loop import BuiltRequest, ContextSource, RunContext, RunStats, error_payload
 from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactRuns
 from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.keeping import Keeping
-from agent_core.runtime.landing import Landing, Work
+from agent_core.runtime.landing import PendingCompaction, PendingCompactions
 from agent_core.runtime.pauses import Pauses
-from agent_core.runtime.spending import Spending
+from agent_core.runtime.spending import UsageLedger
 from agent_core.tools.limits import Artifacts
 from agent_core.types import (
     AgentRole,
@@ -69,7 +69,7 @@ class Attempt:
 
 
 class Compactions:
-    """Summarises the histories of all sessions of a runtime; implements `ContextMaker`.
+    """Summarises the histories of all sessions of a runtime; implements `RunContextFactory`.
 
     Args:
         config: when and how long.
@@ -83,13 +83,13 @@ class Compactions:
     def __init__(
         self,
         config: CompactConfig,
-        contexts: ContextMaker,
+        contexts: RunContextFactory,
         *,
         runs: CompactRuns,
         piece_room: PieceRoom,
-        landing: Landing,
+        landing: PendingCompactions,
         jobs: Jobs,
-        spending: Spending,
+        spending: UsageLedger,
         artifacts: Artifacts,
         pauses: Pauses,
         released: Callable[[str], Awaitable[None]],
@@ -107,7 +107,7 @@ class Compactions:
 
     JOB = "compaction"
 
-    async def context(self, seat: Seat) -> RunContext:
+    async def context(self, seat: RunSpec) -> RunContext:
         """The context of a run whose history is watched."""
         if seat.run.role in _ROOTS:
             await self._landing.join(seat.journal)
@@ -118,7 +118,7 @@ class Compactions:
         if not self._config.enabled:
             return replace(ctx, compactor=keeping)
         await self._pauses.load(seat.run.session_id)
-        watched = Watched(ctx.composer, seat.journal, self, keeping)
+        watched = CompactingContextSource(ctx.composer, seat.journal, self, keeping)
         return replace(ctx, composer=watched, compactor=watched)
 
     def policy(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
@@ -151,7 +151,7 @@ class Compactions:
         if cut is None:
             return False
         agent = CompactAgent(self._runs, journal.run, fork_from=covered[-1].node_id)
-        work = Work(covered, journal.run.agent_id, _told(agent, cut, "background"))
+        work = PendingCompaction(covered, journal.run.agent_id, _told(agent, cut, "background"))
         journal.note(EventType.COMPACT_STARTED, work.payload)
         self._landing.begin(session_id, work)
         self._jobs.start(
@@ -211,7 +211,7 @@ class Compactions:
         return Attempt(agent.usage)
 
     async def _in_background(
-        self, work: Work, agent: CompactAgent, cut: Cut, policy: CompactPolicy
+        self, work: PendingCompaction, agent: CompactAgent, cut: Cut, policy: CompactPolicy
     ) -> None:
         session_id = work.covered[-1].session_id
         try:
@@ -259,7 +259,7 @@ class Compactions:
         return record.artifact_id
 
 
-class Watched:
+class CompactingContextSource:
     """One run's source of context, and its compactor: looks how full every request is."""
 
     def __init__(
@@ -323,25 +323,25 @@ class Watched:
         return built, self._policy
 
 
-async def summarise(ctx: RunContext, tally: Tally) -> None:
+async def summarise(ctx: RunContext, stats: RunStats) -> None:
     """All the work of a run that has no message: make its session's history shorter.
 
     Raises:
         ConfigError: `[compact] enabled` is false.
         AgentCoreError: the summary could not be made; the history is as it was.
     """
-    if not isinstance(ctx.composer, Watched):
+    if not isinstance(ctx.composer, CompactingContextSource):
         message = "histories are not summarised: [compact] enabled is false"
         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
     await ctx.history.resume(ctx.journal)
     attempt = await ctx.composer.compact(ctx.toolbox.definitions)
     if attempt is None:
-        tally.answer.append("There is nothing to summarise yet.")
+        stats.answer.append("There is nothing to summarise yet.")
         return
-    tally.usage = tally.usage.plus(attempt.usage)
+    stats.usage = stats.usage.plus(attempt.usage)
     if attempt.error is not None:
         raise attempt.error
-    tally.answer.append("The history has been summarised.")
+    stats.answer.append("The history has been summarised.")
 
 
 def _told(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from agent_core.agents.ports import Seat
+from agent_core.agents.ports import RunSpec
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.blocks import (
@@ -29,8 +29,8 @@ from agent_core.runtime.compact_agent import compact_definition
 from agent_core.runtime.extensions import HooksOfRun
 from agent_core.runtime.models import Models
 from agent_core.runtime.toolboxes import Toolboxes
-from agent_core.tools.limits import ResultKeeper
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.limits import ResultLimiter
+from agent_core.tools.paths import PathPolicy
 from agent_core.tools.registry import Toolbox
 from agent_core.types import AgentRole, RunIdentity, ToolCall, ToolDefinition, ToolResult, utc_now
 
@@ -88,7 +88,7 @@ class RunFactory:
         *,
         models: Models,
         guard: PermissionGuard,
-        results: ResultKeeper,
+        results: ResultLimiter,
         toolboxes: Toolboxes,
         hooks: HooksOfRun | None,
     ) -> None:
@@ -103,7 +103,7 @@ class RunFactory:
         self.scale = TokenScale()
         self._limits = RunLimits(max_turns=setup.config.runtime.max_turns)
 
-    async def context(self, seat: Seat) -> RunContext:
+    async def context(self, seat: RunSpec) -> RunContext:
         """Everything this run needs.
 
         Raises:
@@ -180,7 +180,7 @@ class RunFactory:
         return self._models.resolve(self._setup.config.compact.model_profile)
 
     def _composer(
-        self, seat: Seat, model: ModelConfig, toolbox: Toolbox, found: "_Surroundings"
+        self, seat: RunSpec, model: ModelConfig, toolbox: Toolbox, found: "_Surroundings"
     ) -> Composer:
         run, context = seat.run, self._setup.config.context
         room = Budget.share_out(model, context).catalog
@@ -239,7 +239,7 @@ def _look_around(setup: Setup) -> _Surroundings:
     skills = find_skills(setup.home)
     for problem in skills.problems:
         logger.warning("a skill was passed over: %s", problem)
-    is_closed = Boundaries.of(setup).is_closed
+    is_closed = PathPolicy.of(setup).is_closed
     instructions = find_instructions(setup.home, setup.project, is_closed=is_closed)
     for problem in instructions.problems:
         logger.warning("an instruction file is listed by its path only: %s", problem)

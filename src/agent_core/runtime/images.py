@@ -10,7 +10,7 @@ Read = Callable[[str], Awaitable[bytes]]
 """Reads an artifact by its id."""
 
 
-async def with_image_data(draft: Draft, read: Read) -> Draft:
+async def resolve_image_artifacts(draft: Draft, read: Read) -> Draft:
     """The draft with the data of every image in it.
 
     Raises:

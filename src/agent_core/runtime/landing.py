@@ -17,7 +17,7 @@ from agent_core.types import EventLevel, EventType, Node
 
 
 @dataclass(eq=False, slots=True)
-class Work:
+class PendingCompaction:
     """A summary in the making, or ready.
 
     Attributes:
@@ -44,7 +44,7 @@ class Work:
         self.changed.set()
 
 
-class Landing:
+class PendingCompactions:
     """Knows which sessions have a run under way, and brings summaries to their paths."""
 
     def __init__(self, store: SessionStore, between: SessionJournal) -> None:
@@ -52,13 +52,13 @@ class Landing:
         self._between = between
         self._live: dict[str, Journal] = {}
         self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._works: dict[str, Work] = {}
+        self._works: dict[str, PendingCompaction] = {}
 
-    def work(self, session_id: str) -> Work | None:
+    def work(self, session_id: str) -> PendingCompaction | None:
         """The summary of this session that is under way or waits."""
         return self._works.get(session_id)
 
-    def begin(self, session_id: str, work: Work) -> None:
+    def begin(self, session_id: str, work: PendingCompaction) -> None:
         """A summary of this session is being made: the only one at a time."""
         self._works[session_id] = work
 
@@ -100,7 +100,7 @@ class Landing:
         work.settle()
         return fits
 
-    async def bring(self, session_id: str, work: Work) -> None:
+    async def bring(self, session_id: str, work: PendingCompaction) -> None:
         """See a summary that is ready through to its place.
 
         Raises:
@@ -137,7 +137,7 @@ class Landing:
         journal = self._live.get(session_id)
         return None if journal is None or journal.is_closing else journal
 
-    async def _written(self, session_id: str, work: Work) -> bool:
+    async def _written(self, session_id: str, work: PendingCompaction) -> bool:
         """Write it at the end of the session's path, or find it stale; False: look again."""
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None or work.compaction is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class RuntimeOptions:
     """The arguments of `AgentRuntime`, as they were given."""
 
     project_dir: str | Path | None = None

@@ -21,18 +21,18 @@ from agent_core.memory import (
     Extractor,
     MemoryFolder,
     MemoryWriter,
+    MessageSpan,
     Reason,
     Recall,
     Selector,
-    Stretch,
     recall_tool,
-    unscanned,
+    unprocessed_spans,
 )
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.asking import Question
+from agent_core.runtime.asking import OneShotModelCall
 from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.models import Models
-from agent_core.runtime.spending import Spending
+from agent_core.runtime.spending import UsageLedger
 from agent_core.tools.base import Tool, ToolOutput
 from agent_core.types import EventLevel, EventType, Node, RunIdentity, SessionRecord
 
@@ -43,7 +43,7 @@ _CURSOR = "memory_cursor"
 _KNOWN_SESSIONS = 1024
 
 
-class Remembering:
+class MemoryService:
     """Extracts memories in the background, and makes the tool and the catalog for runs.
 
     Args:
@@ -61,7 +61,7 @@ class Remembering:
         store: SessionStore,
         models: Models,
         jobs: Jobs,
-        spending: Spending,
+        spending: UsageLedger,
         between: SessionJournal,
         redactor: Redactor,
         is_busy: Callable[[str], bool],
@@ -121,14 +121,14 @@ class Remembering:
         recall = Recall(self._folder, view, room=room, estimate=estimate_text)
         return [recall_tool(_CountedRecall(self, recall, journal.run.session_id))]
 
-    def question(self, profile: Profile, session_id: str, purpose: str) -> Question:
+    def question(self, profile: Profile, session_id: str, purpose: str) -> OneShotModelCall:
         """A model call behind the scenes.
 
         Raises:
             ConfigError: the profile cannot be used.
         """
         model = self._models.resolve(profile)
-        return Question(model, self._models.adapter, session_id=session_id, purpose=purpose)
+        return OneShotModelCall(model, self._models.adapter, session_id=session_id, purpose=purpose)
 
     async def choose(self, recall: Recall, query: str, call: tuple[str, str]) -> ToolOutput:
         """Recall, and put what the choice has cost on the session's account.
@@ -202,7 +202,7 @@ class Remembering:
         self,
         session_id: str,
         reason: Reason,
-        found: tuple[int, list[Stretch]] | None = None,
+        found: tuple[int, list[MessageSpan]] | None = None,
     ) -> None:
         """Look through what is new, a stretch at a time, until one fails."""
         self._backlogs.pop(session_id, None)
@@ -216,7 +216,7 @@ class Remembering:
                 return
 
     async def _extract(
-        self, stretch: Stretch, session_id: str, reason: Reason, *, position: int
+        self, stretch: MessageSpan, session_id: str, reason: Reason, *, position: int
     ) -> bool:
         told: dict[str, Any] = {"reason": reason, "messages": len(stretch.messages)}
         await self._between.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, told)
@@ -239,7 +239,7 @@ class Remembering:
         finally:
             await self._spending.add(session_id, EXTRACTION, ask.usage)
 
-    def _extractor(self, ask: Question) -> Extractor:
+    def _extractor(self, ask: OneShotModelCall) -> Extractor:
         return Extractor(
             self._folder,
             self._config.categories,
@@ -250,7 +250,7 @@ class Remembering:
             catalog_room=self._room(ask.model),
         )
 
-    async def _unscanned(self, session_id: str) -> tuple[int, list[Stretch]]:
+    async def _unscanned(self, session_id: str) -> tuple[int, list[MessageSpan]]:
         """Where the cursor stands, and what lies behind it on the active path."""
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None:
@@ -260,7 +260,7 @@ class Remembering:
         model = self._models.resolve(self._config.extract_model_profile)
         position = _position(session)
         stretches = await asyncio.to_thread(
-            unscanned,
+            unprocessed_spans,
             path,
             position,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
@@ -276,7 +276,7 @@ class Remembering:
 class _CountedRecall:
     """One run's recall, whose choices are counted."""
 
-    def __init__(self, remembering: Remembering, recall: Recall, session_id: str) -> None:
+    def __init__(self, remembering: MemoryService, recall: Recall, session_id: str) -> None:
         self._remembering = remembering
         self._recall = recall
         self._session_id = session_id
@@ -303,7 +303,7 @@ class _SessionCursor:
         await self._between.remember(self._session_id, {_CURSOR: position})
 
 
-def _has_user_message(stretches: Sequence[Stretch]) -> bool:
+def _has_user_message(stretches: Sequence[MessageSpan]) -> bool:
     return any(stretch.user_messages for stretch in stretches)
 
 

@@ -11,7 +11,7 @@ from agent_core.redaction.stream import LiveText
 from agent_core.types import ContentBlock, ReasoningBlock, TextBlock
 
 
-class JournalScrubber:
+class JournalRedactor:
     """Events lose all that looks like a secret, nodes only the values of configured secrets.
 
     All of it can be written as UTF-8 afterwards: what was half of a surrogate pair is U+FFFD.

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from itertools import count
 
 from agent_core.agents.child import no_trace
-from agent_core.agents.children import Children
+from agent_core.agents.children import ChildRuns
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
-from agent_core.agents.leading import open_crew
-from agent_core.agents.plan import Staff
-from agent_core.agents.ports import Seat
+from agent_core.agents.leading import open_spawner
+from agent_core.agents.plan import SpawnerDeps
+from agent_core.agents.ports import RunSpec
 from agent_core.agents.workers import Workers
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.assets.load import check_assets
@@ -26,7 +26,7 @@ from agent_core.context.tokens import estimate_blocks
 from agent_core.disk.unfinished import Notes, UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
-from agent_core.loop import Tally, conclude, converse, to_the_end
+from agent_core.loop import RunStats, conclude, converse, to_the_end
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
@@ -34,19 +34,19 @@ from agent_core.runtime.background import Background
 from agent_core.runtime.compactions import summarise
 from agent_core.runtime.extensions import Extensions, load_extensions
 from agent_core.runtime.factory import RunFactory
-from agent_core.runtime.images import with_image_data
+from agent_core.runtime.images import resolve_image_artifacts
 from agent_core.runtime.models import Models
-from agent_core.runtime.parts import Parts
+from agent_core.runtime.parts import RuntimeOptions
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.replay import Replay
 from agent_core.runtime.scheduler import Run, Scheduler
-from agent_core.runtime.scrub import JournalScrubber
+from agent_core.runtime.scrub import JournalRedactor
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.runtime.traces import Traces
 from agent_core.runtime.unclosed import UnclosedRuns
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteStore
-from agent_core.tools.limits import ResultKeeper
+from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
     AgentDefinition,
     AgentRole,
@@ -80,7 +80,7 @@ class Services:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: RuntimeOptions,
         extensions: Extensions,
         setup: Setup,
         *,
@@ -112,7 +112,7 @@ class Services:
         self._traces = Traces(self.artifacts) if parts.debug else None
         self.models = Models(parts.providers, config, redactor=redactor, traces=self._traces)
         self._owner = owner
-        self._scrubber = JournalScrubber(redactor)
+        self._journal_redactor = JournalRedactor(redactor)
         self._numbers = count()
         self._unclosed = UnclosedRuns()
         self._unreleased: set[str] = set()
@@ -123,7 +123,7 @@ class Services:
             setup,
             models=self.models,
             guard=self._guard,
-            results=ResultKeeper(self.artifacts, limit_bytes=config.tools.result_limit_bytes),
+            results=ResultLimiter(self.artifacts, limit_bytes=config.tools.result_limit_bytes),
             toolboxes=self.toolboxes,
             hooks=extensions.hooks,
         )
@@ -135,24 +135,24 @@ class Services:
             models=self.models,
             artifacts=self.artifacts,
             open_journal=self._journal,
-            between=SessionJournal(store, self._scrubber, estimate_blocks),
+            between=SessionJournal(store, self._journal_redactor, estimate_blocks),
             redactor=redactor,
             is_busy=self.scheduler.is_busy,
             claim=self._claim,
             release=self._release,
         )
-        self._staff = self._hired(definitions)
+        self._deps = self._build_spawner_deps(definitions)
 
-    def _hired(self, definitions: AgentDefinitions) -> Staff:
+    def _build_spawner_deps(self, definitions: AgentDefinitions) -> SpawnerDeps:
         agents = self.setup.config.agents
-        return Staff(
+        return SpawnerDeps(
             setup=self.setup,
             store=self.store,
             definitions=definitions,
-            children=Children(
+            children=ChildRuns(
                 self.store,
                 agents,
-                on_failure=self._traces.keep_failure if self._traces else no_trace,
+                on_failure=self._traces.limit_failure if self._traces else no_trace,
                 left_behind=self._release,
             ),
             workers=Workers(agents, definitions),
@@ -163,9 +163,9 @@ class Services:
         )
 
     @property
-    def children(self) -> Children:
+    def children(self) -> ChildRuns:
         """The runs that other runs have started."""
-        return self._staff.children
+        return self._deps.children
 
     async def start(
         self,
@@ -189,9 +189,9 @@ class Services:
         """
         self.models.adapter(self.models.resolve())
         if prompt is not None:
-            prompt = await with_image_data(prompt, self.artifacts.read)
+            prompt = await resolve_image_artifacts(prompt, self.artifacts.read)
         if mode is RunMode.ORCHESTRATOR:
-            self._staff.workers.require_any(self.toolboxes.known_names())
+            self._deps.workers.require_any(self.toolboxes.known_names())
         await self._unclosed.close()
         opening = self._opening(session_id, mode, prompt, move_session=move_session)
         self.scheduler.announce(session_id)
@@ -253,7 +253,7 @@ class Services:
         """
         config = self.setup.config
         check_definition(definition, config, self.toolboxes.known_names())
-        self._staff.definitions.register(definition)
+        self._deps.definitions.register(definition)
         self._redactor.learn(_secrets(config, definition.model_profile))
 
     async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
@@ -331,8 +331,8 @@ class Services:
 
     def _stored_prompt(self, prompt: Draft) -> RunPrompt:
         return RunPrompt(
-            content=self._scrubber.content(prompt.content),
-            metadata=self._scrubber.metadata(prompt.metadata),
+            content=self._journal_redactor.content(prompt.content),
+            metadata=self._journal_redactor.metadata(prompt.metadata),
         )
 
     def _new_run(self, opened: OpenedRun) -> Run:
@@ -369,7 +369,7 @@ class Services:
             run,
             store=self.store,
             stream=stream,
-            scrubber=self._scrubber,
+            redactor=self._journal_redactor,
             estimate=estimate_blocks,
             path=path,
             session_owner=session_owner,
@@ -377,15 +377,15 @@ class Services:
         )
 
     async def _conduct(self, run: Run) -> None:
-        async def work(tally: Tally) -> None:
+        async def work(stats: RunStats) -> None:
             try:
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
-                    self._staff.workers.require_any(self.toolboxes.known_names())
-                async with open_crew(self._staff, run.journal) as crew:
+                    self._deps.workers.require_any(self.toolboxes.known_names())
+                async with open_spawner(self._deps, run.journal) as crew:
                     view = View()
                     recalls = self.background.remembering.tools(run.journal, view)
                     ctx = await self.background.compactions.context(
-                        Seat(
+                        RunSpec(
                             run=run.identity,
                             journal=run.journal,
                             history=run.history,
@@ -395,12 +395,12 @@ class Services:
                         )
                     )
                     if run.prompt is None:
-                        await summarise(ctx, tally)
+                        await summarise(ctx, stats)
                     else:
-                        await converse(ctx, run.prompt, tally)
+                        await converse(ctx, run.prompt, stats)
             except Exception as error:
                 if self._traces:
-                    await self._traces.keep_failure(run.identity, error)
+                    await self._traces.limit_failure(run.identity, error)
                 raise
 
         run.journal.begin()
@@ -425,7 +425,7 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(parts: Parts) -> AsyncGenerator[Services]:
+async def open_services(parts: RuntimeOptions) -> AsyncGenerator[Services]:
     """Read the configuration, open the store, close what dead processes left, and yield it all.
 
     Raises:

@@ -10,7 +10,7 @@ from agent_core.types import Usage
 _KEY = "background_usage"
 
 
-class Spending:
+class UsageLedger:
     """Adds up the tokens of background model calls in the session's metadata, by purpose."""
 
     def __init__(self, store: SessionReads, journal: SessionJournal) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_core.agents.ports import Seat
+from agent_core.agents.ports import RunSpec
 from agent_core.agents.roles import BUILT_IN_TOOLS, tools_of
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog
-from agent_core.context.loaded import InstructionRegister
+from agent_core.context.loaded import LoadedInstructions
 from agent_core.context.plans import plan_template_tool
 from agent_core.context.skills import SkillCatalog, load_skill_tool
 from agent_core.errors import ConfigError, ErrorCode
@@ -73,13 +73,13 @@ class Toolboxes:
             taken.add(tool.name)
 
     async def fill(
-        self, seat: Seat, *, instructions: InstructionCatalog, skills: SkillCatalog
+        self, seat: RunSpec, *, instructions: InstructionCatalog, skills: SkillCatalog
     ) -> Toolbox:
         """The effective tools of one run: the hard boundary of what it can see and do.
 
         Servers that cannot be reached are noted, and their tools are absent.
         """
-        register = InstructionRegister(instructions, seat.view)
+        register = LoadedInstructions(instructions, seat.view)
         reading = read_file(replace(self._workspace, register=register))
         built_in = [
             load_skill_tool(skills, seat.view),

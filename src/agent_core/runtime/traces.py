@@ -25,7 +25,7 @@ class Traces:
         if isinstance(adapter, Traceable):
             adapter.trace(self._keep_exchange)
 
-    async def keep_failure(self, run: RunIdentity, error: BaseException) -> None:
+    async def limit_failure(self, run: RunIdentity, error: BaseException) -> None:
         """Keep the traceback of a failure that was not meant to happen."""
         text = "".join(traceback.format_exception(error))
         owner = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}

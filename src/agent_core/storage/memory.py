@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agent_core.storage import rules
-from agent_core.storage.tables import Tables
+from agent_core.storage.tables import InMemoryTables
 from agent_core.types import (
     AgentRecord,
     AgentStatus,
@@ -38,18 +38,18 @@ _LEDGER = {
 }
 
 
-class MemoryStore:
+class InMemoryStore:
     """Sessions and their history in dictionaries; each call is atomic because nothing awaits.
 
     The methods are described where they are asked for, in `agent_core.events.SessionStore`.
     """
 
     def __init__(self) -> None:
-        self._tables = Tables()
+        self._tables = InMemoryTables()
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncGenerator["MemoryStore"]:
+    async def open(cls) -> AsyncGenerator["InMemoryStore"]:
         """An empty store until the end of the block."""
         yield cls()
 

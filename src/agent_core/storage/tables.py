@@ -35,7 +35,7 @@ _RUN_COLUMNS = (
 
 
 @dataclass(slots=True)
-class Tables:
+class InMemoryTables:
     """Records by id; `events` and `node_counts` by session, `event_counts` by run."""
 
     sessions: dict[str, SessionRecord] = field(default_factory=dict[str, SessionRecord])

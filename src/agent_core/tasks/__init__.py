@@ -7,19 +7,19 @@ nothing but `apply` again. `board` is where others come in, `tools` where models
 from agent_core.tasks.actor import Actor, TaskScope
 from agent_core.tasks.board import BoardSettings, ClaimedStep, TaskBoard, open_board
 from agent_core.tasks.cleanup import cleanup_ended_tasks
-from agent_core.tasks.commands import GiveUp, Report, RunEnding
+from agent_core.tasks.commands import AbortTask, Report, RunEnding
 from agent_core.tasks.digest import BoardLimits, board_text
 from agent_core.tasks.model import StepStatus, TaskStatus
 from agent_core.tasks.ports import Clock, NoRuns, RunStopper, TaskJournal
 from agent_core.tasks.tools import task_tools
 
 __all__ = [
+    "AbortTask",
     "Actor",
     "BoardLimits",
     "BoardSettings",
     "ClaimedStep",
     "Clock",
-    "GiveUp",
     "NoRuns",
     "Report",
     "RunEnding",

@@ -18,12 +18,12 @@ from agent_core.errors import AgentCoreError, ErrorCode, TaskError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.actor import Actor
 from agent_core.tasks.commands import (
+    AbortTask,
     ClaimStep,
     CloseRun,
     Command,
     Complete,
     ExpireLeases,
-    GiveUp,
     Report,
     ReportStep,
     RunEnding,
@@ -31,14 +31,14 @@ from agent_core.tasks.commands import (
 )
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.decide import decide, decide_creation
-from agent_core.tasks.exclusive import Exclusive
+from agent_core.tasks.exclusive import SerialExecutor
 from agent_core.tasks.folder import LogFolder
 from agent_core.tasks.leases import Leases
-from agent_core.tasks.ledger import Ledger, Written
+from agent_core.tasks.ledger import TaskRepository, Written
 from agent_core.tasks.model import CLAIMS, Step, Task, TaskStatus
 from agent_core.tasks.operations import NewTask, Operation
 from agent_core.tasks.ports import Clock, RunStopper, SystemClock
-from agent_core.tasks.shelf import AnyLog, EndedLog, OpenTask, Shelf, log_name
+from agent_core.tasks.shelf import AnyLog, EndedLog, OpenTask, TaskLogStore, log_name
 from agent_core.tasks.step_rules import not_dispatchable
 from agent_core.types import EventLevel, EventType
 
@@ -93,7 +93,7 @@ async def open_board(
     `redactor` cleans every text of a Task before it is written.
     """
     folder = LogFolder(settings.wal_dir, settings.session_id, project_dir=settings.project_dir)
-    ledger = Ledger(Shelf(folder), settings.session_id, redactor=redactor)
+    ledger = TaskRepository(TaskLogStore(folder), settings.session_id, redactor=redactor)
     board = TaskBoard(ledger, settings, clock or SystemClock())
     try:
         await board.resume(by)
@@ -122,8 +122,8 @@ class TaskBoard:
     and `PermissionDeniedError` for what is beyond the actor's scope.
     """
 
-    def __init__(self, ledger: Ledger, settings: BoardSettings, clock: Clock) -> None:
-        self.turns = Exclusive()
+    def __init__(self, ledger: TaskRepository, settings: BoardSettings, clock: Clock) -> None:
+        self.turns = SerialExecutor()
         self._ledger = ledger
         self._clock = clock
         self._leases = Leases(clock, timedelta(milliseconds=settings.step_lease_timeout_ms))
@@ -195,7 +195,7 @@ class TaskBoard:
         return await self._do(task_id, Complete(result_summary), by)
 
     async def give_up(
-        self, task_id: str, end: GiveUp, by: Actor, *, stopper: RunStopper
+        self, task_id: str, end: AbortTask, by: Actor, *, stopper: RunStopper
     ) -> Written:
         """Fail or cancel a Task, after asking the runs that work on it to stop.
 
@@ -461,7 +461,7 @@ class TaskBoard:
         return [run_id for run_id in dict.fromkeys((*holders, *sent)) if run_id is not None]
 
     @in_turn
-    async def _end(self, task_id: str, end: GiveUp, by: Actor) -> Written:
+    async def _end(self, task_id: str, end: AbortTask, by: Actor) -> Written:
         task = await self._ledger.find_open(task_id, by)
         written = await self._ledger.commit(task, decide(task.dag, end, self._clock.now()), by)
         task.ending = None

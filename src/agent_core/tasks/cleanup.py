@@ -8,7 +8,7 @@ from pathlib import Path
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.tasks.folder import LogFolder
 from agent_core.tasks.model import TaskStatus
-from agent_core.tasks.shelf import Shelf
+from agent_core.tasks.shelf import TaskLogStore
 from agent_core.types import SESSION_ID_PATTERN, CleanupFailure, CleanupResult, ErrorPayload
 
 
@@ -43,7 +43,7 @@ def cleanup_ended_tasks(
     failed: list[CleanupFailure] = []
     freed = 0
     for session_id in _sessions(wal_dir):
-        shelf = Shelf(LogFolder(wal_dir, session_id, project_dir=project_dir))
+        shelf = TaskLogStore(LogFolder(wal_dir, session_id, project_dir=project_dir))
         for name in _ended(shelf, statuses, older_than):
             path = shelf.path(name)
             candidates.append(str(path))
@@ -70,7 +70,7 @@ def _sessions(wal_dir: Path) -> list[str]:
 
 
 def _ended(
-    shelf: Shelf, statuses: Collection[TaskStatus], older_than: datetime | None
+    shelf: TaskLogStore, statuses: Collection[TaskStatus], older_than: datetime | None
 ) -> list[str]:
     try:
         names = shelf.names()

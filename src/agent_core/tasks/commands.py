@@ -61,7 +61,7 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class AbortTask:
     """End the Task, failed or cancelled, with everything that is unfinished."""
 
     status: TaskStatus
@@ -97,4 +97,4 @@ class ExpireLeases:
     may_promote: bool = False
 
 
-Command = Update | ClaimStep | ReportStep | Complete | GiveUp | CloseRun | ExpireLeases
+Command = Update | ClaimStep | ReportStep | Complete | AbortTask | CloseRun | ExpireLeases

@@ -17,12 +17,12 @@ from agent_core.tasks.changes import (
     TaskUpdated,
 )
 from agent_core.tasks.commands import (
+    AbortTask,
     ClaimStep,
     CloseRun,
     Command,
     Complete,
     ExpireLeases,
-    GiveUp,
     ReportStep,
     Update,
 )
@@ -62,7 +62,7 @@ def _pairs(dag: Dag, command: Command, at: datetime) -> Iterator[Pair]:
             yield from report_step(dag, command)
         case Complete(result_summary=result):
             yield from _complete(dag, result)
-        case GiveUp():
+        case AbortTask():
             yield from _give_up(dag, command)
         case CloseRun():
             yield from _close_run(dag, command)
@@ -136,7 +136,7 @@ def _complete(dag: Dag, result_summary: str | None) -> Iterator[Pair]:
     )
 
 
-def _give_up(dag: Dag, end: GiveUp) -> Iterator[Pair]:
+def _give_up(dag: Dag, end: AbortTask) -> Iterator[Pair]:
     unfinished = list(dag.steps(*UNFINISHED))
     step_ids = tuple(step.step_id for step in unfinished)
     if end.status is TaskStatus.FAILED:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Exclusive:
+class SerialExecutor:
     """Runs work one after the other, each to its end.
 
     A caller that is cancelled while it waits for its turn has done nothing. One that is

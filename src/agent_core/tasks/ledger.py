@@ -14,7 +14,7 @@ from agent_core.tasks.dag import Dag
 from agent_core.tasks.decide import task_over
 from agent_core.tasks.lines import Stamp, encode
 from agent_core.tasks.secrets import require_no_secret, without_secrets
-from agent_core.tasks.shelf import AnyLog, EndedLog, OpenTask, Shelf, UnreadableLog
+from agent_core.tasks.shelf import AnyLog, EndedLog, OpenTask, TaskLogStore, UnreadableLog
 from agent_core.tasks.wal import LogChangedError, TaskLog
 from agent_core.types import EventLevel, EventType, new_id
 
@@ -27,7 +27,7 @@ class Written:
     event_ids: list[str]
 
 
-class Ledger:
+class TaskRepository:
     """Every Task of a session, whatever its state. Not safe for two callers at once.
 
     Changes lose their secrets here, before they are written: the log, the graph in memory and
@@ -39,7 +39,7 @@ class Ledger:
         unreadable: logs that cannot be used, by file name.
     """
 
-    def __init__(self, shelf: Shelf, session_id: str, *, redactor: Redactor) -> None:
+    def __init__(self, shelf: TaskLogStore, session_id: str, *, redactor: Redactor) -> None:
         self.open: dict[str, OpenTask] = {}
         self.ended: list[EndedLog] = []
         self.unreadable: dict[str, UnreadableLog] = {}

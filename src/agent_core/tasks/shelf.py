@@ -94,7 +94,7 @@ class UnreadableLog:
 AnyLog = OpenTask | EndedLog | UnreadableLog
 
 
-class Shelf:
+class TaskLogStore:
     """Opens, reads and makes the logs in one folder. Every method does its file work at once."""
 
     def __init__(self, folder: LogFolder) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent_core.errors import AgentCoreError, TaskError
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.folder import LogFolder
-from agent_core.tasks.shelf import Shelf
+from agent_core.tasks.shelf import TaskLogStore
 from agent_core.types import SESSION_ID_PATTERN
 
 
@@ -43,7 +43,7 @@ def stored_tasks(wal_dir: Path, *, project_dir: Path, session_id: str | None = N
     tasks: list[StoredTask] = []
     problems: list[str] = []
     for each in [session_id] if session_id else _sessions(wal_dir):
-        shelf = Shelf(LogFolder(wal_dir, each, project_dir=project_dir))
+        shelf = TaskLogStore(LogFolder(wal_dir, each, project_dir=project_dir))
         try:
             names = shelf.names()
         except (OSError, TaskError) as error:

@@ -25,13 +25,13 @@ from agent_core.tasks.answers import (
     written_answer,
 )
 from agent_core.tasks.board import TaskBoard
-from agent_core.tasks.commands import GiveUp, Report
+from agent_core.tasks.commands import AbortTask, Report
 from agent_core.tasks.ledger import Written
 from agent_core.tasks.model import StepId, StepStatus, TaskId, TaskStatus, Text
 from agent_core.tasks.operations import NewTask, Operation
 from agent_core.tasks.ports import NoRuns, RunStopper, TaskJournal
 from agent_core.tasks.shelf import EndedLog, OpenTask, UnreadableLog
-from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolOutput, ToolReturn
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import (
     Access,
@@ -141,8 +141,8 @@ def task_tools(
         _tool("list", _LIST, ListArguments, calls.list_tasks),
         _tool("update", _UPDATE, UpdateArguments, calls.update, writes=True),
         _tool("complete", _COMPLETE, CompleteArguments, calls.complete, writes=True),
-        _tool("fail", _FAIL, GiveUpArguments, calls.fail, writes=True, lane=Lane.END),
-        _tool("cancel", _CANCEL, GiveUpArguments, calls.cancel, writes=True, lane=Lane.END),
+        _tool("fail", _FAIL, GiveUpArguments, calls.fail, writes=True, lane=Concurrency.END),
+        _tool("cancel", _CANCEL, GiveUpArguments, calls.cancel, writes=True, lane=Concurrency.END),
         *shared,
     ]
 
@@ -181,7 +181,7 @@ def _tool(
     run: Callable[[A, ToolContext], Awaitable[ToolReturn | ToolOutput]],
     *,
     writes: bool = False,
-    lane: Lane | None = None,
+    lane: Concurrency | None = None,
 ) -> Tool:
     full_name = f"agent.task_{name}"
     definition = ToolDefinition(
@@ -199,7 +199,7 @@ def _tool(
         definition=definition,
         parse=model_check(full_name, arguments),
         prepare=prepare,
-        lane=lane or (Lane.TASK if writes else Lane.READ),
+        lane=lane or (Concurrency.TASK if writes else Concurrency.READ),
     )
 
 
@@ -255,7 +255,7 @@ class _Calls:
     async def _give_up(
         self, given: GiveUpArguments, status: TaskStatus, context: ToolContext
     ) -> ToolReturn:
-        by, end = self._actor(context), GiveUp(status, given.reason)
+        by, end = self._actor(context), AbortTask(status, given.reason)
         done = await self._board.give_up(given.task_id, end, by, stopper=self._stopper)
         return written_answer(done)
 

@@ -3,7 +3,7 @@
 from agent_core.tools.base import (
     Action,
     ArtifactWriter,
-    Lane,
+    Concurrency,
     Tool,
     ToolContext,
     ToolOutput,
@@ -17,9 +17,9 @@ from agent_core.tools.results import storable, storable_text, wrap
 __all__ = [
     "Action",
     "ArtifactWriter",
+    "Concurrency",
     "FunctionTool",
     "Handler",
-    "Lane",
     "Tool",
     "ToolContext",
     "ToolOutput",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import Access, ToolDefinition, ToolPermission
 
@@ -160,12 +160,12 @@ def agent_tools(spawner: AgentSpawner) -> list[Tool]:
         return await spawner.wait_workers(asked)
 
     return [
-        _tool("create_sub_agent", SubAssignment, spawner.create, Lane.AGENT),
-        _tool("fork_agent", ForkAssignment, spawner.fork, Lane.AGENT),
-        _tool("dispatch_worker", Dispatch, spawner.dispatch, Lane.AGENT),
-        _tool("wait_workers", WaitWorkers, wait_workers, Lane.WAIT),
-        _tool("list_agent_definitions", ListDefinitions, definitions, Lane.READ),
-        _tool("list_workers", ListWorkers, workers, Lane.READ),
+        _tool("create_sub_agent", SubAssignment, spawner.create, Concurrency.AGENT),
+        _tool("fork_agent", ForkAssignment, spawner.fork, Concurrency.AGENT),
+        _tool("dispatch_worker", Dispatch, spawner.dispatch, Concurrency.AGENT),
+        _tool("wait_workers", WaitWorkers, wait_workers, Concurrency.WAIT),
+        _tool("list_agent_definitions", ListDefinitions, definitions, Concurrency.READ),
+        _tool("list_workers", ListWorkers, workers, Concurrency.READ),
     ]
 
 
@@ -198,7 +198,7 @@ def _tool(
     name: str,
     arguments: type[A],
     run: Callable[[A, ToolContext], Awaitable[ToolReturn]],
-    lane: Lane,
+    lane: Concurrency,
 ) -> Tool:
     definition = _definition(name, arguments)
 

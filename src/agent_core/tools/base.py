@@ -26,7 +26,7 @@ class ToolOutput:
     adds: Sequence[Draft] = ()
 
 
-class Lane(StrEnum):
+class Concurrency(StrEnum):
     """How the calls of one turn share the road."""
 
     READ = "read"  # consecutive ones run side by side
@@ -154,9 +154,9 @@ class Tool:
     definition: ToolDefinition
     parse: Callable[[Mapping[str, Any]], Any]
     prepare: Prepare
-    lane: Lane
+    lane: Concurrency
     keeps_own_limits: bool = False
-    leaves_no_trace: bool = False
+    is_side_effect_free: bool = False
 
     @property
     def name(self) -> str:

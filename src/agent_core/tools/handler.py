@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools.base import Action, Lane, Tool, ToolContext, ToolReturn
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import storable
 from agent_core.tools.schema import SchemaCheck
@@ -55,9 +55,11 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     )
 
 
-def lane_of(definition: ToolDefinition) -> Lane:
+def lane_of(definition: ToolDefinition) -> Concurrency:
     """Readers share the road, everything else is alone on it."""
-    return Lane.READ if definition.permission is ToolPermission.READONLY else Lane.WRITE
+    return (
+        Concurrency.READ if definition.permission is ToolPermission.READONLY else Concurrency.WRITE
+    )
 
 
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:

@@ -3,26 +3,26 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from agent_core.errors import ErrorCode
-from agent_core.tools.base import Lane
+from agent_core.tools.base import Concurrency
 from agent_core.types import ErrorPayload, ToolCall, ToolResult
 
-_JOINS: Mapping[Lane, frozenset[Lane]] = {
-    Lane.READ: frozenset({Lane.READ}),
-    Lane.AGENT: frozenset({Lane.AGENT, Lane.END}),
-    Lane.WAIT: frozenset({Lane.WAIT, Lane.END}),
-    Lane.END: frozenset({Lane.END}),
-    Lane.TASK: frozenset(),
-    Lane.WRITE: frozenset(),
+_JOINS: Mapping[Concurrency, frozenset[Concurrency]] = {
+    Concurrency.READ: frozenset({Concurrency.READ}),
+    Concurrency.AGENT: frozenset({Concurrency.AGENT, Concurrency.END}),
+    Concurrency.WAIT: frozenset({Concurrency.WAIT, Concurrency.END}),
+    Concurrency.END: frozenset({Concurrency.END}),
+    Concurrency.TASK: frozenset(),
+    Concurrency.WRITE: frozenset(),
 }
 """Which calls run side by side with the one right before them."""
 
 
 def batches(
-    calls: Iterable[ToolCall], lane_of: Callable[[ToolCall], Lane]
-) -> Iterator[tuple[Lane, list[ToolCall]]]:
+    calls: Iterable[ToolCall], lane_of: Callable[[ToolCall], Concurrency]
+) -> Iterator[tuple[Concurrency, list[ToolCall]]]:
     """The calls in order, those that may run side by side in one batch."""
     batch: list[ToolCall] = []
-    first = last = Lane.READ
+    first = last = Concurrency.READ
     for call in calls:
         lane = lane_of(call)
         if batch and lane not in _JOINS[last]:
@@ -35,9 +35,9 @@ def batches(
         yield first, batch
 
 
-def ends_turn(lane: Lane, result: ToolResult) -> bool:
+def ends_turn(lane: Concurrency, result: ToolResult) -> bool:
     """Whether the later calls of the turn must not run, because they count on this one."""
-    return lane is Lane.WRITE and result.is_error
+    return lane is Concurrency.WRITE and result.is_error
 
 
 def not_run(call: ToolCall) -> ToolResult:

@@ -74,14 +74,14 @@ class Artifacts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BoundedResult:
     """A result that fits a message, and what the call adds to the conversation."""
 
     result: ToolResult
     adds: Sequence[Draft] = ()
 
 
-class ResultKeeper:
+class ResultLimiter:
     """Makes every return value and every failure a result of bounded size.
 
     `limit_bytes` bounds the content as JSON; `limit_tokens`, where given, bounds what it costs a
@@ -94,9 +94,9 @@ class ResultKeeper:
         self._artifacts = artifacts
         self._limit = min(limit_bytes, (limit_tokens or limit_bytes) * _BYTES_PER_TOKEN)
 
-    def within(self, limit_tokens: int) -> "ResultKeeper":
+    def within(self, limit_tokens: int) -> "ResultLimiter":
         """The same, for a model that can be given `limit_tokens` at once."""
-        return ResultKeeper(self._artifacts, limit_bytes=self._limit, limit_tokens=limit_tokens)
+        return ResultLimiter(self._artifacts, limit_bytes=self._limit, limit_tokens=limit_tokens)
 
     def writer(self, run: RunIdentity, call: ToolCall) -> ArtifactWriter:
         """Where this call may keep files."""
@@ -128,7 +128,7 @@ class ResultKeeper:
 
     async def keep(
         self, returned: ToolReturn | ToolOutput, run: RunIdentity, call: ToolCall, *, tool: Tool
-    ) -> Kept:
+    ) -> BoundedResult:
         """Wrap a return value; what is too large becomes an artifact, with head and tail here.
 
         Raises:
@@ -139,12 +139,14 @@ class ResultKeeper:
             returned, adds = returned.answer, returned.adds
         result = await _wrapped(returned)
         limit = None if tool.keeps_own_limits else self._limit
-        return Kept(await self._bounded(result, run, call, limit=limit), adds)
+        return BoundedResult(await self._bounded(result, run, call, limit=limit), adds)
 
-    async def keep_failure(self, error: ErrorPayload, run: RunIdentity, call: ToolCall) -> Kept:
+    async def limit_failure(
+        self, error: ErrorPayload, run: RunIdentity, call: ToolCall
+    ) -> BoundedResult:
         """The answer to a call that failed; a text too long for it becomes an artifact."""
         result = await _wrapped(ToolResult(is_error=True, error=error))
-        return Kept(await self._bounded(result, run, call, limit=self._limit))
+        return BoundedResult(await self._bounded(result, run, call, limit=self._limit))
 
     async def _bounded(
         self, result: ToolResult, run: RunIdentity, call: ToolCall, *, limit: int | None

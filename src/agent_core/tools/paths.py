@@ -27,7 +27,7 @@ _MAX_LINKS_SEARCHED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ResolvedPath:
     """A resolved path and what is known of it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Place:
         return self.sensitive or self.is_own
 
 
-class Boundaries:
+class PathPolicy:
     """The project, the places outside that may be written, and those that must not.
 
     Args:
@@ -108,7 +108,7 @@ class Boundaries:
         """The sensitive patterns that are about a name, whatever the folder."""
         return self._names
 
-    def resolve(self, given: str, *, base: Path | None = None) -> Place:
+    def resolve(self, given: str, *, base: Path | None = None) -> ResolvedPath:
         """Follow a path to where it leads.
 
         Args:
@@ -123,7 +123,7 @@ class Boundaries:
             path = Path(os.path.realpath(named))
         except (OSError, ValueError) as error:
             raise _no_path(given, str(error)) from error
-        return Place(
+        return ResolvedPath(
             path=path,
             shown=self.shown(path),
             writable=self.is_below_write_root(path),
@@ -153,7 +153,7 @@ class Boundaries:
         """Is it left out of a listing or a search of a folder above it? `path` is resolved."""
         return self.is_sensitive(path) or self._is_own(path)
 
-    def refuse_protected(self, place: Place) -> None:
+    def refuse_protected(self, place: ResolvedPath) -> None:
         """Keep the program's own files from being written, under whatever name.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools.base import Action, Lane, Tool, ToolContext
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext
 from agent_core.tools.handler import Handler, lane_of, tool_from
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
 
@@ -135,10 +135,10 @@ class Toolbox:
             raise _not_an_object(call.name, str(call.metadata["invalid_arguments"]))
         return found, found.parse(call.arguments)
 
-    def lane(self, call: ToolCall) -> Lane:
+    def lane(self, call: ToolCall) -> Concurrency:
         """How a call is ordered. One for an unknown tool has no effect: it only reads."""
         found = self._tools.get(call.name)
-        return found.lane if found else Lane.READ
+        return found.lane if found else Concurrency.READ
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())

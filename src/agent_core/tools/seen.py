@@ -15,7 +15,7 @@ Version = tuple[int, ...]
 _REMEMBERED = 10_000
 
 
-class SeenFiles:
+class FileVersionTracker:
     """What the agents of one runtime have seen, in memory only."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode
 from agent_core.process import Launcher
 from agent_core.tools.base import ToolContext
-from agent_core.tools.paths import Boundaries, Place
-from agent_core.tools.seen import SeenFiles
+from agent_core.tools.paths import PathPolicy, ResolvedPath
+from agent_core.tools.seen import FileVersionTracker
 from agent_core.types import Access, Draft
 
 
@@ -62,13 +62,13 @@ class Workspace:
         unfinished: notes of writes in progress.
     """
 
-    boundaries: Boundaries
+    boundaries: PathPolicy
     limits: ToolsConfig = field(default_factory=ToolsConfig)
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     asks_to_read: bool = False
     plans_dir: Path | None = None
     register: ReadingRegister | None = None
-    seen: SeenFiles = field(default_factory=SeenFiles)
+    seen: FileVersionTracker = field(default_factory=FileVersionTracker)
     launcher: Launcher = field(default_factory=Launcher)
     unfinished: UnfinishedWrites
 
@@ -84,7 +84,7 @@ class Workspace:
         """The workspace a configuration describes."""
         tools = setup.config.tools
         return cls(
-            boundaries=Boundaries.of(setup),
+            boundaries=PathPolicy.of(setup),
             limits=tools,
             env={name: environ[name] for name in tools.env_allowlist if name in environ},
             asks_to_read=setup.config.permissions.readonly_default == "ask",
@@ -99,7 +99,7 @@ class Workspace:
         """The project, resolved."""
         return self.boundaries.project
 
-    def look(self, place: Place, *, summary: str) -> Access:
+    def look(self, place: ResolvedPath, *, summary: str) -> Access:
         """What reading takes: a question if a place may hold a secret or is the program's own."""
         own = "program_home" if place.is_own else None
         return Access(
@@ -110,7 +110,7 @@ class Workspace:
             reason="sensitive" if place.sensitive else own,
         )
 
-    def change(self, place: Place, *, summary: str, diff: str | None) -> Access:
+    def change(self, place: ResolvedPath, *, summary: str, diff: str | None) -> Access:
         """What writing a file takes: always a question; a refusal of its own outside the roots.
 
         Agreeing for the session covers the files of the same folder that need no reason of their

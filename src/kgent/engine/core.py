@@ -14,9 +14,9 @@ from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext as LoopContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.runtime.scrub import JournalScrubber
-from agent_core.storage.memory import MemoryStore
-from agent_core.tools.limits import ResultKeeper
+from agent_core.runtime.scrub import JournalRedactor
+from agent_core.storage.memory import InMemoryStore
+from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     AgentType,
@@ -31,7 +31,7 @@ from agent_core.types import (
 )
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus
-from kgent.engine.core_parts import Unattended, core_tool
+from kgent.engine.core_parts import NullCollaborators, core_tool
 from kgent.engine.outcome import (
     api_key,
     conclude,
@@ -123,7 +123,7 @@ class _Conversation:
     def __init__(self, request: AgentRunRequest) -> None:
         context = request.context
         self._request = request
-        self._store = MemoryStore()
+        self._store = InMemoryStore()
         self._stream = EventStream()
         self._heard: set[str] = set()
         self._run = RunIdentity(
@@ -133,7 +133,7 @@ class _Conversation:
             self._run,
             store=self._store,
             stream=self._stream,
-            scrubber=JournalScrubber(context.records.redactor),
+            redactor=JournalRedactor(context.records.redactor),
             estimate=estimate_blocks,
         )
 
@@ -170,7 +170,7 @@ class _Conversation:
         )
 
     def _context(self, model: ModelConfig, provider: ProviderAdapter) -> LoopContext:
-        request, alone = self._request, Unattended()
+        request, alone = self._request, NullCollaborators()
         system = system_block("kgent.profile", "profile", request.system_prompt)
         return LoopContext(
             run=self._run,
@@ -184,7 +184,7 @@ class _Conversation:
             ),
             guard=alone,
             hooks=alone,
-            results=ResultKeeper(None, limit_bytes=_RESULT_BYTES),
+            results=ResultLimiter(None, limit_bytes=_RESULT_BYTES),
             project_dir=request.context.sandbox_root,
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
         )

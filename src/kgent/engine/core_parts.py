@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_core.events import Journal
-from agent_core.tools.base import Action, Lane, Tool, ToolContext
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext
 from agent_core.types import (
     Access,
     JsonBlock,
@@ -19,7 +19,7 @@ from kgent.runtime.context import RunContext
 from kgent.tools.registry import ToolDefinition
 
 
-class Unattended:
+class NullCollaborators:
     """No hooks, no summaries, no earlier messages, and nobody to ask.
 
     As a guard it lets every call pass: kgent's own policy is asked inside each handler, where it
@@ -95,6 +95,6 @@ def core_tool(definition: ToolDefinition, context: RunContext, *, heard: set[str
         ),
         parse=dict,
         prepare=prepare,
-        lane=Lane.READ if definition.reads_only else Lane.TASK,
+        lane=Concurrency.READ if definition.reads_only else Concurrency.TASK,
         keeps_own_limits=True,
     )

@@ -23,9 +23,9 @@ from kgent.records.events import EventType
 from kgent.records.transcript import quoted
 from kgent.runtime.cancellation import Cancellation
 from kgent.runtime.context import RunContext
-from kgent.runtime.listening import CleanListener
+from kgent.runtime.listening import RedactingCallback
 from kgent.runtime.options import RunResult
-from kgent.runtime.scribe import Closing, Scribe
+from kgent.runtime.scribe import Closing, RunFolderWriter
 from kgent.sandbox.workspace import sandbox_rules
 from kgent.skills.models import SkillSummary
 from kgent.skills.registry import SkillRegistry
@@ -45,7 +45,7 @@ class _Work:
     interruption: ErrorInfo | None = None
 
 
-class Conductor:
+class RunExecutor:
     """One run in one folder, which is there already."""
 
     def __init__(
@@ -66,8 +66,10 @@ class Conductor:
         self._has_memory = memory is not None
         self._cancellation = cancellation
         self._redactor = context.records.redactor
-        self._listener = CleanListener(event_callback, self._redactor) if event_callback else None
-        self._scribe = Scribe(context, config_path=config_path)
+        self._listener = (
+            RedactingCallback(event_callback, self._redactor) if event_callback else None
+        )
+        self._scribe = RunFolderWriter(context, config_path=config_path)
         config = context.config
         self._skills = SkillRegistry(
             [config.place(path) for path in config.skills.paths], config.skills.enabled

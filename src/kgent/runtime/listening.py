@@ -8,7 +8,7 @@ from kgent.engine.base import EngineEvent, EngineEventKind, EventCallback
 logger = logging.getLogger(__name__)
 
 
-class CleanListener:
+class RedactingCallback:
     """Passes events on to a caller. A tail that may be the beginning of a secret waits.
 
     A caller that breaks hears no more; that is no reason for a run to fail.

@@ -17,7 +17,7 @@ from kgent.memory.client import SQLITE, is_known, open_memory
 from kgent.memory.contract import MemoryClient
 from kgent.records.context import RunRecords
 from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.conduct import Conductor
+from kgent.runtime.conduct import RunExecutor
 from kgent.runtime.context import RunContext
 from kgent.runtime.ids import RunIds, new_id
 from kgent.runtime.options import RunOptions, RunResult
@@ -64,7 +64,7 @@ def run(
             create_workspace(context)
         except KgentError as error:
             return _blocked(ids, error)
-        conductor = Conductor(
+        conductor = RunExecutor(
             context,
             prompt=prompt,
             engine=worker,

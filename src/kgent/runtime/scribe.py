@@ -59,7 +59,7 @@ class Closing:
     usage: Mapping[str, int]
 
 
-class Scribe:
+class RunFolderWriter:
     """The only writer of `run.json`, and of everything that is written as a whole."""
 
     def __init__(self, context: RunContext, *, config_path: Path) -> None:

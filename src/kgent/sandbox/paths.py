@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.redaction.visible import shortened
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 from kgent.errors import ErrorCategory, KgentError
 
 WRITABLE = ("workspace", "deliverables")
@@ -31,7 +31,7 @@ def resolve_sandbox_path(
         raise _refused(user_path, "'..' is not allowed in paths; name the place itself")
     root = root.resolve()
     try:
-        path = Boundaries(root).resolve(user_path).path
+        path = PathPolicy(root).resolve(user_path).path
     except ToolError as error:
         raise KgentError(error.code, error.message, category=ErrorCategory.SANDBOX) from None
     if for_write:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import Tool, ToolContext, ToolOutput
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ArtifactSource, RunIdentity
 from kgent.errors import ErrorCategory, KgentError
@@ -24,7 +24,7 @@ RESULT_BYTES = 16_384
 """What one page of a file, or one stream of a command, may take."""
 
 
-def borrowed(
+def run_core_tool(
     make: Callable[[Workspace], Tool],
     arguments: Mapping[str, Any],
     call: Call,
@@ -70,7 +70,7 @@ def _workspace(call: Call, env: Mapping[str, str]) -> Workspace:
         stderr_limit_bytes=RESULT_BYTES,
     )
     return Workspace(
-        boundaries=Boundaries(call.root),
+        boundaries=PathPolicy(call.root),
         limits=limits,
         env=env,
         launcher=call.context.launcher,

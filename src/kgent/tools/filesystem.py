@@ -17,7 +17,7 @@ from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
 from kgent.records.events import EventType
 from kgent.sandbox.paths import shown
-from kgent.tools.borrowed import borrowed
+from kgent.tools.borrowed import run_core_tool
 from kgent.tools.guarded import Call
 from kgent.tools.results import ToolResult
 
@@ -69,7 +69,7 @@ def read_file(arguments: ReadFile, call: Call) -> ToolResult:
     name = shown(call.root, path)
     _check_size(path, name, call)
     wanted = {**arguments.model_dump(), "path": str(path)}
-    answer = borrowed(read_page, wanted, call, expected=path)
+    answer = run_core_tool(read_page, wanted, call, expected=path)
     kept = ("path", "content", "truncated", "next_start_line", "total_lines", "binary")
     page = {key: answer[key] for key in kept}
     call.note(EventType.FILE_READ, f"read {name}", {"path": name})
@@ -85,7 +85,7 @@ def write_file(arguments: WriteFile, call: Call) -> ToolResult:
     if size > limit:
         raise _too_large(name, size, limit)
     wanted = {"path": str(path), "content": arguments.content, "overwrite": True}
-    answer = borrowed(write_whole, wanted, call, expected=path)
+    answer = run_core_tool(write_whole, wanted, call, expected=path)
     verb = "created" if answer["created"] else "replaced"
     call.note(EventType.FILE_WRITTEN, f"{verb} {name}", {"path": name, "bytes": size})
     data: dict[str, Any] = {"path": name, "bytes": size, "created": answer["created"]}
@@ -96,7 +96,7 @@ def list_files(arguments: ListFiles, call: Call) -> ToolResult:
     """What is in a folder."""
     path = call.resolve(arguments.path)
     wanted = {**arguments.model_dump(), "path": str(path)}
-    answer = borrowed(list_dir, wanted, call, expected=path)
+    answer = run_core_tool(list_dir, wanted, call, expected=path)
     summary = f"entries: {len(answer['entries'])}, in {shown(call.root, path)}"
     return ToolResult(ok=True, summary=summary, data=answer)
 
@@ -111,7 +111,7 @@ def grep_files(arguments: GrepFiles, call: Call) -> ToolResult:
         "regex": arguments.regex,
         "limit": arguments.limit,
     }
-    answer = borrowed(search, wanted, call, expected=path)
+    answer = run_core_tool(search, wanted, call, expected=path)
     summary = f"matches: {len(answer['matches'])}, in {shown(call.root, path)}"
     return ToolResult(ok=True, summary=summary, data=answer)
 

@@ -9,7 +9,7 @@ from agent_core.errors import ErrorCode
 from agent_core.tools.code.command import run_command as run_program
 from agent_core.tools.schema import Arguments
 from kgent.errors import ErrorCategory, KgentError
-from kgent.tools.borrowed import borrowed
+from kgent.tools.borrowed import run_core_tool
 from kgent.tools.guarded import Call
 from kgent.tools.results import ToolResult
 
@@ -42,7 +42,7 @@ def run_command(arguments: RunCommand, call: Call) -> ToolResult:
         "cwd": str(home),
         "timeout_ms": arguments.timeout_seconds * 1000,
     }
-    answer = borrowed(run_program, wanted, call, env={**env, "HOME": str(home)})
+    answer = run_core_tool(run_program, wanted, call, env={**env, "HOME": str(home)})
     kept = [answer.pop(f"{stream}_artifact_id") for stream in ("stdout", "stderr")]
     artifacts = [path for path in kept if path]
     summary = f"{program} ended with exit code {answer['exit_code']}"

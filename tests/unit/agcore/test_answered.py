@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from agcore.agent import Agent, AgentSession
 from agcore.llm import ChatMessage, ChatRole, LlmCycle, MockProvider, ToolCall
-from agcore.llm.answered import INTERRUPTED, answered
+from agcore.llm.answered import INTERRUPTED, fill_missing_results
 from agcore.memory import ConversationMemory, SqliteStore
 from agent_core.types import ToolResultBlock
 from agent_parts import bundle
@@ -48,12 +48,12 @@ def open_calls(messages: Sequence[ChatMessage]) -> set[str]:
 
 
 def test_a_whole_history_is_passed_on_as_it_is() -> None:
-    assert all(one is other for one, other in zip(answered(WHOLE), WHOLE, strict=True))
+    assert all(one is other for one, other in zip(fill_missing_results(WHOLE), WHOLE, strict=True))
 
 
 @given(st.lists(st.sampled_from([*WHOLE, TWICE])))
 def test_whatever_is_left_of_a_history_every_call_has_its_answer(left: list[ChatMessage]) -> None:
-    mended = list(answered(left))
+    mended = list(fill_missing_results(left))
     assert open_calls(mended) == set()
     kept = [message for message in left if message.role is not ChatRole.TOOL]
     assert [message for message in mended if message.role is not ChatRole.TOOL] == kept

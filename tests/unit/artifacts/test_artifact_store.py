@@ -13,7 +13,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
-from agent_core.storage.memory import MemoryStore
+from agent_core.storage.memory import InMemoryStore
 from agent_core.types import ArtifactRecord, ArtifactSource, utc_now
 from rows import an_artifact, an_opening
 
@@ -21,8 +21,8 @@ SECRET = "correct-horse-battery-staple"  # noqa: S105
 
 
 @pytest.fixture
-async def rows() -> AsyncGenerator[MemoryStore]:
-    async with MemoryStore.open() as store:
+async def rows() -> AsyncGenerator[InMemoryStore]:
+    async with InMemoryStore.open() as store:
         await store.open_run(an_opening(), is_dead=lambda owner, lease: False)
         yield store
 
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def artifacts(root: Path, rows: MemoryStore) -> ArtifactStore:
+def artifacts(root: Path, rows: InMemoryStore) -> ArtifactStore:
     redactor = Redactor({"MODEL_KEY": SECRET})
     return ArtifactStore(root, rows, redactor, notes=Notes(root.parent / "unfinished"))
 
@@ -80,7 +80,7 @@ async def put(
 
 
 async def test_an_artifact_lies_below_its_session_and_is_registered(
-    artifacts: ArtifactStore, root: Path, rows: MemoryStore
+    artifacts: ArtifactStore, root: Path, rows: InMemoryStore
 ) -> None:
     record = await artifacts.put(
         b"hello",
@@ -210,7 +210,7 @@ async def test_a_row_never_leads_out_of_the_root(
     victim.write_bytes(b"precious")
     (root / "s1" / "artifacts" / "linked").symlink_to(tmp_path / "home")
 
-    class Tampered(MemoryStore):
+    class Tampered(InMemoryStore):
         async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
             return row
 
@@ -229,7 +229,7 @@ async def test_a_row_never_leads_out_of_the_root(
 
 
 async def test_a_deleted_artifact_is_gone_for_good(
-    artifacts: ArtifactStore, root: Path, rows: MemoryStore
+    artifacts: ArtifactStore, root: Path, rows: InMemoryStore
 ) -> None:
     record = await put(artifacts)
     await artifacts.delete(record.artifact_id)
@@ -242,7 +242,7 @@ async def test_a_deleted_artifact_is_gone_for_good(
 
 
 async def test_an_artifact_whose_file_is_gone_can_still_be_deleted(
-    artifacts: ArtifactStore, rows: MemoryStore
+    artifacts: ArtifactStore, rows: InMemoryStore
 ) -> None:
     record = await put(artifacts)
     unlink(record.path)
@@ -257,7 +257,7 @@ async def test_an_artifact_whose_file_is_gone_can_still_be_deleted(
 
 
 async def test_e5_a_dry_run_lists_what_would_go_and_touches_nothing(
-    artifacts: ArtifactStore, rows: MemoryStore
+    artifacts: ArtifactStore, rows: InMemoryStore
 ) -> None:
     kept_for_debugging = [await put(artifacts, kind=k) for k in ("debug", "raw_provider")]
     await put(artifacts, kind="tool_output")
@@ -272,7 +272,7 @@ async def test_e5_a_dry_run_lists_what_would_go_and_touches_nothing(
 
 
 async def test_a_clean_up_takes_debug_files_only_unless_told_otherwise(
-    artifacts: ArtifactStore, rows: MemoryStore
+    artifacts: ArtifactStore, rows: InMemoryStore
 ) -> None:
     debug = await put(artifacts, b"12345")
     product = await put(artifacts, kind="tool_output")
@@ -286,7 +286,7 @@ async def test_a_clean_up_takes_debug_files_only_unless_told_otherwise(
 
 
 async def test_a_clean_up_can_be_limited_to_a_session(
-    artifacts: ArtifactStore, rows: MemoryStore
+    artifacts: ArtifactStore, rows: InMemoryStore
 ) -> None:
     await rows.open_run(an_opening("s2", "run_2"), is_dead=lambda owner, lease: False)
     await put(artifacts)
@@ -326,7 +326,7 @@ async def test_a_clean_up_refuses_what_it_cannot_compare(artifacts: ArtifactStor
 
 
 async def test_one_failed_deletion_is_reported_and_does_not_stop_the_others(
-    artifacts: ArtifactStore, root: Path, rows: MemoryStore
+    artifacts: ArtifactStore, root: Path, rows: InMemoryStore
 ) -> None:
     bad, good = await put(artifacts), await put(artifacts)
     folder = Path(bad.path).parent

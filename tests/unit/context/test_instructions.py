@@ -6,20 +6,20 @@ import pytest
 
 from agent_core.context import (
     InstructionCatalog,
-    InstructionRegister,
+    LoadedInstructions,
     View,
     find_instructions,
     static_blocks,
 )
 from agent_core.context.blocks import own_file_blocks
 from agent_core.tools import ToolContext
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 from agent_core.types import AgentRole, ModelRequest, NodeType, TextBlock
 from unit.context.conversations import READ_FILE, Talk, composer, write
 
 
 def found(home: Path, project: Path) -> InstructionCatalog:
-    boundaries = Boundaries(project, own=[home], sensitive=[".ssh", ".env", "secrets/"])
+    boundaries = PathPolicy(project, own=[home], sensitive=[".ssh", ".env", "secrets/"])
     return find_instructions(home, project, is_closed=boundaries.is_closed)
 
 
@@ -178,7 +178,7 @@ def said(request: ModelRequest) -> str:
     )
 
 
-async def load(register: InstructionRegister, talk: Talk, file: Path, facts: ToolContext) -> None:
+async def load(register: LoadedInstructions, talk: Talk, file: Path, facts: ToolContext) -> None:
     (draft,) = (await register.note(file, facts)).adds
     talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
 
@@ -191,7 +191,7 @@ async def test_f6_reading_an_instruction_file_brings_its_body_into_view_at_the_e
     talk.user("go")
     made = composer(view=view)
     before = made.build(talk.path, (READ_FILE,)).request
-    register = InstructionRegister(found(home, project), view)
+    register = LoadedInstructions(found(home, project), view)
     reading = await register.note(file, facts)
     assert not reading.already_loaded
     (draft,) = reading.adds
@@ -214,7 +214,7 @@ async def test_f7_the_same_version_is_not_loaded_twice(
     talk, view = Talk(), View()
     talk.user("go")
     catalog = found(home, project)
-    register = InstructionRegister(catalog, view)
+    register = LoadedInstructions(catalog, view)
     (draft,) = (await register.note(file, facts)).adds
     again = await register.note(file, facts)
     assert again.already_loaded
@@ -222,7 +222,7 @@ async def test_f7_the_same_version_is_not_loaded_twice(
     talk.add(draft.role, draft.content, draft.node_type, **draft.metadata)
     for _ in range(2):  # a message in this run, part of the system in the next
         composer(view=view).build(talk.path, ())
-        seen = await InstructionRegister(catalog, view).note(file, facts)
+        seen = await LoadedInstructions(catalog, view).note(file, facts)
         assert seen.already_loaded
         assert not seen.adds
 
@@ -234,7 +234,7 @@ async def test_f8_a_changed_file_is_loaded_again_and_replaces_the_former_one_in_
     talk, view = Talk(), View()
     talk.user("go")
     made = composer(view=view)
-    register = InstructionRegister(found(home, project), view)
+    register = LoadedInstructions(found(home, project), view)
     for text in ("Use tabs.", "Use spaces."):
         write(file, text)
         await load(register, talk, file, facts)
@@ -261,7 +261,7 @@ async def test_the_files_of_home_and_root_are_in_the_prompt_from_the_start(
     assert "Deep." not in "\n".join(b.content for b in request.system)
     made = composer(own=own, view=view)
     before = made.build(talk.path, ()).request
-    register = InstructionRegister(catalog, view)
+    register = LoadedInstructions(catalog, view)
     await load(register, talk, root, facts)
     after = made.build(talk.path, ()).request
     assert (after.system, after.messages) == (before.system, before.messages)
@@ -318,7 +318,7 @@ async def test_f9_other_markdown_is_just_a_file(
 ) -> None:
     write(project / "CLAUDE.md")
     other = write(project / "README.md")
-    register = InstructionRegister(found(home, project), View())
+    register = LoadedInstructions(found(home, project), View())
     reading = await register.note(other, facts)
     assert not reading.already_loaded
     assert not reading.adds

@@ -15,7 +15,7 @@ from agent_core.context import (
 from agent_core.context.tokens import IMAGE_TOKENS, MESSAGE_TOKENS
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools.code import code_tools
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 from agent_core.tools.workspace import Workspace
 from agent_core.types import (
     AgentRole,
@@ -74,7 +74,7 @@ def test_the_prompt_and_the_usual_tools_leave_room_for_those_of_agents_and_memor
 ) -> None:
     tools = [
         *code_tools(
-            Workspace(boundaries=Boundaries(tmp_path), unfinished=UnfinishedWrites.at(tmp_path))
+            Workspace(boundaries=PathPolicy(tmp_path), unfinished=UnfinishedWrites.at(tmp_path))
         ),
         load_skill_tool(SkillCatalog(), View()),
         plan_template_tool(tmp_path / "plans", tmp_path),

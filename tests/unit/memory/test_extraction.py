@@ -15,10 +15,10 @@ from agent_core.memory import (
     Extractor,
     MemoryFolder,
     MemoryWriter,
+    MessageSpan,
     Reason,
-    Stretch,
-    is_wish,
-    unscanned,
+    is_explicit_request,
+    unprocessed_spans,
 )
 from agent_core.memory.recall import ranked
 from agent_core.memory.wire import answer_schema, parse_answer
@@ -79,8 +79,8 @@ def a_talk() -> Talk:
     return talk
 
 
-def a_stretch(talk: Talk | None = None) -> Stretch:
-    return Stretch((talk or a_talk()).nodes, (), ROOTS)
+def a_stretch(talk: Talk | None = None) -> MessageSpan:
+    return MessageSpan((talk or a_talk()).nodes, (), ROOTS)
 
 
 def extractor(folder: MemoryFolder, model: Model) -> Extractor:
@@ -101,7 +101,7 @@ def folder(tmp_path: Path) -> MemoryFolder:
 
 
 async def extract(
-    folder: MemoryFolder, model: Model, cursor: Cursor, stretch: Stretch | None = None
+    folder: MemoryFolder, model: Model, cursor: Cursor, stretch: MessageSpan | None = None
 ) -> Any:
     return await extractor(folder, model).extract(
         stretch or a_stretch(), "s1", start=cursor.position, cursor=cursor
@@ -252,7 +252,7 @@ async def test_the_model_sees_ids_of_new_messages_only(folder: MemoryFolder) -> 
     talk.result("c1", "file content")
     talk.inner(NodeType.SKILL_CONTEXT, "how to")
     talk.user("synthetic", synthetic=True)
-    stretches = unscanned(talk.nodes, 2, roots=ROOTS, room=1000, estimate=estimate_text)
+    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000, estimate=estimate_text)
     (stretch,) = stretches
     assert [node.node_id for node in stretch.user_messages] == ["node_2"]
     model = Model(answer())
@@ -269,7 +269,7 @@ def test_a_long_backlog_comes_in_stretches() -> None:
     talk = Talk()
     for number in range(40):
         talk.user(f"message {number} " + "word " * 100)
-    stretches = unscanned(talk.nodes, 0, roots=ROOTS, room=1000, estimate=estimate_text)
+    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, estimate=estimate_text)
     assert len(stretches) > 3
     assert [node for one in stretches for node in one.nodes] == talk.nodes
     assert [one.nodes[-1] for one in stretches[:-1]] == [one.before[-1] for one in stretches[1:]]
@@ -278,7 +278,7 @@ def test_a_long_backlog_comes_in_stretches() -> None:
 
 def test_a_child_agent_does_not_speak_for_the_user() -> None:
     node = a_talk().nodes[0].model_copy(update={"agent_id": "agent_child"})
-    assert Stretch([node], (), ROOTS).user_messages == []
+    assert MessageSpan([node], (), ROOTS).user_messages == []
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ def test_a_child_agent_does_not_speak_for_the_user() -> None:
     ],
 )
 def test_a_wish_is_recognised(text: str) -> None:
-    assert is_wish(text)
+    assert is_explicit_request(text)
 
 
 @pytest.mark.parametrize("text", ["Fix the bug.", "What is 2 + 2?", "修复这个错误"])
 def test_not_everything_is_a_wish(text: str) -> None:
-    assert not is_wish(text)
+    assert not is_explicit_request(text)
 
 
 @pytest.mark.parametrize(

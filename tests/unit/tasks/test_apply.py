@@ -26,7 +26,7 @@ from agent_core.tasks.changes import (
     TaskRunning,
     TaskUpdated,
 )
-from agent_core.tasks.commands import GiveUp
+from agent_core.tasks.commands import AbortTask
 from agent_core.tasks.cycles import find_cycle
 from agent_core.tasks.dag import Dag
 from agent_core.tasks.decide import decide, decide_creation
@@ -106,7 +106,7 @@ def test_a_history_begins_with_its_creation_and_has_only_one() -> None:
 
 def test_nothing_follows_an_end() -> None:
     dag, _ = a_task()
-    for change in decide(dag, GiveUp(TaskStatus.CANCELLED), NOW):
+    for change in decide(dag, AbortTask(TaskStatus.CANCELLED), NOW):
         apply(dag, change)
     with pytest.raises(AgentCoreError, match="nothing follows") as refused:
         apply(dag, Change(NOW, TaskRunning(previous_status=TaskStatus.PENDING)))

@@ -11,12 +11,12 @@ from agent_core.errors import ToolError
 from agent_core.tasks.apply import apply
 from agent_core.tasks.changes import PAYLOADS, Change
 from agent_core.tasks.commands import (
+    AbortTask,
     ClaimStep,
     CloseRun,
     Command,
     Complete,
     ExpireLeases,
-    GiveUp,
     Report,
     ReportStep,
     RunEnding,
@@ -125,7 +125,7 @@ small = apt | apt | wild
 ends = st.one_of(
     st.just(Complete()),
     st.just(Complete("done")),
-    st.builds(GiveUp, st.sampled_from([TaskStatus.FAILED, TaskStatus.CANCELLED]), reasons),
+    st.builds(AbortTask, st.sampled_from([TaskStatus.FAILED, TaskStatus.CANCELLED]), reasons),
 )
 
 

@@ -8,7 +8,7 @@ import pytest
 from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools import ToolContext
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 from agent_core.tools.workspace import Workspace
 from agent_core.types import RunIdentity
 from tool_facts import Code, Kept
@@ -51,8 +51,8 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def boundaries(project: Path, home: Path) -> Boundaries:
-    return Boundaries(
+def boundaries(project: Path, home: Path) -> PathPolicy:
+    return PathPolicy(
         project,
         protected=[home, project / ".soong-agent" / "tasks"],
         sensitive=DEFAULT_SENSITIVE_PATHS,
@@ -60,7 +60,7 @@ def boundaries(project: Path, home: Path) -> Boundaries:
 
 
 @pytest.fixture
-def workspace(boundaries: Boundaries, home: Path) -> Workspace:
+def workspace(boundaries: PathPolicy, home: Path) -> Workspace:
     return Workspace(
         boundaries=boundaries,
         env={"PATH": os.environ["PATH"]},

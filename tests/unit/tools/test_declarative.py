@@ -12,7 +12,7 @@ from agent_core.config.models import Config, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Launcher
-from agent_core.tools import Lane, Tool, ToolContext
+from agent_core.tools import Concurrency, Tool, ToolContext
 from agent_core.tools.declarative import declarative_tools
 from agent_core.types import ArtifactRefBlock, TextBlock, ToolPermission, ToolResult
 from tool_facts import Kept
@@ -75,7 +75,7 @@ async def test_a_program_gets_its_arguments_one_by_one(setup: Setup, context: To
     made = only(setup, tags=["demo"])
     assert made.definition.tags == {"declarative", "demo"}
     assert made.definition.permission is ToolPermission.WRITE
-    assert made.lane is Lane.WRITE
+    assert made.lane is Concurrency.WRITE
     result = await answer(made, context, text="a  $(b); 'c", count=2)
     assert text_of(result) == "a  $(b); 'c 2\n"
     assert not result.is_error

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools import FunctionTool, Lane, Tool, ToolContext, decorator, tool
+from agent_core.tools import Concurrency, FunctionTool, Tool, ToolContext, decorator, tool
 from agent_core.types import ToolPermission
 
 
@@ -111,7 +111,7 @@ async def test_a_context_is_filled_in_and_not_shown(context: ToolContext) -> Non
     assert list(who.definition.input_schema["properties"]) == ["greeting"]
     assert who.definition.name == "who.am_i"
     assert who.definition.tags == {"x"}
-    assert who.lane is Lane.READ
+    assert who.lane is Concurrency.READ
     assert await answer(who, context, greeting="hi") == "hi run_1"
 
 

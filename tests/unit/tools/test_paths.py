@@ -8,10 +8,10 @@ import pytest
 
 from agent_core.config.load import read_setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 
 
-def refused(boundaries: Boundaries, given: str) -> bool:
+def refused(boundaries: PathPolicy, given: str) -> bool:
     try:
         boundaries.refuse_protected(boundaries.resolve(given))
     except PermissionDeniedError:
@@ -20,7 +20,7 @@ def refused(boundaries: Boundaries, given: str) -> bool:
 
 
 def test_a_path_is_relative_to_the_project_and_may_not_exist_yet(
-    boundaries: Boundaries, project: Path
+    boundaries: PathPolicy, project: Path
 ) -> None:
     place = boundaries.resolve("new/dir/a.txt")
     assert place.path == project / "new" / "dir" / "a.txt"
@@ -30,7 +30,7 @@ def test_a_path_is_relative_to_the_project_and_may_not_exist_yet(
 
 @pytest.mark.parametrize("given", ["../project-secret/a", "..", "/etc/passwd", "a/../../b", "~/x"])
 def test_what_is_outside_is_outside_however_it_is_written(
-    boundaries: Boundaries, project: Path, given: str
+    boundaries: PathPolicy, project: Path, given: str
 ) -> None:
     project.with_name("project-secret").mkdir()
     place = boundaries.resolve(given)
@@ -39,7 +39,7 @@ def test_what_is_outside_is_outside_however_it_is_written(
 
 
 def test_links_are_followed_before_anything_is_checked(
-    boundaries: Boundaries, project: Path, tmp_path: Path
+    boundaries: PathPolicy, project: Path, tmp_path: Path
 ) -> None:
     (project / "out").symlink_to(tmp_path)
     (project / "in").symlink_to(project / "deep")
@@ -52,7 +52,7 @@ def test_links_are_followed_before_anything_is_checked(
 
 
 def test_a_write_root_is_writable_and_its_sibling_is_not(project: Path, tmp_path: Path) -> None:
-    boundaries = Boundaries(project, write_roots=[tmp_path / "extra"])
+    boundaries = PathPolicy(project, write_roots=[tmp_path / "extra"])
     assert boundaries.resolve(f"{tmp_path}/extra/a").writable
     assert not boundaries.resolve(f"{tmp_path}/extra-more/a").writable
 
@@ -60,7 +60,7 @@ def test_a_write_root_is_writable_and_its_sibling_is_not(project: Path, tmp_path
 @pytest.mark.parametrize(
     "given", ["", "a\0b", "a\ud800b", "~nobody-has-this-name/x", "a/" * 1_000_000]
 )
-def test_what_is_no_path_is_refused(boundaries: Boundaries, given: str) -> None:
+def test_what_is_no_path_is_refused(boundaries: PathPolicy, given: str) -> None:
     with pytest.raises(ToolError) as refusal:
         boundaries.resolve(given)
     assert refusal.value.code is ErrorCode.VALIDATION_ERROR
@@ -82,7 +82,7 @@ def test_what_is_no_path_is_refused(boundaries: Boundaries, given: str) -> None:
     ],
 )
 def test_the_programs_own_files_are_refused_under_every_name(
-    boundaries: Boundaries, home: Path, project: Path, given: str
+    boundaries: PathPolicy, home: Path, project: Path, given: str
 ) -> None:
     (project / "link").symlink_to(home)
     os.link(home / "config.toml", project / "hard.toml")
@@ -90,7 +90,7 @@ def test_the_programs_own_files_are_refused_under_every_name(
     assert refused(boundaries, given.format(home=home, HOME=upper))
 
 
-def test_files_that_only_look_alike_are_not_refused(boundaries: Boundaries, project: Path) -> None:
+def test_files_that_only_look_alike_are_not_refused(boundaries: PathPolicy, project: Path) -> None:
     (project / "a").write_text("", encoding="utf-8")
     os.link(project / "a", project / "b")
     for given in ("a", "b", ".soong-agent/plans/p.md", "home/config.toml", "../home-2/x"):
@@ -105,19 +105,19 @@ def test_files_that_only_look_alike_are_not_refused(boundaries: Boundaries, proj
     ],
 )
 def test_sensitive_files_are_known_by_name_and_by_where_a_link_leads(
-    boundaries: Boundaries, project: Path, given: str
+    boundaries: PathPolicy, project: Path, given: str
 ) -> None:
     (project / "innocent.txt").symlink_to(project / "server.pem")
     assert boundaries.resolve(given).sensitive
 
 
 @pytest.mark.parametrize("given", ["env", "a.env", "pem", "keys/a.txt", "~/.sshx", ".envrc"])
-def test_other_files_are_not_sensitive(boundaries: Boundaries, given: str) -> None:
+def test_other_files_are_not_sensitive(boundaries: PathPolicy, given: str) -> None:
     assert not boundaries.resolve(given).sensitive
 
 
 def test_patterns_with_folders_and_wildcards_match_whole_paths(project: Path) -> None:
-    boundaries = Boundaries(project, sensitive=[f"{project}/conf*/secret", "/opt/keys"])
+    boundaries = PathPolicy(project, sensitive=[f"{project}/conf*/secret", "/opt/keys"])
     assert boundaries.resolve("config/secret").sensitive
     assert boundaries.resolve("/opt/keys/a/b").sensitive
     assert not boundaries.resolve("/opt/keys2").sensitive
@@ -127,7 +127,7 @@ def test_patterns_with_folders_and_wildcards_match_whole_paths(project: Path) ->
 def test_relative_patterns_start_at_the_project_wherever_the_process_does(
     project: Path, given: str
 ) -> None:
-    boundaries = Boundaries(project, sensitive=["secrets/", "conf/*/key", "*/vault/*"])
+    boundaries = PathPolicy(project, sensitive=["secrets/", "conf/*/key", "*/vault/*"])
     assert boundaries.resolve(given).sensitive
     assert not boundaries.resolve("other/secrets").sensitive
     assert not boundaries.resolve("other/conf/db/key").sensitive
@@ -138,7 +138,7 @@ def test_patterns_know_the_placeholders_of_the_configuration(home: Path, project
     settings = f"[tools]\nsensitive_paths = {json.dumps(patterns)}\n"
     model = '[model]\nprovider = "x"\nname = "x"\n'
     (home / "config.toml").write_text(model + settings, encoding="utf-8")
-    boundaries = Boundaries.of(read_setup(project, home_dir=home))
+    boundaries = PathPolicy.of(read_setup(project, home_dir=home))
     assert boundaries.resolve(f"{home}/kept/a").sensitive
     assert boundaries.resolve("private/a").sensitive
 
@@ -146,7 +146,7 @@ def test_patterns_know_the_placeholders_of_the_configuration(home: Path, project
 def test_the_programs_own_files_are_read_only_after_a_question_but_for_what_models_read(
     home: Path, project: Path
 ) -> None:
-    boundaries = Boundaries(project, own=[home], readable=[home / "skills"])
+    boundaries = PathPolicy(project, own=[home], readable=[home / "skills"])
     (home / "skills").mkdir()
     (home / "skills" / "leak").symlink_to(home / "config.toml")
     (project / "link").symlink_to(home)
@@ -161,6 +161,6 @@ def test_the_programs_own_files_are_read_only_after_a_question_but_for_what_mode
 
 
 def test_a_sensitive_name_is_known_in_every_spelling_of_its_letters(project: Path) -> None:
-    boundaries = Boundaries(project, sensitive=["cl\u00e9", "deep/cl\u00e9s"])
+    boundaries = PathPolicy(project, sensitive=["cl\u00e9", "deep/cl\u00e9s"])
     for name in ("cl\u00e9", "cle\u0301", "CLE\u0301", "deep/cle\u0301s/x"):
         assert boundaries.resolve(name).sensitive

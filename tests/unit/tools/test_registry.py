@@ -7,7 +7,15 @@ import pytest
 
 from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools import Lane, Toolbox, ToolContext, ToolRegistry, overridden, tool, tool_from
+from agent_core.tools import (
+    Concurrency,
+    Toolbox,
+    ToolContext,
+    ToolRegistry,
+    overridden,
+    tool,
+    tool_from,
+)
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
 
 
@@ -61,7 +69,7 @@ def test_a_tool_outside_the_box_is_not_available() -> None:
     with pytest.raises(ToolError, match=r"code\.read_file") as refusal:
         box.resolve(call("code.readfile"))
     assert refusal.value.code is ErrorCode.TOOL_NOT_AVAILABLE
-    assert box.lane(call("code.readfile")) is Lane.READ
+    assert box.lane(call("code.readfile")) is Concurrency.READ
     with pytest.raises(ToolError, match="no tools"):
         Toolbox().resolve(call("x" * 10_000))
 
@@ -88,7 +96,7 @@ async def test_an_override_changes_who_is_asked_and_the_lane(context: ToolContex
     reads = overridden(made, ToolOverrideConfig(permission="readonly", tags=["safe"]))
     assert reads.definition.permission is ToolPermission.READONLY
     assert reads.definition.tags == {"safe"}
-    assert reads.lane is Lane.READ
+    assert reads.lane is Concurrency.READ
     assert not (await reads.prepare({}, context)).access.asks
     writes = overridden(reads, ToolOverrideConfig(permission="write"))
     assert (await writes.prepare({}, context)).access.asks

@@ -17,7 +17,7 @@ from agent_core.tools.code.programs import CommandLine, scope_of
 from agent_core.tools.code.words import named_places
 from agent_core.tools.files import disk_errors
 from agent_core.tools.output import keep_output, stopped
-from agent_core.tools.paths import Place
+from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
@@ -110,7 +110,7 @@ def _check_argument(argument: str, number: int) -> None:
     raise ToolError(ErrorCode.VALIDATION_ERROR, f"{path} {reason}", details={"path": path})
 
 
-def _working_folder(workspace: Workspace, cwd: str) -> Place:
+def _working_folder(workspace: Workspace, cwd: str) -> ResolvedPath:
     place = workspace.boundaries.resolve(cwd)
     if not place.writable:
         raise ToolError(
@@ -124,7 +124,11 @@ def _working_folder(workspace: Workspace, cwd: str) -> Place:
 
 
 async def _run(
-    workspace: Workspace, place: Place, argv: list[str], timeout_ms: int, context: ToolContext
+    workspace: Workspace,
+    place: ResolvedPath,
+    argv: list[str],
+    timeout_ms: int,
+    context: ToolContext,
 ) -> dict[str, Any] | ToolResult:
     with disk_errors(place.shown), folder_address(place.path) as address:
         finished = await run(

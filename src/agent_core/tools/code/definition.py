@@ -35,7 +35,7 @@ def code_tool(
         prepare=prepare,
         lane=lane_of(definition),
         keeps_own_limits=keeps_own_limits,
-        leaves_no_trace=permission is ToolPermission.READONLY,
+        is_side_effect_free=permission is ToolPermission.READONLY,
     )
 
 

@@ -23,7 +23,7 @@ from agent_core.tools.files import (
     to_the_end,
 )
 from agent_core.tools.patch import Patch
-from agent_core.tools.paths import Place
+from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.replace import Replacement, replaced
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
@@ -100,7 +100,7 @@ def _prepare(workspace: Workspace, arguments: EditFile, agent_id: str) -> Action
     )
 
 
-def _loaded(before: Snapshot | None, place: Place) -> Text:
+def _loaded(before: Snapshot | None, place: ResolvedPath) -> Text:
     if before is None:
         return Text("", Encoding("utf-8"))
     if before.content is None:
@@ -111,7 +111,7 @@ def _loaded(before: Snapshot | None, place: Place) -> Text:
 
 
 def _changed(
-    workspace: Workspace, arguments: EditFile, place: Place, source: Text, *, exists: bool
+    workspace: Workspace, arguments: EditFile, place: ResolvedPath, source: Text, *, exists: bool
 ) -> tuple[str, int]:
     """The new text, and how many changes made it."""
     if arguments.unified_diff is not None:
@@ -123,7 +123,7 @@ def _changed(
     return replaced(source.text, edits, newline=source.newline, shown=place.shown), len(edits)
 
 
-def _check_target(workspace: Workspace, place: Place, named: str, *, exists: bool) -> None:
+def _check_target(workspace: Workspace, place: ResolvedPath, named: str, *, exists: bool) -> None:
     """A path in a diff must mean this file: as it stands, or after `a/` or `b/`."""
     if named == "/dev/null":
         if exists:
@@ -141,7 +141,7 @@ def _check_target(workspace: Workspace, place: Place, named: str, *, exists: boo
 
 
 def _write(
-    place: Place,
+    place: ResolvedPath,
     content: bytes,
     before: Snapshot | None,
     count: int,

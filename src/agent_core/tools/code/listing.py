@@ -15,7 +15,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.files import disk_errors
-from agent_core.tools.paths import Boundaries, Place
+from agent_core.tools.paths import PathPolicy, ResolvedPath
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
@@ -57,7 +57,7 @@ def list_dir(workspace: Workspace) -> Tool:
 
 
 def _list(
-    workspace: Workspace, place: Place, arguments: ListDir, context: ToolContext
+    workspace: Workspace, place: ResolvedPath, arguments: ListDir, context: ToolContext
 ) -> dict[str, Any]:
     shown = PurePath(workspace.boundaries.shown(place.path))
     with disk_errors(place.shown), open_folder(place.path) as folder, _opened(".", folder) as top:
@@ -80,7 +80,7 @@ def _enters_all(folder: Path) -> bool:
     return folder.name not in _NOT_ENTERED
 
 
-def _enters_open(boundaries: Boundaries) -> Callable[[Path], bool]:
+def _enters_open(boundaries: PathPolicy) -> Callable[[Path], bool]:
     return lambda folder: folder.name not in _NOT_ENTERED and not boundaries.is_closed(folder)
 
 

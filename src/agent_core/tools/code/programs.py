@@ -17,7 +17,7 @@ from typing import Self
 
 from agent_core.tools.code.repositories import plain_repository
 from agent_core.tools.code.words import NamedPlaces
-from agent_core.tools.paths import Boundaries
+from agent_core.tools.paths import PathPolicy
 
 _ENVIRONMENT = re.compile(
     r"PATH|HOME|TMPDIR|LANG|LC_[A-Z]+|TZ|TERM|USER|LOGNAME|SHELL|PWD|COLUMNS|LINES|NO_COLOR"
@@ -235,7 +235,7 @@ class CommandLine:
         return Path(os.path.realpath(self.program))
 
 
-def scope_of(command: CommandLine, boundaries: Boundaries) -> str:
+def scope_of(command: CommandLine, boundaries: PathPolicy) -> str:
     """What an `allow_for_session` of this command would cover.
 
     The name it is called by counts as well as its file: one file may be many programs. It is read
@@ -251,7 +251,7 @@ def scope_of(command: CommandLine, boundaries: Boundaries) -> str:
     return f"{shown} as exactly: {shlex.join(command.argv)}{where}"
 
 
-def _harmless(command: CommandLine, boundaries: Boundaries) -> str | None:
+def _harmless(command: CommandLine, boundaries: PathPolicy) -> str | None:
     """The subcommand of a command known to only read, empty without one; else None."""
     if command.named.reason or not _is_known_program(command, boundaries):
         return None
@@ -265,7 +265,7 @@ def _harmless(command: CommandLine, boundaries: Boundaries) -> str | None:
     return "" if not walks or _all_open(command, boundaries, used.operands) else None
 
 
-def _harmless_git(command: CommandLine, boundaries: Boundaries) -> str | None:
+def _harmless_git(command: CommandLine, boundaries: PathPolicy) -> str | None:
     subcommand, *words = command.argv[1:] or [""]
     options = _GIT.get(subcommand)
     if options is None or options.used(words) is None:
@@ -278,7 +278,7 @@ def _harmless_git(command: CommandLine, boundaries: Boundaries) -> str | None:
     return f" {subcommand}" if is_inside and not boundaries.is_below_write_root(home) else None
 
 
-def _is_known_program(command: CommandLine, boundaries: Boundaries) -> bool:
+def _is_known_program(command: CommandLine, boundaries: PathPolicy) -> bool:
     """Is it the program that its name says, in an environment that changes nothing about it?"""
     name, real = command.program.name, command.real_program
     if name not in _READERS and name != "git":
@@ -291,7 +291,7 @@ def _is_known_program(command: CommandLine, boundaries: Boundaries) -> bool:
     return not any(boundaries.is_below_write_root(file) for file in files)
 
 
-def _all_open(command: CommandLine, boundaries: Boundaries, operands: Sequence[str]) -> bool:
+def _all_open(command: CommandLine, boundaries: PathPolicy, operands: Sequence[str]) -> bool:
     """Is there nothing below the operands that is read only after a question?
 
     A word that is no folder (a pattern to search for) has nothing below it. Folders too large to

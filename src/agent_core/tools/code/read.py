@@ -15,7 +15,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
 from agent_core.tools.code.definition import code_tool
 from agent_core.tools.files import disk_errors, open_file, version_of
-from agent_core.tools.paths import Place
+from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
@@ -79,7 +79,7 @@ def read_file(workspace: Workspace) -> Tool:
 
 
 async def _read(
-    workspace: Workspace, place: Place, arguments: ReadFile, context: ToolContext
+    workspace: Workspace, place: ResolvedPath, arguments: ReadFile, context: ToolContext
 ) -> ToolOutput:
     limit = workspace.limits.result_limit_bytes
     register, reading = workspace.register, None
@@ -102,7 +102,7 @@ async def _read(
 
 
 def _page_of(
-    place: Place, arguments: ReadFile, limit_bytes: int, is_cancelled: Callable[[], bool]
+    place: ResolvedPath, arguments: ReadFile, limit_bytes: int, is_cancelled: Callable[[], bool]
 ) -> Page:
     with disk_errors(place.shown), open_file(place.path) as file:
         sample = file.read(SAMPLE_BYTES)

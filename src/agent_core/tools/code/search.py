@@ -23,7 +23,7 @@ from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.globs import Glob
 from agent_core.tools.code.ignore_files import has_unfit_ignore_file
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
-from agent_core.tools.paths import Place
+from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace
 from agent_core.types import ToolPermission
@@ -92,7 +92,7 @@ def search(workspace: Workspace) -> Tool:
 
 
 async def _search(
-    workspace: Workspace, place: Place, arguments: Search, glob: Glob | None
+    workspace: Workspace, place: ResolvedPath, arguments: Search, glob: Glob | None
 ) -> dict[str, Any]:
     is_file = await asyncio.to_thread(_check_file, place)
     folder, target = (place.path.parent, f"./{place.path.name}") if is_file else (place.path, "./")
@@ -119,7 +119,7 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
 
 async def _matches(
     workspace: Workspace,
-    place: Place,
+    place: ResolvedPath,
     arguments: Search,
     glob: Glob | None,
     folder: Path,
@@ -171,7 +171,7 @@ async def _complaint(child: Child) -> str:
 
 
 def _options(
-    workspace: Workspace, place: Place, arguments: Search, glob: Glob | None
+    workspace: Workspace, place: ResolvedPath, arguments: Search, glob: Glob | None
 ) -> Iterator[str]:
     if not arguments.regex:
         yield "--fixed-strings"
@@ -188,7 +188,9 @@ def _options(
 class _Found:
     """The matches so far, and the lines around them."""
 
-    def __init__(self, workspace: Workspace, place: Place, *, limit: int, context: int) -> None:
+    def __init__(
+        self, workspace: Workspace, place: ResolvedPath, *, limit: int, context: int
+    ) -> None:
         self.matches: list[dict[str, Any]] = []
         self.is_full = False
         self._boundaries = workspace.boundaries
@@ -250,7 +252,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
                 )
 
 
-def _check_file(place: Place) -> bool:
+def _check_file(place: ResolvedPath) -> bool:
     """Is it a file (True) or a folder (False)?
 
     Raises:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from agent_core.errors import ToolError
-from agent_core.tools.paths import Boundaries, Place
+from agent_core.tools.paths import PathPolicy, ResolvedPath
 
 MAX_WORDS = 5_000
 
@@ -57,7 +57,7 @@ class NamedPlaces:
 
 
 def named_places(
-    boundaries: Boundaries, argv: Sequence[str], *, program: Path, cwd: Path
+    boundaries: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
 ) -> NamedPlaces:
     """Look at every word of a command but the program itself, which must only not be our own."""
     for place in (program, cwd):
@@ -105,7 +105,7 @@ def _forms(word: str) -> Iterator[str]:
         yield from (word[start:] for start in range(2, min(len(word), _LONGEST_BUNDLE)))
 
 
-def _places(boundaries: Boundaries, word: str, cwd: Path) -> Iterator[Place]:
+def _places(boundaries: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]:
     """Where a word leads, read as a program does and as a shell does."""
     expanded = _HOME_VARIABLE.sub("~", word, count=1)
     for form in dict.fromkeys((word, expanded, f"./{word}" if word.startswith("~") else word)):
@@ -123,7 +123,7 @@ def _is_stream(word: str, cwd: Path) -> bool:
     return Path(os.path.normpath(cwd / word)) in _STREAMS
 
 
-def _has_own_path(boundaries: Boundaries, word: str) -> bool:
+def _has_own_path(boundaries: PathPolicy, word: str) -> bool:
     """Does the path of our own files stand anywhere in a word, or the variable that holds it?"""
     if "SOONG_AGENT_HOME" in word:
         return True

@@ -21,7 +21,7 @@ from agent_core.tools.files import (
     take_snapshot,
     to_the_end,
 )
-from agent_core.tools.paths import Place
+from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
 from agent_core.tools.seen import Version
 from agent_core.tools.workspace import Workspace
@@ -82,7 +82,7 @@ def _prepare(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Actio
 
 
 def _write(
-    place: Place,
+    place: ResolvedPath,
     content: bytes,
     before: Snapshot | None,
     create_dirs: bool,
@@ -102,7 +102,7 @@ def _write(
     }
 
 
-def check_plan_name(workspace: Workspace, place: Place) -> bool:
+def check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
     """Is it a plan? Those have plain names and are never replaced by writing.
 
     Raises:
@@ -131,7 +131,7 @@ def _encoded(content: str) -> bytes:
         ) from error
 
 
-def _diff(before: Snapshot | None, content: str, place: Place) -> str:
+def _diff(before: Snapshot | None, content: str, place: ResolvedPath) -> str:
     if before is None:
         return unified("", content, shown=place.shown)
     if before.content is None or b"\0" in before.content:

@@ -10,7 +10,7 @@ from agent_core.redaction import Redactor
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine
 from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.listening import CleanListener
+from kgent.runtime.listening import RedactingCallback
 from kgent.runtime.loops import in_own_loop
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus
@@ -22,7 +22,7 @@ SECRET = "value-of-the-key"  # noqa: S105 - the point of the test
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_a_secret_is_not_heard_however_it_is_cut(size: int) -> None:
     heard: list[str] = []
-    listener = CleanListener(lambda event: heard.append(event.text), Redactor({"KEY": SECRET}))
+    listener = RedactingCallback(lambda event: heard.append(event.text), Redactor({"KEY": SECRET}))
     text = f"It is {SECRET}, really."
     for start in range(0, len(text), size):
         piece = text[start : start + size]

@@ -1,5 +1,6 @@
 """The agent loop. Read `run.py` first; it is one page."""
 
+from agent_core.loop.assembly import NullCollaborators, StandaloneRun, build_run
 from agent_core.loop.cancelled import to_the_end
 from agent_core.loop.context import (
     BuiltRequest,
@@ -19,10 +20,13 @@ __all__ = [
     "ContextSource",
     "Guard",
     "History",
+    "NullCollaborators",
     "Outcome",
     "RunContext",
     "RunLimits",
     "RunStats",
+    "StandaloneRun",
+    "build_run",
     "conclude",
     "converse",
     "error_payload",

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.serialised import Kept
+from agent_core.redaction.journal import JournalRedactor
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.scrub import JournalRedactor
 from agent_core.types import ModelEvent, ModelMessage, ModelRequest, SystemBlock, ToolDefinition
 
 T = TypeVar("T")

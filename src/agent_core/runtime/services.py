@@ -29,6 +29,7 @@ from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import RunStats, conclude, converse, to_the_end
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
+from agent_core.redaction.journal import JournalRedactor
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Background
 from agent_core.runtime.compactions import summarise
@@ -40,7 +41,6 @@ from agent_core.runtime.parts import RuntimeOptions
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.runtime.replay import Replay
 from agent_core.runtime.scheduler import Run, Scheduler
-from agent_core.runtime.scrub import JournalRedactor
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.runtime.traces import Traces
 from agent_core.runtime.unclosed import UnclosedRuns

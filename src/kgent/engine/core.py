@@ -14,7 +14,7 @@ from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext as LoopContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.runtime.scrub import JournalRedactor
+from agent_core.redaction.journal import JournalRedactor
 from agent_core.storage.memory import InMemoryStore
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox

@@ -1,0 +1,181 @@
+"""A run of the loop without a home, a database or a configuration."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.context.tokens import estimate_blocks
+from agent_core.events import EventStream, Journal
+from agent_core.loop.context import (
+    Compactor,
+    ContextSource,
+    Guard,
+    History,
+    Hooks,
+    RunContext,
+    RunLimits,
+)
+from agent_core.loop.outcome import Outcome
+from agent_core.loop.run import run_agent
+from agent_core.providers.base import ProviderAdapter
+from agent_core.redaction import Redactor
+from agent_core.redaction.journal import JournalRedactor
+from agent_core.tools.base import Tool
+from agent_core.tools.limits import ResultLimiter
+from agent_core.tools.registry import Toolbox
+from agent_core.types import (
+    Access,
+    Batch,
+    Draft,
+    Node,
+    Position,
+    RunIdentity,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    new_id,
+)
+
+_RESULT_BYTES = 262_144
+
+
+class NullCollaborators:
+    """Stands for whichever of history, compactor, guard and hooks a run does not have."""
+
+    async def resume(self, journal: Journal) -> None:
+        """Leave the path as it is."""
+
+    async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
+        """Make nothing shorter; what does not fit is left out of requests."""
+        return False
+
+    async def require(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: Journal,
+    ) -> None:
+        """Allow every call."""
+
+    async def session_start(self) -> None:
+        """Do nothing."""
+
+    async def user_prompt(self, text: str) -> None:
+        """Do nothing."""
+
+    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
+        """Allow the call, and say nothing of it."""
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """Do nothing."""
+
+    async def before_stop(self) -> str | None:
+        """Let the run end."""
+        return None
+
+
+class UnstoredHistory:
+    """Numbers what a journal writes and stores none of it: the journal's path is the history."""
+
+    def __init__(self) -> None:
+        self._next = Position(1, 1, 1)
+
+    def append(self, batch: Batch) -> asyncio.Future[Position]:
+        """Answer at once with the batch's position."""
+        start = self._next
+        self._next = Position(
+            start.seq + len(batch.events),
+            start.run_seq + len(batch.events),
+            start.node_seq + len(batch.nodes),
+        )
+        answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        answer.set_result(start)
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class StandaloneRun:
+    """A run that is ready to start, and the stream of its events.
+
+    Attributes:
+        ctx: `ctx.journal.path` is the conversation, with what the run adds to it.
+        stream: `read()` it before the start to see every event.
+    """
+
+    ctx: RunContext
+    stream: EventStream
+
+    async def run(self, prompt: Draft) -> Outcome:
+        """Run to the end.
+
+        Raises:
+            asyncio.CancelledError: the run was cancelled; every call on its path is answered.
+        """
+        self.ctx.journal.begin()
+        return await run_agent(self.ctx, prompt)
+
+
+def build_run(
+    *,
+    provider: ProviderAdapter,
+    composer: ContextSource,
+    tools: Iterable[Tool] = (),
+    path: Sequence[Node] = (),
+    run: RunIdentity | None = None,
+    redactor: Redactor | None = None,
+    history: History | None = None,
+    compactor: Compactor | None = None,
+    guard: Guard | None = None,
+    hooks: Hooks | None = None,
+    results: ResultLimiter | None = None,
+    limits: RunLimits | None = None,
+    project_dir: Path | None = None,
+) -> StandaloneRun:
+    """Assemble a run; what is left out does nothing, and nothing is written to disk.
+
+    Args:
+        provider: answers the requests.
+        composer: makes the requests of the path, for example a `Composer`.
+        tools: what the model may call.
+        path: the conversation to go on from, root first, every call on it answered.
+        run: whose session, agent and run it is; new ids by default.
+        redactor: knows the secrets that stay out of events, nodes and results.
+        history: extends the path before the prompt is added.
+        compactor: shortens a path that does not fit; without it the oldest exchanges are left out.
+        guard: decides about every call; without it all are allowed.
+        hooks: observe the run, and may refuse calls or the end.
+        results: bounds the results of calls; without it to 256 KiB, the rest of a text is dropped.
+        limits: turns and continuations.
+        project_dir: the folder that tools work in; the current one by default.
+    """
+    null = NullCollaborators()
+    identity = run or RunIdentity(
+        session_id=new_id("session"), agent_id=new_id("agent"), run_id=new_id("run")
+    )
+    stream = EventStream()
+    journal = Journal(
+        identity,
+        store=UnstoredHistory(),
+        stream=stream,
+        redactor=JournalRedactor(redactor or Redactor({})),
+        estimate=estimate_blocks,
+        path=path,
+    )
+    ctx = RunContext(
+        run=identity,
+        journal=journal,
+        provider=provider,
+        composer=composer,
+        history=null if history is None else history,
+        compactor=null if compactor is None else compactor,
+        toolbox=Toolbox(tools),
+        guard=null if guard is None else guard,
+        hooks=null if hooks is None else hooks,
+        results=results or ResultLimiter(None, limit_bytes=_RESULT_BYTES),
+        project_dir=project_dir or Path.cwd(),
+        limits=limits or RunLimits(),
+    )
+    return StandaloneRun(ctx, stream)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
-from agent_core.context.texts import read_text_file
+from agent_core.disk.reading import read_text_file
 from agent_core.redaction import visible
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.errors import KgentError

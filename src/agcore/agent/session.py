@@ -33,8 +33,8 @@ from agcore.llm import (
 )
 from agcore.memory import ConversationMemory, InMemoryStore, StoredMessage
 from agcore.tools import ToolError, ToolRegistry
+from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError
-from agent_core.loop.cancelled import to_the_end
 from agent_core.types import ToolCall, ToolDefinition, ToolResult
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from agcore.tools.errors import ToolExecutionError
-from agent_core.loop.cancelled import is_cancelled
+from agent_core.aio import is_cancelled
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool_from
 from agent_core.tools.threads import OpenCall
 from agent_core.types import RunIdentity, ToolDefinition, ToolPermission, new_id

@@ -11,8 +11,8 @@ from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, value_of
 from agcore.tools.base import BaseTool, as_tool, call_context, open_call, run_of
 from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
 from agcore.tools.permissions import Permission, PermissionChecker
+from agent_core.aio import is_cancelled
 from agent_core.errors import ConfigError, ToolError as CoreToolError
-from agent_core.loop.cancelled import is_cancelled
 from agent_core.providers.failures import error_payload
 from agent_core.tools import Action, Concurrency, Tool, Toolbox
 from agent_core.tools.decorator import FunctionTool

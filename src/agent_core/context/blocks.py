@@ -13,10 +13,10 @@ from pathlib import Path
 from string import Template
 
 from agent_core.assets import load_asset
-from agent_core.context.texts import digest
 from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_text
 from agent_core.context.wrappers import wrap, wrap_node
 from agent_core.providers.jsontext import whole
+from agent_core.text import content_hash
 from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock
 
 PRIORITY_STATIC = 100
@@ -92,7 +92,7 @@ def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[Sys
         if not body.strip():
             continue
         text = wrap(NodeType.INSTRUCTION_CONTEXT, body, path=shown)
-        facts = {"path": shown, "hash": digest(content)}
+        facts = {"path": shown, "hash": content_hash(content)}
         block = _dynamic(f"instructions:{shown}", shown, text, PRIORITY_INSTRUCTIONS, **facts)
         if block.token_count <= budget:
             budget -= block.token_count

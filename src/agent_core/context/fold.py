@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from agent_core.context.shorten import in_part
-from agent_core.context.texts import json_bytes
 from agent_core.context.tokens import estimate_blocks
 from agent_core.context.wrappers import synthetic_message
 from agent_core.errors import ErrorCode
+from agent_core.text import json_bytes
 from agent_core.types import (
     ContentBlock,
     ErrorPayload,

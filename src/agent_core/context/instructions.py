@@ -18,7 +18,8 @@ from typing import Any, cast
 from agent_core.assets import parse_front_matter
 from agent_core.context.blocks import bounded_lines
 from agent_core.context.ignores import IgnoreFile, is_ignored, read_ignore_file
-from agent_core.context.texts import HEAD_BYTES, MAX_TEXT_BYTES, one_line, read_text_file
+from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
+from agent_core.text import one_line
 
 MOST_FILES = 200
 SKIPPED_FOLDERS = frozenset(

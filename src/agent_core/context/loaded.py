@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.context.instructions import InstructionCatalog
-from agent_core.context.texts import MAX_TEXT_BYTES, digest, read_text_file
+from agent_core.disk.reading import MAX_TEXT_BYTES, read_text_file
+from agent_core.text import content_hash
 from agent_core.tools.base import ToolContext
 from agent_core.tools.workspace import Reading
 from agent_core.types import NodeType, user_text
@@ -107,7 +108,7 @@ class LoadedInstructions:
         except OSError as error:
             logger.warning("%s was read but cannot be kept in view: %s", file.shown, error)
             return Reading()
-        version = digest(content)
+        version = content_hash(content)
         if not self._loaded.add(file.shown, version):
             return Reading(already_loaded=True)
         body = content.decode("utf-8", "replace").replace("\0", "")

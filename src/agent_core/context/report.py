@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.context.blocks import CutBlock
 from agent_core.context.budget import Budget
-from agent_core.context.texts import json_bytes
+from agent_core.text import json_bytes
 from agent_core.types import SystemBlock, ToolDefinition
 
 MOST_IDS = 200

@@ -14,14 +14,9 @@ from pydantic import Field
 from agent_core.assets import parse_front_matter
 from agent_core.context.blocks import bounded_lines
 from agent_core.context.loaded import LoadedTexts, View
-from agent_core.context.texts import (
-    HEAD_BYTES,
-    MAX_TEXT_BYTES,
-    digest,
-    one_line,
-    read_text_file,
-)
+from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text import content_hash, one_line
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
@@ -125,7 +120,7 @@ def _definition() -> ToolDefinition:
 async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:
     async with loaded.in_order:
         content = await _content(skill)
-        version = digest(content)
+        version = content_hash(content)
         is_new = loaded.add(skill.name, version)
     body = parse_front_matter(content).body.strip()
     answer: dict[str, Any] = {

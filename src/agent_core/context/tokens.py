@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
-from agent_core.context.texts import json_bytes
+from agent_core.text import json_bytes
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,

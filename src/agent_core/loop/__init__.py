@@ -1,7 +1,7 @@
 """The agent loop. Read `run.py` first; it is one page."""
 
+from agent_core.aio import to_the_end
 from agent_core.loop.assembly import NullCollaborators, StandaloneRun, build_run
-from agent_core.loop.cancelled import to_the_end
 from agent_core.loop.context import (
     BuiltRequest,
     Compactor,

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from agent_core.aio import stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.loop.cancelled import stop_if_cancelled
 from agent_core.loop.compose import compose, recover
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import RunStats, error_payload

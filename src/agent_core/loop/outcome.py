@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, RunChange, RunEnd
-from agent_core.loop.cancelled import to_the_end
 from agent_core.types import (
     AgentStatus,
     EndReason,

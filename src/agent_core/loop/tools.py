@@ -9,8 +9,8 @@ from functools import partial
 from hashlib import sha256
 from time import perf_counter
 
+from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
-from agent_core.loop.cancelled import is_cancelled, stop_if_cancelled
 from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import error_payload
 from agent_core.redaction.tracebacks import log_failure

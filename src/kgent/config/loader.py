@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from agent_core.config.problems import problems_of
-from agent_core.context.texts import read_text_file
+from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from kgent.config.models import KgentConfig, WorkspaceConfig
 from kgent.config.yaml_source import MAX_NODES, YamlFaultError, YamlSource, read_yaml

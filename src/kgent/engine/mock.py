@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from agent_core.context.texts import read_text_file
+from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.types import new_id
 from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from agent_core.context.texts import one_line, read_text_file
+from agent_core.disk.reading import read_text_file
+from agent_core.text import one_line
 from kgent.skills.models import LoadedSkill
 from kgent.skills.parser import SkillHead, read_body
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent_core.assets import FrontMatter, parse_front_matter
-from agent_core.context.texts import HEAD_BYTES, MAX_TEXT_BYTES, one_line, read_text_file
+from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode
+from agent_core.text import one_line
 from kgent.errors import ErrorCategory, KgentError
 from kgent.skills.models import SkillSummary
 

@@ -1,7 +1,7 @@
-"""Whether somebody has cancelled the run, as opposed to an exception that only looks like it.
+"""Cancellation of asyncio tasks: whether it was requested, and work that it must not cut short.
 
 A tool or an adapter may swallow the cancellation it was interrupted with, or leak one of its own
-making. What counts is what was asked of the task.
+making. What counts is what was requested of the task.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
-    """Await `work` whole, however often the caller is cancelled meanwhile; then say so.
+    """Await `work` whole, however often the caller is cancelled; raise the cancellation after.
 
     Raises:
         asyncio.CancelledError: the caller was cancelled; the work is done all the same.
@@ -39,7 +39,7 @@ def stop_if_cancelled() -> None:
     """Begin nothing more if the current task was asked to stop.
 
     Raises:
-        asyncio.CancelledError: it was, and somebody has swallowed that.
+        asyncio.CancelledError: it was, and the exception was swallowed on its way.
     """
     if is_cancelled(asyncio.current_task()):
         raise asyncio.CancelledError

@@ -10,9 +10,9 @@ import pytest
 from agent_core import ErrorCode, EventType, RunStatus
 from agent_core.errors import ProviderError
 from agent_core.loop.ask import PARTIAL_CHARS
-from agent_core.providers.failures import error_payload
 from agent_core.providers.scripted import Hangs, ScriptedProvider
 from agent_core.types import (
+    ErrorPayload,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
@@ -53,7 +53,7 @@ class Flood(ScriptedProvider):
         if self._then is None:
             await asyncio.Event().wait()
         error = ProviderError(ErrorCode.PROVIDER_ERROR, self._then or "")
-        yield ModelFailed(error=error_payload(error))
+        yield ModelFailed(error=ErrorPayload.of(error))
 
 
 @pytest.mark.parametrize("then", [None, "the line is dead"])

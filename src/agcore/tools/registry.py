@@ -13,7 +13,6 @@ from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError,
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.aio import is_cancelled
 from agent_core.errors import ConfigError, ToolError as CoreToolError
-from agent_core.providers.failures import error_payload
 from agent_core.tools import Action, Concurrency, Tool, Toolbox
 from agent_core.tools.decorator import FunctionTool
 from agent_core.tools.failures import text_of
@@ -21,7 +20,7 @@ from agent_core.tools.lanes import batches, ends_turn, not_run
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.threads import OpenCall
-from agent_core.types import RunIdentity, ToolCall, ToolDefinition, ToolResult, new_id
+from agent_core.types import ErrorPayload, RunIdentity, ToolCall, ToolDefinition, ToolResult, new_id
 
 TIMEOUT_S = 120.0
 """Seconds one call may take, by default."""
@@ -194,7 +193,7 @@ class ToolRegistry:
         try:
             return await self._run(call, run, self._timeout_s)
         except ToolError as error:
-            return (await self._results.limit_failure(error_payload(error), run, call)).result
+            return (await self._results.limit_failure(ErrorPayload.of(error), run, call)).result
 
     def _lane(self, call: ToolCall) -> Concurrency:
         tool = self._known.get(call.name)

@@ -5,16 +5,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
 from typing import Any
 
+from agent_core.aio import to_the_end
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import (
-    Outcome,
-    RunContext,
-    RunStats,
-    conclude,
-    converse,
-    settle,
-    to_the_end,
-)
+from agent_core.loop import Outcome, RunContext, RunStats, conclude, converse, settle
 from agent_core.types import (
     AgentRecord,
     AgentRole,

@@ -24,7 +24,6 @@ from agent_core.agents.workers import WorkerQuery, WorkerSelection
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
-from agent_core.loop import error_payload
 from agent_core.redaction.tracebacks import log_failure
 from agent_core.tasks import Actor, BoardLimits, RunEnding, TaskBoard, TaskScope, board_text
 from agent_core.tasks.tools import task_tools
@@ -35,6 +34,7 @@ from agent_core.types import (
     AgentRecord,
     AgentRole,
     AgentType,
+    ErrorPayload,
     EventLevel,
     EventType,
     JsonBlock,
@@ -214,7 +214,7 @@ class Dispatcher:
             what = f"the result of {order.run.run_id} hit a bug"
             log_failure(logger, what, error=error, clean=self._leader.clean)
             failure = ToolError(ErrorCode.INTERNAL_ERROR, f"{what}; the log has the details")
-        return ToolResult(is_error=True, error=error_payload(failure))
+        return ToolResult(is_error=True, error=ErrorPayload.of(failure))
 
     def _note_failure(self, dispatch: Dispatch, error: AgentCoreError) -> None:
         facts = dispatch.model_dump(

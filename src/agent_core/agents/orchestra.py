@@ -11,9 +11,9 @@ from agent_core.agents.crew import ChildSpawner
 from agent_core.agents.dispatch import Dispatcher
 from agent_core.agents.plan import SpawnerDeps
 from agent_core.agents.workers import Worker
+from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
 from agent_core.events import Journal
-from agent_core.loop import to_the_end
 from agent_core.tasks import Actor, BoardLimits, BoardSettings, TaskBoard, board_text, open_board
 from agent_core.tasks.tools import task_tools
 from agent_core.tools.agent_tools import Dispatch, ListWorkers, WaitWorkers

@@ -1,6 +1,5 @@
 """The agent loop. Read `run.py` first; it is one page."""
 
-from agent_core.aio import to_the_end
 from agent_core.loop.assembly import NullCollaborators, StandaloneRun, build_run
 from agent_core.loop.context import (
     BuiltRequest,
@@ -11,7 +10,7 @@ from agent_core.loop.context import (
     RunContext,
     RunLimits,
 )
-from agent_core.loop.outcome import Outcome, RunStats, error_payload, settle
+from agent_core.loop.outcome import Outcome, RunStats, settle
 from agent_core.loop.run import conclude, converse, run_agent
 
 __all__ = [
@@ -29,8 +28,6 @@ __all__ = [
     "build_run",
     "conclude",
     "converse",
-    "error_payload",
     "run_agent",
     "settle",
-    "to_the_end",
 ]

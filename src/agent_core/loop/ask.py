@@ -9,7 +9,7 @@ from agent_core.aio import stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.compose import compose, recover
 from agent_core.loop.context import RunContext
-from agent_core.loop.outcome import RunStats, error_payload
+from agent_core.loop.outcome import RunStats
 from agent_core.tools.bounds import shortened_name
 from agent_core.types import (
     ContentBlock,
@@ -145,7 +145,7 @@ def _keep_partial(ctx: RunContext, seen: _Seen, error: BaseException) -> None:
         metadata["aborted"] = True
     else:
         failure = error if isinstance(error, AgentCoreError) else None
-        payload = error_payload(failure).model_dump(mode="json") if failure else {}
+        payload = ErrorPayload.of(failure).model_dump(mode="json") if failure else {}
         metadata |= {"failed": True, "error": payload}
         ctx.journal.note(EventType.MODEL_FAILED, {"error": payload}, level=EventLevel.ERROR)
     if text := "".join(seen.pieces):

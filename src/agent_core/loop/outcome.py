@@ -38,17 +38,6 @@ _AGENT_STATUS = {
 }
 
 
-def error_payload(error: AgentCoreError) -> ErrorPayload:
-    """An error as data, without its traceback."""
-    return ErrorPayload(
-        type=type(error).__name__,
-        code=error.code,
-        message=error.message,
-        retryable=error.retryable,
-        details=error.details,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a run ended."""
@@ -86,7 +75,7 @@ class RunStats:
     def failed(self, error: AgentCoreError) -> Outcome:
         reason = _REASONS.get(error.code, EndReason.FAILED)
         text = "".join(self.answer)
-        return Outcome(reason, text, self.usage, self.turns, error_payload(error))
+        return Outcome(reason, text, self.usage, self.turns, ErrorPayload.of(error))
 
     def cancelled(self, path: Sequence[Node]) -> Outcome:
         in_tools = bool(path) and (path[-1].role is Role.TOOL or bool(path[-1].calls))
@@ -142,7 +131,7 @@ async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: b
         end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
         await journal.close(end, on_stored=partial(on_end, outcome))
     except Exception as error:  # noqa: BLE001 - whatever it is, the run must have an end
-        failed = _clean(journal, error_payload(_as_core_error(error)))
+        failed = _clean(journal, ErrorPayload.of(_as_core_error(error)))
         outcome = replace(outcome, end_reason=EndReason.FAILED, error=failed)
     else:
         return outcome

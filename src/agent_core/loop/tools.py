@@ -12,7 +12,6 @@ from time import perf_counter
 from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
-from agent_core.loop.outcome import error_payload
 from agent_core.redaction.tracebacks import log_failure
 from agent_core.tools.base import Concurrency, ToolContext
 from agent_core.tools.failures import failure_of
@@ -205,7 +204,7 @@ def _failed(call: ToolCall, error: ErrorPayload, **metadata: object) -> ToolResu
 def _aborted(call: ToolCall, message: str) -> ToolResult:
     error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "run_cancelled"})
     return _failed(
-        call, error_payload(error), aborted=True, partial=True, abort_reason="run_cancelled"
+        call, ErrorPayload.of(error), aborted=True, partial=True, abort_reason="run_cancelled"
     )
 
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
-from agent_core.types import ErrorPayload
 
 MAX_EXPLANATION = 500
 _RETRYABLE = frozenset({408, 409, 429, 529, *range(500, 529), *range(530, 600)})
@@ -152,18 +151,6 @@ class Called:
         if _NO_IMAGES.search(explanation):
             return "images"
         return "thinking" if _NO_THINKING.search(explanation) else None
-
-
-def error_payload(error: AgentCoreError) -> ErrorPayload:
-    """The error as data. Every kind of provider error is a `ProviderError` to the outside."""
-    kind = "ProviderError" if isinstance(error, ProviderError) else type(error).__name__
-    return ErrorPayload(
-        type=kind,
-        code=error.code,
-        message=error.message,
-        retryable=error.retryable,
-        details=error.details,
-    )
 
 
 def explanation_of(body: bytes, content_type: str) -> str:

@@ -19,7 +19,7 @@ from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import RawExchange, RawExchangeSink
 from agent_core.providers.chunks import ChunkParser
 from agent_core.providers.decoding import Decoder
-from agent_core.providers.failures import Called, CallError, error_payload, explanation_of
+from agent_core.providers.failures import Called, CallError, explanation_of
 from agent_core.providers.rendering import has_result_images, without_result_images
 from agent_core.providers.retry import pause_before_retry_s, retry_after_s
 from agent_core.types import (
@@ -184,7 +184,7 @@ class HttpProvider:
             pause_s = None
             if not attempt.parser.draft.begun:
                 pause_s = pause_before_retry_s(self._config.retry, number, failure)
-            error = error_payload(_without_key(failure, key))
+            error = ErrorPayload.of(_without_key(failure, key))
             if pause_s is None:
                 yield ModelFailed(error=error)
                 return

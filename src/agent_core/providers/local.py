@@ -20,13 +20,13 @@ from typing import Any, Protocol, cast
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.failures import Called, CallError, error_payload, one_line
+from agent_core.providers.failures import Called, CallError, one_line
 from agent_core.providers.names import ToolNames
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.options import EXTRA_BODY, own_options
 from agent_core.providers.rendering import has_result_images, without_result_images
 from agent_core.providers.reply import ReplyAccumulator
-from agent_core.types import ModelEvent, ModelFailed, ModelRequest, ModelStarted
+from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
 KEY = "local"
 INSTALL = 'pip install "soong-agent[local]"'
@@ -120,7 +120,7 @@ class LocalProvider:
         except CallError as failure:
             for event in draft.rest():
                 yield event
-            yield ModelFailed(error=error_payload(failure))
+            yield ModelFailed(error=ErrorPayload.of(failure))
 
     def _body(self, request: ModelRequest, called: Called) -> str:
         config = self._config

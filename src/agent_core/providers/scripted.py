@@ -20,9 +20,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
-from agent_core.providers.failures import error_payload
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import (
+    ErrorPayload,
     Frozen,
     ModelEvent,
     ModelFailed,
@@ -187,7 +187,7 @@ class ScriptedProvider:
             case Hangs():
                 await asyncio.Event().wait()
             case Fails():
-                yield ModelFailed(error=error_payload(_failure(reply)))
+                yield ModelFailed(error=ErrorPayload.of(_failure(reply)))
             case Says() | Calls():
                 stop = reply.stop_reason
                 for event in draft.finish(stop, stop.value, usage=reply.usage):

@@ -25,7 +25,7 @@ from agent_core.context.history import open_instructions
 from agent_core.context.tokens import estimate_text
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop import BuiltRequest, ContextSource, RunContext, RunStats, error_payload
+from agent_core.loop import BuiltRequest, ContextSource, RunContext, RunStats
 from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactRuns
 from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.keeping import Keeping
@@ -35,6 +35,7 @@ from agent_core.runtime.spending import UsageLedger
 from agent_core.tools.limits import Artifacts
 from agent_core.types import (
     AgentRole,
+    ErrorPayload,
     EventLevel,
     EventType,
     Node,
@@ -357,7 +358,7 @@ def _told(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:
 
 def _cost(agent: CompactAgent, error: AgentCoreError | None = None) -> dict[str, object]:
     told: dict[str, object] = {"usage": agent.usage.model_dump(exclude={"raw_usage"})}
-    return told | ({"error": error_payload(error).model_dump(mode="json")} if error else {})
+    return told | ({"error": ErrorPayload.of(error).model_dump(mode="json")} if error else {})
 
 
 def _after(cut: Cut, compaction: Compaction) -> int:

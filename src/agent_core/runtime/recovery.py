@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
-from agent_core.loop import error_payload
 from agent_core.types import (
     Draft,
+    ErrorPayload,
     EventLevel,
     EventType,
     Node,
@@ -66,7 +66,7 @@ def unanswered_calls(path: Sequence[Node]) -> dict[str, list[ToolCallBlock]]:
 def _close(journal: Journal, call: ToolCallBlock, *, began: bool) -> None:
     reason = "interrupted_effect_unknown" if began else "interrupted_before_start"
     message = _UNKNOWN if began else _NEVER_RAN
-    error = error_payload(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
+    error = ErrorPayload.of(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
     block = ToolResultBlock(
         tool_call_id=call.tool_call_id,
         is_error=True,

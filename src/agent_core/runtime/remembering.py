@@ -15,7 +15,6 @@ from agent_core.context.tokens import estimate_text
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
-from agent_core.loop import error_payload
 from agent_core.memory import (
     Backlog,
     Extractor,
@@ -34,7 +33,7 @@ from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.models import Models
 from agent_core.runtime.spending import UsageLedger
 from agent_core.tools.base import Tool, ToolOutput
-from agent_core.types import EventLevel, EventType, Node, RunIdentity, SessionRecord
+from agent_core.types import ErrorPayload, EventLevel, EventType, Node, RunIdentity, SessionRecord
 
 EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"
@@ -315,4 +314,4 @@ def _position(session: SessionRecord) -> int:
 def _failure(error: AgentCoreError | OSError) -> dict[str, Any]:
     if isinstance(error, OSError):
         return {"type": type(error).__name__, "message": str(error)}
-    return error_payload(error).model_dump(mode="json")
+    return ErrorPayload.of(error).model_dump(mode="json")

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import History, Outcome, error_payload, settle
+from agent_core.loop import History, Outcome, settle
 from agent_core.redaction.tracebacks import log_failure
 from agent_core.types import (
     CancelResult,
     Draft,
     EndReason,
+    ErrorPayload,
     EventLevel,
     EventType,
     RunIdentity,
@@ -180,7 +181,7 @@ class Scheduler:
             what = f"run {run.identity.run_id} could not be settled"
             log_failure(logger, what, error=error, clean=run.journal.clean)
             message = f"the end of the run could not be written down ({type(error).__name__})"
-            payload = error_payload(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
+            payload = ErrorPayload.of(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
             run.finish(Outcome(EndReason.FAILED, error=payload))
             run.stream.close()
         finally:

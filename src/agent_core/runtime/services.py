@@ -15,6 +15,7 @@ from agent_core.agents.leading import open_spawner
 from agent_core.agents.plan import SpawnerDeps
 from agent_core.agents.ports import RunSpec
 from agent_core.agents.workers import Workers
+from agent_core.aio import to_the_end
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.load import read_setup
@@ -26,7 +27,7 @@ from agent_core.context.tokens import estimate_blocks
 from agent_core.disk.unfinished import Notes, UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
-from agent_core.loop import RunStats, conclude, converse, to_the_end
+from agent_core.loop import RunStats, conclude, converse
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.journal import JournalRedactor

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 
+from agent_core.aio import to_the_end
 from agent_core.errors import StorageError
 from agent_core.events import Journal
-from agent_core.loop import to_the_end
 
 logger = logging.getLogger(__name__)
 

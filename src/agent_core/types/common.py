@@ -5,11 +5,11 @@ import random
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, StringConstraints
 
-from agent_core.errors import ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 
 
 class Frozen(BaseModel):
@@ -55,11 +55,15 @@ def new_id(prefix: str) -> str:
 
 
 class RunStatus(StrEnum):
-    """Where a run is. `aborted` is understood when read and never written."""
+    """Where a run is. `aborted` is understood when read and never written.
+
+    `waiting`: the run has stopped at a question and goes on when that is answered.
+    """
 
     QUEUED = "queued"
     PENDING = "pending"
     RUNNING = "running"
+    WAITING = "waiting"
     COMPLETED = "completed"
     FAILED = "failed"
     ABORTED = "aborted"
@@ -68,7 +72,10 @@ class RunStatus(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """Nothing will happen in this run any more."""
-        return self not in {RunStatus.QUEUED, RunStatus.PENDING, RunStatus.RUNNING}
+        return self not in _OPEN_STATUSES
+
+
+_OPEN_STATUSES = {RunStatus.QUEUED, RunStatus.PENDING, RunStatus.RUNNING, RunStatus.WAITING}
 
 
 class EndReason(StrEnum):
@@ -159,3 +166,14 @@ class ErrorPayload(Frozen):
     retryable: bool = False
     details: dict[str, Any] = {}
     redacted: bool = False
+
+    @classmethod
+    def of(cls, error: AgentCoreError) -> Self:
+        """The error as data. Every kind of provider error is a `ProviderError` to the outside."""
+        return cls(
+            type="ProviderError" if isinstance(error, ProviderError) else type(error).__name__,
+            code=error.code,
+            message=error.message,
+            retryable=error.retryable,
+            details=error.details,
+        )

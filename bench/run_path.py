@@ -1,0 +1,105 @@
+"""How far one run walks through the code: modules entered, functions called, frames deep.
+
+    python bench/run_path.py [--list]
+
+The run has two turns and one tool call, goes through `AgentRuntime`, and is the second one of its
+session, so that what is only done once is not counted.
+"""
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import ScriptedProvider, calls
+
+_PACKAGE = "/agent_core/"
+_CONFIG = '[model]\nprovider = "custom"\nname = "scripted"\ncontext_window = 32000\n'
+
+
+@dataclass(slots=True)
+class RunPath:
+    """What was entered while a program was watched."""
+
+    modules: set[str] = field(default_factory=set[str])
+    functions: set[str] = field(default_factory=set[str])
+    deepest: list[str] = field(default_factory=list[str])
+    calls: int = 0
+
+    def enter(self, frame: FrameType, event: str, _: Any) -> None:
+        """Count a call, if it is one of a function of ours."""
+        if event != "call" or _PACKAGE not in frame.f_code.co_filename:
+            return
+        self.calls += 1
+        self.modules.add(_module(frame))
+        self.functions.add(_name(frame))
+        stack: list[str] = []
+        above: FrameType | None = frame
+        while above is not None:
+            if _PACKAGE in above.f_code.co_filename:
+                stack.append(_name(above))
+            above = above.f_back
+        if len(stack) > len(self.deepest):
+            self.deepest = stack[::-1]
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.modules)} modules, {len(self.functions)} functions, "
+            f"{len(self.deepest)} frames deep, {self.calls} calls"
+        )
+
+
+@contextmanager
+def _watched(enter: Callable[[FrameType, str, Any], None]) -> Any:
+    threading.setprofile(enter)
+    sys.setprofile(enter)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+async def measure(folder: Path) -> RunPath:
+    """Run twice in one session of a new home below `folder`, and watch the second run."""
+    project, home = folder / "project", folder / "home"
+    project.mkdir()
+    home.mkdir(mode=0o700)
+    (project / "a.txt").write_text("hello\n")
+    (home / "config.toml").write_text(_CONFIG)
+    runtime = AgentRuntime(project_dir=project, home_dir=home)
+    script = [calls("code.read_file", path="a.txt"), "done"] * 2
+    runtime.register_provider("custom", lambda _: ScriptedProvider(script))
+    seen = RunPath()
+    async with runtime:
+        await (await runtime.start("first", session_id="s")).wait()
+        with _watched(seen.enter):
+            handle = await runtime.start("second", session_id="s")
+            status = await handle.wait()
+        if status != "completed":
+            raise RuntimeError(f"the run ended {status}: {handle.error}")
+    return seen
+
+
+def _module(frame: FrameType) -> str:
+    return frame.f_code.co_filename.split(_PACKAGE)[-1]
+
+
+def _name(frame: FrameType) -> str:
+    return f"{_module(frame)}:{frame.f_code.co_qualname}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        result = asyncio.run(measure(Path(temporary)))
+    print(result)
+    if "--list" in sys.argv:
+        print("\n".join(sorted(result.modules)))
+        print("deepest:", *result.deepest, sep="\n  ")

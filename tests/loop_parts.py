@@ -17,7 +17,7 @@ from agent_core.providers.scripted import ScriptedProvider
 from agent_core.redaction.journal import JournalRedactor
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.recovery import SessionHistory
-from agent_core.storage.memory import InMemoryStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import tool_from
 from agent_core.tools.limits import ResultLimiter
@@ -37,7 +37,6 @@ from agent_core.types import (
     ToolResultBlock,
     new_id,
     user_text,
-    utc_now,
 )
 
 OWNER = "own_test"
@@ -117,7 +116,7 @@ class Session:
     hooks: Listening = field(default_factory=Listening)
     limits: RunLimits = field(default_factory=RunLimits)
     window: int = 32_000
-    store: InMemoryStore = field(default_factory=InMemoryStore)
+    store: SqliteSessionStore = field(default_factory=SqliteSessionStore.in_memory)
     session_id: str = "s1"
     secrets: dict[str, str] = field(default_factory=dict[str, str])
     provider: ProviderAdapter | None = None
@@ -132,7 +131,6 @@ class Session:
                 session_id=self.session_id,
                 cwd="/project",
                 owner=OWNER,
-                lease_expires_at=utc_now(),
                 agent_type=AgentType.MAIN,
                 agent_id=new_id("agent"),
                 run_id=new_id("run"),

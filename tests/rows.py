@@ -1,7 +1,6 @@
 """Rows to put into a store: short to write, complete where it matters."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from agent_core.types import (
@@ -30,7 +29,6 @@ def an_opening(session_id: str = "s1", run_id: str = "run_1", **values: Any) -> 
         "run_id": run_id,
         "cwd": "/project",
         "owner": "me",
-        "lease_expires_at": utc_now() + timedelta(seconds=30),
         "agent_type": AgentType.MAIN,
         "agent_id": f"agent_{session_id}",
     }

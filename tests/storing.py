@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from agent_core.errors import StorageError
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import Batch, EventType, PendingEvent
 from rows import a_batch, a_node, an_event, an_opening
 
@@ -38,7 +38,7 @@ def step(session_id: str, i: int) -> Batch:
 
 async def append(path: Path, session_id: str) -> None:
     """Store steps until killed, several on their way at a time; say each that is stored."""
-    async with SqliteStore.open(path) as store:
+    async with SqliteSessionStore.open(path) as store:
         opening = an_opening(session_id, f"run_{session_id}")
         await store.open_run(opening, is_dead=lambda owner, lease: True)
         say("open")
@@ -58,7 +58,7 @@ async def make(path: Path, session_id: str) -> None:
 
 async def append_some(path: Path, session_id: str) -> None:
     """Store a hundred steps, one after the other."""
-    async with SqliteStore.open(path) as store:
+    async with SqliteSessionStore.open(path) as store:
         opening = an_opening(session_id, f"run_{session_id}")
         await store.open_run(opening, is_dead=lambda owner, lease: True)
         for i in range(100):
@@ -93,7 +93,7 @@ def open_at_once(path: Path, count: str) -> None:
 
 async def _open_one(path: Path, session_id: str) -> int:
     try:
-        async with SqliteStore.open(path) as store:
+        async with SqliteSessionStore.open(path) as store:
             opening = an_opening(session_id, f"run_{session_id}")
             await store.open_run(opening, is_dead=lambda owner, lease: False)
             await store.append(step(session_id, 0))
@@ -107,7 +107,7 @@ async def outgrow(path: Path, _argument: str) -> None:
     """Meet a limit on file size, say what fails and what is kept, then have room again."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with SqliteStore.open(path) as store:
+    async with SqliteSessionStore.open(path) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=lambda owner, lease: False)
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
         stored = 0
@@ -131,7 +131,7 @@ def names(count: int) -> list[str]:
 async def starve(path: Path, _argument: str) -> None:
     """Run out of file descriptors: say what fails, then go on when there are some again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    async with SqliteStore.open(path) as store:
+    async with SqliteSessionStore.open(path) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=lambda owner, lease: False)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
-from agent_core.storage.memory import InMemoryStore
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     AgentStatus,
     AgentType,
@@ -55,13 +54,30 @@ def everybody_is_dead(owner: str, lease: object) -> bool:
     return True
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[SessionStore]:
+class Clock:
+    """The clock of the machine a store lives on; tests move it."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return utc_now() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["file", "memory"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> AsyncGenerator[SessionStore]:
     if request.param == "memory":
-        async with InMemoryStore.open() as opened:
-            yield opened
+        yield SqliteSessionStore.in_memory(clock=clock.now)
     else:
-        async with SqliteStore.open(tmp_path / "sessions.sqlite") as opened:
+        path = tmp_path / "sessions.sqlite"
+        async with SqliteSessionStore.open(path, clock=clock.now) as opened:
             yield opened
 
 
@@ -210,11 +226,9 @@ async def test_taking_over_from_a_dead_owner_closes_what_it_left_open(
         asked.append((owner, lease))
         return True
 
-    before = await session.session("s1")
-    assert before is not None
     opened = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=is_dead)
 
-    assert asked == [("me", before.lease_expires_at)]
+    assert asked == [("me", False)]
     assert [run.run_id for run in opened.lost] == ["run_1"]
     assert opened.session.owner == "you"
     assert await session.active_run_ids("s1") == ["run_2"]
@@ -469,7 +483,7 @@ async def test_only_its_owner_gives_a_session_back(session: SessionStore) -> Non
     await session.append(a_batch(run=COMPLETED, release="you"))
     await session.release("s1", "you")
     await session.release_all("you")
-    await session.heartbeat("you", utc_now() + timedelta(days=1))
+    await session.heartbeat("you", timedelta(days=1))
     record = await session.session("s1")
     assert record is not None
     assert record.owner == "me"
@@ -483,12 +497,14 @@ async def test_only_its_owner_gives_a_session_back(session: SessionStore) -> Non
 async def test_a_heartbeat_extends_every_lease_of_its_owner(session: SessionStore) -> None:
     await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
     until = utc_now() + timedelta(minutes=5)
-    await session.heartbeat("me", until)
+    await session.heartbeat("me", timedelta(minutes=5))
     mine, yours = await session.session("s1"), await session.session("s2")
     assert mine is not None
     assert yours is not None
-    assert mine.lease_expires_at == until
-    assert yours.lease_expires_at != until
+    assert mine.lease_expires_at is not None
+    assert yours.lease_expires_at is not None
+    assert until <= mine.lease_expires_at < until + timedelta(minutes=1)
+    assert yours.lease_expires_at < until
     await session.release("s1", "me")
     await session.release_all("you")
     records = await session.sessions()
@@ -566,6 +582,115 @@ async def test_a_dead_owner_without_open_runs_just_loses_its_claim(session: Sess
     assert record.owner is None
 
 
+async def test_a_lease_is_over_when_the_clock_of_the_store_says_so(
+    session: SessionStore, clock: Clock
+) -> None:
+    judged: list[tuple[str, bool]] = []
+
+    def note(owner: str, is_lease_over: bool) -> bool:
+        judged.append((owner, is_lease_over))
+        return False
+
+    await session.close_lost_runs(note)
+    clock.ahead = timedelta(minutes=1)
+    await session.close_lost_runs(note)
+    await session.heartbeat("me")
+    await session.close_lost_runs(note)
+    assert judged == [("me", False), ("me", True), ("me", False)]
+
+
+# epochs
+
+
+async def epoch_of(store: SessionStore) -> int:
+    record = await store.session("s1")
+    assert record is not None
+    return record.epoch
+
+
+async def test_each_new_owner_begins_an_epoch_and_a_renewed_claim_does_not(
+    session: SessionStore,
+) -> None:
+    first = await epoch_of(session)
+    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.heartbeat("me")
+    assert await epoch_of(session) == first
+    taken = await session.open_run(
+        an_opening(run_id="run_3", owner="you"), is_dead=everybody_is_dead
+    )
+    assert taken.session.epoch > first
+    await session.release("s1", "you")
+    again = await session.open_run(an_opening(run_id="run_4", owner="you"), is_dead=nobody_is_dead)
+    assert again.session.epoch > taken.session.epoch
+
+
+async def test_what_was_begun_in_an_earlier_epoch_cannot_be_added_to(
+    session: SessionStore,
+) -> None:
+    stale = await epoch_of(session)
+    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening(run_id="run_3", owner="you"), is_dead=everybody_is_dead)
+    await session.release("s1", "you")
+    # The first owner is back, and has the session once more: its old run is another's to begin.
+    await session.open_run(an_opening(run_id="run_4"), is_dead=everybody_is_dead)
+    batch = a_batch(a_node("late"), run_id="run_2", owner="me", epoch=stale)
+    with pytest.raises(StorageError) as refused:
+        await session.append(batch)
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+    assert await session.node("late") is None
+    current = await epoch_of(session)
+    await session.append(a_batch(a_node("n1"), run_id="run_4", owner="me", epoch=current))
+
+
+# cancelling from another process
+
+
+async def test_a_request_to_cancel_reaches_the_owner_with_its_heartbeat(
+    session: SessionStore,
+) -> None:
+    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
+    await session.add_agent(a_child())
+    await session.add_run(a_child_run())
+    assert await session.heartbeat("me") == []
+    assert await session.request_cancel("run_1")
+    assert await session.request_cancel("run_1")
+    assert await session.request_cancel("run_child")
+    run = await session.run("run_1")
+    assert run is not None
+    assert run.cancel_requested_at is not None
+    assert sorted(await session.heartbeat("me")) == ["run_1", "run_child"]
+    assert await session.heartbeat("you") == []
+    await session.append(a_batch(run=COMPLETED))
+    assert await session.heartbeat("me") == ["run_child"]
+
+
+async def test_a_run_that_has_ended_or_never_was_is_not_cancelled(session: SessionStore) -> None:
+    await session.append(a_batch(run=COMPLETED))
+    assert not await session.request_cancel("run_1")
+    run = await session.run("run_1")
+    assert run is not None
+    assert run.cancel_requested_at is None
+    with pytest.raises(StorageError) as refused:
+        await session.request_cancel("run_9")
+    assert refused.value.code is ErrorCode.RUN_NOT_FOUND
+
+
+async def test_a_run_that_waits_is_open(session: SessionStore) -> None:
+    await session.append(a_batch(run=RunChange(status=RunStatus.WAITING), release="me"))
+    run = await session.run("run_1")
+    assert run is not None
+    assert run.status is RunStatus.WAITING
+    assert await session.active_run_ids("s1") == ["run_1"]
+    assert await session.request_cancel("run_1")
+    record = await session.session("s1")
+    assert record is not None
+    assert record.owner == "me"
+    with pytest.raises(StorageError):
+        await session.delete_session("s1", is_dead=nobody_is_dead)
+    lost = await session.close_lost_runs(everybody_is_dead)
+    assert [run.run_id for run in lost] == ["run_1"]
+
+
 # children
 
 
@@ -590,7 +715,7 @@ async def test_children_are_added_and_changed(session: SessionStore) -> None:
 async def test_a_run_that_may_outlive_its_parent_keeps_the_session_claimed(
     session: SessionStore,
 ) -> None:
-    claim = Claim("me", utc_now() + timedelta(seconds=30))
+    claim = Claim("me")
     await session.append(a_batch(run=COMPLETED, release="me"))
     await session.add_agent(a_child())
     await session.add_run(a_child_run(), claim=claim)
@@ -601,7 +726,7 @@ async def test_a_run_that_may_outlive_its_parent_keeps_the_session_claimed(
     assert found is not None
     assert found.owner == "me"
     with pytest.raises(StorageError) as refused:
-        await session.add_run(a_child_run("run_3"), claim=Claim("you", utc_now()))
+        await session.add_run(a_child_run("run_3"), claim=Claim("you"))
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
 
 
@@ -783,6 +908,20 @@ async def test_e3_a_run_is_replayed_without_its_neighbours(session: SessionStore
     with pytest.raises(StorageError) as unknown:
         await session.run_history("run_9")
     assert unknown.value.code is ErrorCode.RUN_NOT_FOUND
+
+
+async def test_the_events_of_a_run_are_read_from_where_a_watcher_stopped(
+    session: SessionStore,
+) -> None:
+    for i in range(5):
+        await session.append(a_batch(an_event(payload={"i": i})))
+    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.append(a_batch(an_event(), run_id="run_2"))
+    assert await session.events_after("run_1", 0) == (await session.run_history("run_1")).events
+    some = await session.events_after("run_1", 2, limit=2)
+    assert [(event.run_seq, event.payload["i"]) for event in some] == [(3, 2), (4, 3)]
+    assert await session.events_after("run_1", 5) == []
+    assert await session.events_after("run_9", 0) == []
 
 
 async def test_artifacts_come_with_the_page_of_what_they_belong_to(session: SessionStore) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import storing
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import RunStatus
 from rows import an_opening
 
@@ -83,7 +83,7 @@ async def test_whatever_moment_a_process_is_killed_in_what_it_was_promised_is_th
             promised[session_id] = acknowledged + len(rest)
         assert is_sound(database)
 
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         lost = await store.close_lost_runs(dead)
         assert {run.session_id for run in lost} == set(promised)
         for session_id, count in promised.items():
@@ -119,7 +119,7 @@ async def test_a_process_killed_while_it_makes_the_database_leaves_nothing_half_
             victim.stdin.flush()
             await asyncio.sleep(0.001 * moment)
             victim.kill()
-        async with SqliteStore.open(database) as store:
+        async with SqliteSessionStore.open(database) as store:
             opened = await store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=dead)
             assert len(opened.lost) == opened.resumed
         assert is_sound(database)
@@ -130,7 +130,7 @@ async def test_several_processes_write_to_one_file(database: Path) -> None:
     for writer in writers:
         out, _ = writer.communicate()
         assert out == "done\n"
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         for i in range(3):
             assert len(await store.path(f"s{i}_99")) == 100
             page = await store.page(f"s{i}")
@@ -147,7 +147,7 @@ async def test_two_event_loops_of_one_process_share_a_file(database: Path) -> No
     failures: list[BaseException] = []
 
     async def work(session_id: str) -> None:
-        async with SqliteStore.open(database) as store:
+        async with SqliteSessionStore.open(database) as store:
             await store.open_run(an_opening(session_id, f"run_{session_id}"), is_dead=alive)
             for i in range(50):
                 await store.append(storing.step(session_id, i))
@@ -163,14 +163,14 @@ async def test_two_event_loops_of_one_process_share_a_file(database: Path) -> No
     await work("s1")
     await asyncio.to_thread(other.join)
     assert failures == []
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         assert len(await store.path("s1_49")) == len(await store.path("s2_49")) == 50
 
 
 async def test_a_write_waits_for_another_process_without_holding_up_the_event_loop(
     database: Path,
 ) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
         with held(database, 0.5):
             writing = store.append(storing.step("s1", 0))
@@ -188,7 +188,7 @@ async def test_a_write_waits_for_another_process_without_holding_up_the_event_lo
 async def test_when_patience_ends_the_error_says_who_is_in_the_way_and_not_what_sqlite_says(
     database: Path,
 ) -> None:
-    async with SqliteStore.open(database, patience=0.2) as store:
+    async with SqliteSessionStore.open(database, patience=0.2) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
         with held(database, 1.0):
             waiting = [store.append(storing.step("s1", i)) for i in range(2)]
@@ -205,10 +205,10 @@ async def test_when_patience_ends_the_error_says_who_is_in_the_way_and_not_what_
 
 
 async def test_opening_waits_for_another_process_too(database: Path) -> None:
-    async with SqliteStore.open(database):
+    async with SqliteSessionStore.open(database):
         pass
     with held(database, 0.4):
-        async with SqliteStore.open(database) as store:
+        async with SqliteSessionStore.open(database) as store:
             await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
 
 
@@ -233,7 +233,7 @@ def test_without_file_descriptors_the_error_is_clear_and_passes(database: Path) 
 
 
 async def test_a_long_reader_holds_nobody_up(database: Path) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
         reader = sqlite3.connect(database, isolation_level=None)
         try:
@@ -251,7 +251,7 @@ async def test_a_session_whose_owner_was_killed_can_be_resumed_at_once(database:
     with start("append", database, "s1") as victim:
         assert victim.stdout is not None
         victim.stdout.readline()
-        async with SqliteStore.open(database) as store:
+        async with SqliteSessionStore.open(database) as store:
             with pytest.raises(StorageError) as refused:
                 await store.open_run(an_opening("s1", "run_2", owner="you"), is_dead=alive)
             assert refused.value.code is ErrorCode.SESSION_ACTIVE
@@ -265,7 +265,7 @@ async def test_a_session_whose_owner_was_killed_can_be_resumed_at_once(database:
 
 
 async def open_and_close(database: Path) -> None:
-    async with SqliteStore.open(database):
+    async with SqliteSessionStore.open(database):
         pass
 
 
@@ -292,7 +292,7 @@ def test_a_folder_in_the_place_of_the_file_is_refused(database: Path) -> None:
 
 
 async def test_a_status_that_is_only_understood_when_read_is_understood(database: Path) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
         connection = sqlite3.connect(database, isolation_level=None)
         connection.execute("UPDATE runs SET status = 'aborted'")
@@ -305,7 +305,7 @@ async def test_a_status_that_is_only_understood_when_read_is_understood(database
 
 
 async def test_ids_that_no_database_can_hold_are_unknown_or_refused(database: Path) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         assert await store.session("a\0b") is None
         with pytest.raises(StorageError):
             await store.session("\ud800")
@@ -315,7 +315,7 @@ async def test_ids_that_no_database_can_hold_are_unknown_or_refused(database: Pa
 
 
 async def test_a_closed_store_refuses_and_says_so(database: Path) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
     for late in (store.session("s1"), store.append(storing.step("s1", 0))):
         with pytest.raises(StorageError, match="closed"):
@@ -323,16 +323,16 @@ async def test_a_closed_store_refuses_and_says_so(database: Path) -> None:
 
 
 async def test_what_is_queued_when_the_store_closes_is_stored(database: Path) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
         waiting = [store.append(storing.step("s1", i)) for i in range(300)]
     assert [position.node_seq for position in await asyncio.gather(*waiting)][-1] == 300
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         assert len(await store.path("s1_299")) == 300
 
 
 async def test_a_damaged_row_names_itself_and_spoils_nothing_else(database: Path) -> None:
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
         for i in range(3):
             await store.append(storing.step("s1", i))
@@ -340,7 +340,7 @@ async def test_a_damaged_row_names_itself_and_spoils_nothing_else(database: Path
     connection.execute("UPDATE nodes SET content_json = '[{\"type\":' WHERE node_id = 's1_1'")
     connection.execute("UPDATE nodes SET role = 'robot' WHERE node_id = 's1_2'")
     connection.close()
-    async with SqliteStore.open(database) as store:
+    async with SqliteSessionStore.open(database) as store:
         for node_id in ("s1_1", "s1_2"):
             with pytest.raises(StorageError, match=node_id):
                 await store.node(node_id)
@@ -349,7 +349,7 @@ async def test_a_damaged_row_names_itself_and_spoils_nothing_else(database: Path
 
 async def test_a_change_that_a_dead_process_left_half_done_is_taken_back(tmp_path: Path) -> None:
     database, found = tmp_path / "s.sqlite", tmp_path / "found.sqlite"
-    async with SqliteStore.open(database):
+    async with SqliteSessionStore.open(database):
         pass
     with closing(sqlite3.connect(database, isolation_level=None)) as victim:
         victim.execute("PRAGMA journal_mode = DELETE")
@@ -361,7 +361,7 @@ async def test_a_change_that_a_dead_process_left_half_done_is_taken_back(tmp_pat
         shutil.copy(database, found)
         shutil.copy(f"{database}-journal", f"{found}-journal")
         victim.execute("ROLLBACK")
-    async with SqliteStore.open(found) as store:
+    async with SqliteSessionStore.open(found) as store:
         assert await store.sessions() == []
     with closing(sqlite3.connect(found)) as connection:
         assert (

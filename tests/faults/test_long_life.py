@@ -12,7 +12,7 @@ import pytest
 
 from agent_core import AgentRuntime, RunStatus, tool
 from agent_core.providers.scripted import Calls, Says, ScriptedProvider, calls
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import ModelRequest, PendingEvent, Role
 from faults.depth import Depth, Tally
 from isolation import Home
@@ -72,7 +72,7 @@ def in_use() -> tuple[int, int, int, int]:
 
 async def fill(path: Path, events: int) -> None:
     """Append to the session's timeline what many runs would have left there, beside its path."""
-    async with SqliteStore.open(path) as store:
+    async with SqliteSessionStore.open(path) as store:
         session = await store.session("s1")
         assert session is not None
         page = await store.page("s1")

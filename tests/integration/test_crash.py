@@ -152,12 +152,12 @@ ARTIFACT_VICTIM = """
 import asyncio, os, sys
 from agent_core import AgentRuntime, ToolContext, tool
 from agent_core.providers.scripted import ScriptedProvider, calls
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 
 async def die(self, artifact):
     os.kill(os.getpid(), 9)
 
-SqliteStore.add_artifact = die
+SqliteSessionStore.add_artifact = die
 
 @tool(permission="readonly")
 async def keep(context: ToolContext) -> str:

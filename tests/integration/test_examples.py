@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.context.skills import find_skills
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -53,7 +53,7 @@ async def test_the_questions_on_the_page_about_sessions_are_ones_the_database_ca
     tmp_path: Path,
 ) -> None:
     (questions,) = blocks("sessions", "sql")
-    async with SqliteStore.open(tmp_path / "sessions.sqlite"):
+    async with SqliteSessionStore.open(tmp_path / "sessions.sqlite"):
         database = sqlite3.connect(tmp_path / "sessions.sqlite")
         database.executescript(questions)
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}

@@ -17,8 +17,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, patiently
-from agent_core.storage.readers import Readers
-from agent_core.storage.writer import Writer
+from agent_core.storage.executors import ReaderThreads, WriterThread
 from agent_core.tools.results import storable_text
 from agent_core.types import utc_now
 
@@ -77,8 +76,8 @@ class SqliteStore:
     ) -> None:
         self._path = path
         self._eviction = eviction
-        self._writer = Writer(connection, path)
-        self._readers = Readers(path)
+        self._writer = WriterThread(connection, path)
+        self._readers = ReaderThreads(path)
 
     @classmethod
     async def open(cls, path: str | Path, eviction: EvictionConfig | None = None) -> Self:

@@ -1,17 +1,21 @@
 """The whole port of the session store: what the runtime asks of it beside the journal's write.
 
-`SqliteStore` is the real one, `MemoryStore` keeps nothing; one contract suite holds both to what
-is written here. Every write is one transaction: all of it is stored, or nothing. A coroutine
-that is cancelled while it waits may still have written. Every method raises `StorageError` when
-the store cannot be read or written; the sections below name only the other codes.
+One contract suite holds every store to what is written here. Every write is one transaction: all
+of it is stored, or nothing. A coroutine that is cancelled while it waits may still have written.
+Every method raises `StorageError` when the store cannot be read or written; the sections below
+name only the other codes.
+
+Leases are judged by the store's own clock. Each time a session gets another owner its epoch moves
+on, and what was begun under an earlier epoch cannot be added to any more.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from agent_core.events.history import HistoryStore
 from agent_core.types import (
+    LEASE,
     AgentRecord,
     AgentStatus,
     ArtifactRecord,
@@ -24,6 +28,7 @@ from agent_core.types import (
     ReplayResult,
     RunOpening,
     RunRecord,
+    RuntimeEvent,
     SessionNote,
     SessionRecord,
 )
@@ -88,8 +93,23 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
-    async def heartbeat(self, owner: str, until: datetime) -> None:
-        """Extend the lease of every session this owner holds."""
+    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> list[str]:
+        """Extend the lease of every session this owner holds, from now by the store's clock.
+
+        Returns:
+            The ids of open runs of these sessions that `request_cancel` was called for.
+        """
+        ...
+
+    async def request_cancel(self, run_id: str) -> bool:
+        """Have an open run cancelled by its owner, in whatever process, at its next heartbeat.
+
+        Returns:
+            Whether the run is open; one that has ended stays as it is.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
         ...
 
     async def release(self, session_id: str, owner: str) -> None:
@@ -217,6 +237,12 @@ class SessionReads(Protocol):
         Raises:
             StorageError: `run_not_found`.
         """
+        ...
+
+    async def events_after(
+        self, run_id: str, run_seq: int, *, limit: int = 1000
+    ) -> list[RuntimeEvent]:
+        """Stored events of the run with a higher `run_seq`, in order, at most `limit`."""
         ...
 
     async def open_calls(

@@ -10,7 +10,7 @@ from agent_core.types import Access, ToolDefinition, ToolPermission
 _PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
 
 
-class PolicyDecision(StrEnum):
+class Verdict(StrEnum):
     """What has to happen before a call."""
 
     ALLOW = "allow"
@@ -33,9 +33,9 @@ class Policy:
         self._refuses_hosts = config.network_policy.default == "deny"
         self._asks_readers = config.readonly_default == "ask"
 
-    def decide(
+    def verdict(
         self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
-    ) -> PolicyDecision:
+    ) -> Verdict:
         """Judge one call. A refusal here is final; no question follows it.
 
         Args:
@@ -46,15 +46,15 @@ class Policy:
         reads = definition.permission is ToolPermission.READONLY
         if hosts is not None:
             if not all(map(self.allows_host, hosts)):
-                return PolicyDecision.REFUSE if self._refuses_hosts else PolicyDecision.ASK
+                return Verdict.REFUSE if self._refuses_hosts else Verdict.ASK
             if not hosts:
-                return PolicyDecision.ASK  # where the call goes cannot be seen
+                return Verdict.ASK  # where the call goes cannot be seen
             if reads and not access.dangerous and access.reason is None:
-                return PolicyDecision.ALLOW  # the host was the only question
+                return Verdict.ALLOW  # the host was the only question
         if access.asks:
-            return PolicyDecision.ASK
+            return Verdict.ASK
         asks_anyway = self._asks_readers and reads and "internal" not in definition.tags
-        return PolicyDecision.ASK if asks_anyway else PolicyDecision.ALLOW
+        return Verdict.ASK if asks_anyway else Verdict.ALLOW
 
     def allows_host(self, host: str) -> bool:
         """Whether a host, with or without a port, needs no question."""

@@ -46,7 +46,7 @@ from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.runtime.traces import Traces
 from agent_core.runtime.unclosed import UnclosedRuns
 from agent_core.storage.owners import HEARTBEAT, Owner
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
     AgentDefinition,
@@ -118,11 +118,7 @@ class Services:
         self._unclosed = UnclosedRuns()
         self._unreleased: set[str] = set()
         self._guard = PermissionGuard(
-            parts.permission_callback,
-            config.permissions,
-            network=config.tools.network,
-            project_dir=setup.project,
-            redactor=redactor,
+            parts.permission_callback, config, project_dir=setup.project, redactor=redactor
         )
         self._runs = RunFactory(
             setup,
@@ -297,7 +293,7 @@ class Services:
         while True:
             await asyncio.sleep(HEARTBEAT.total_seconds())
             try:
-                await self.store.heartbeat(self._owner.owner_id, self._owner.lease_end())
+                await self.store.heartbeat(self._owner.owner_id)
                 await self._unclosed.close()
                 for session_id in tuple(self._unreleased):
                     await self._release(session_id)
@@ -326,7 +322,6 @@ class Services:
             cwd=str(self.setup.project),
             move_session=move_session,
             owner=self._owner.owner_id,
-            lease_expires_at=self._owner.lease_end(),
             agent_type=_ROLES[mode][0],
             agent_id=new_id("agent"),
             run_id=new_id("run"),
@@ -415,7 +410,7 @@ class Services:
             self.background.run_ended(run)
 
     def _claim(self) -> Claim:
-        return Claim(self._owner.owner_id, self._owner.lease_end())
+        return Claim(self._owner.owner_id)
 
     async def _release(self, session_id: str) -> None:
         """Give a session back once its last work in the background is over, if nothing runs."""
@@ -450,7 +445,7 @@ async def open_services(parts: RuntimeOptions) -> AsyncGenerator[Services]:
         extensions = load_extensions(setup, redactor, launcher=launcher)
         owner = stack.enter_context(Owner.open(setup.home))
         await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
-        store = await stack.enter_async_context(SqliteStore.open(setup.session_db))
+        store = await stack.enter_async_context(SqliteSessionStore.open(setup.session_db))
         await store.close_lost_runs(owner.is_dead)
         services = Services(
             parts,

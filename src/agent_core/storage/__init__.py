@@ -1,4 +1,4 @@
-"""Where sessions are kept: `sqlite.SqliteStore`, or `memory.MemoryStore` for tests and demos.
+"""Where sessions are kept: `sqlite.SqliteSessionStore`, in a file or in memory.
 
-Both are what `agent_core.events.SessionStore` asks for. Nothing outside this package knows SQL.
+It is what `agent_core.events.SessionStore` asks for. Nothing outside this package knows SQL.
 """

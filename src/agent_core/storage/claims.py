@@ -1,20 +1,34 @@
-"""Who has a session: opening runs, leases, giving back, and what a dead owner left open."""
+"""Who has a session: opening runs, leases, giving back, and closing what a dead owner left open.
 
+Every function is one job of the writing connection. `now` is the store's own clock.
+"""
+
+import os
 import sqlite3
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 
-from agent_core.storage import rules
-from agent_core.storage.rows import agent_row, dumps, iso, read, read_all, run_row, session_row
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.rows import find, insert, iso, read, read_all, storable, update
 from agent_core.storage.timeline import (
     OPEN_RUN,
+    OWNER_LOST,
     insert_events,
     insert_session_event,
-    start_of,
+    node_not_found,
+    run_not_found,
+    session_not_found,
 )
 from agent_core.types import (
     AgentRecord,
+    AgentStatus,
     Claim,
+    EndReason,
+    ErrorPayload,
+    EventDraft,
+    EventLevel,
+    EventType,
     Node,
     OpenedRun,
     OwnerIsDead,
@@ -22,46 +36,65 @@ from agent_core.types import (
     Position,
     RunOpening,
     RunRecord,
+    RunStatus,
     SessionRecord,
+    new_id,
     utc_now,
 )
 
 
 def open_run(
-    connection: sqlite3.Connection, opening: RunOpening, is_dead: OwnerIsDead
+    connection: sqlite3.Connection, opening: RunOpening, is_dead: OwnerIsDead, now: datetime
 ) -> OpenedRun:
     """Create or resume the session, claim it, and add the run."""
-    session = find_session(connection, opening.session_id)
+    session = find(connection, SessionRecord, opening.session_id)
     resumed = session is not None
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
     if session is None:
-        session = rules.new_session(opening)
-        insert_session(connection, session)
+        insert(
+            connection,
+            SessionRecord(
+                session_id=opening.session_id,
+                cwd=storable(opening.cwd),
+                metadata=opening.session_metadata,
+                created_at=now,
+                updated_at=now,
+            ),
+        )
     else:
-        cwd = rules.move_to(session, opening)
+        cwd = _moved_to(session, opening)
         if session.owner != opening.owner:
-            rules.refuse_unless_free(session, is_dead)
+            _refuse_unless_free(session, is_dead, now)
             lost = _close_lost(connection, session)
             queued = _open_runs(connection, opening.session_id)
         if cwd is not None:
-            _move(connection, session, cwd)
+            draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
+            moved = PendingEvent(new_id("evt"), utc_now(), draft)
+            insert_session_event(connection, session.session_id, moved)
+            update(connection, SessionRecord, session.session_id, {"cwd": cwd})
     agent = _root_agent(connection, opening)
-    run = rules.new_run(opening, agent.agent_id)
-    position = insert_run(connection, run, opening.events)
+    run = RunRecord(
+        run_id=opening.run_id,
+        session_id=opening.session_id,
+        agent_id=agent.agent_id,
+        mode=opening.mode,
+        status=opening.status,
+        metadata=opening.run_metadata,
+        created_at=now,
+        updated_at=now,
+        prompt=opening.prompt,
+    )
+    insert(connection, run)
+    position = insert_events(connection, run, opening.events)
+    _claim(connection, opening.session_id, opening.owner, now + opening.lease)
     connection.execute(
-        """UPDATE sessions SET owner = ?, lease_expires_at = ?, updated_at = ?,
-        root_agent_id = coalesce(root_agent_id, ?) WHERE session_id = ?""",
-        (
-            opening.owner,
-            iso(opening.lease_expires_at),
-            iso(run.created_at),
-            agent.agent_id,
-            opening.session_id,
-        ),
+        """UPDATE sessions SET updated_at = ?, root_agent_id = coalesce(root_agent_id, ?)
+        WHERE session_id = ?""",
+        (iso(now), agent.agent_id, opening.session_id),
     )
     return OpenedRun(
-        session=known_session(connection, opening.session_id),
+        session=find_session(connection, opening.session_id),
         agent=agent,
         run=run,
         resumed=resumed,
@@ -71,25 +104,70 @@ def open_run(
     )
 
 
-def close_lost_runs(connection: sqlite3.Connection, is_dead: OwnerIsDead) -> list[RunRecord]:
+def add_run(
+    connection: sqlite3.Connection,
+    run: RunRecord,
+    events: Sequence[PendingEvent],
+    claim: Claim | None,
+    now: datetime,
+) -> tuple[Position, int]:
+    """Add a child's run and its first events; returns where they stand, and the session's epoch.
+
+    Raises:
+        StorageError: `session_not_found`; `session_active`.
+    """
+    session = find_session(connection, run.session_id)
+    if claim is not None:
+        if session.owner not in {None, claim.owner}:
+            raise _session_active(session)
+        _claim(connection, run.session_id, claim.owner, now + claim.lease)
+    insert(connection, run)
+    position = insert_events(connection, run, events)
+    return position, find_session(connection, run.session_id).epoch
+
+
+def close_lost_runs(
+    connection: sqlite3.Connection, is_dead: OwnerIsDead, now: datetime
+) -> list[RunRecord]:
     """Close open runs without a living owner, and free the sessions of dead ones."""
     owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL").fetchall()
     orphaned = connection.execute(
         f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
         (SELECT session_id FROM runs WHERE {OPEN_RUN})"""  # noqa: S608 - a constant
     ).fetchall()
-    lost: list[RunRecord] = []
-    for session in read_all(SessionRecord, [*owned, *orphaned]):
-        if session.owner is None or is_dead(session.owner, session.lease_expires_at):
-            lost += _close_lost(connection, session)
-    return lost
+    return [
+        run
+        for session in read_all(SessionRecord, [*owned, *orphaned])
+        if _is_free(session, is_dead, now)
+        for run in _close_lost(connection, session)
+    ]
 
 
-def heartbeat(connection: sqlite3.Connection, owner: str, until: datetime) -> None:
-    """Extend the lease of every session this owner holds."""
+def heartbeat(
+    connection: sqlite3.Connection, owner: str, lease: timedelta, now: datetime
+) -> list[str]:
+    """Extend the lease of every session this owner holds; returns its runs to be cancelled."""
     connection.execute(
-        "UPDATE sessions SET lease_expires_at = ? WHERE owner = ?", (iso(until), owner)
+        "UPDATE sessions SET lease_expires_at = ? WHERE owner = ?", (iso(now + lease), owner)
     )
+    rows = connection.execute(
+        f"""SELECT run_id FROM runs WHERE {OPEN_RUN} AND cancel_requested_at IS NOT NULL
+        AND session_id IN (SELECT session_id FROM sessions WHERE owner = ?)""",  # noqa: S608
+        (owner,),
+    )
+    return [run_id for (run_id,) in rows]
+
+
+def request_cancel(connection: sqlite3.Connection, run_id: str, now: datetime) -> bool:
+    """Ask the owner of an open run to cancel it; returns whether the run is open."""
+    run = find(connection, RunRecord, run_id)
+    if run is None:
+        raise run_not_found(run_id)
+    if run.status.is_terminal:
+        return False
+    if run.cancel_requested_at is None:
+        update(connection, RunRecord, run_id, {"cancel_requested_at": now})
+    return True
 
 
 def release(connection: sqlite3.Connection, owner: str, session_id: str | None = None) -> None:
@@ -101,83 +179,52 @@ def release(connection: sqlite3.Connection, owner: str, session_id: str | None =
     )
 
 
-def find_session(connection: sqlite3.Connection, session_id: str) -> SessionRecord | None:
-    """The session, or None."""
-    row = connection.execute(
-        "SELECT * FROM sessions WHERE session_id = ?", (session_id,)
-    ).fetchone()
-    return read(SessionRecord, row) if row else None
-
-
-def known_session(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
+def find_session(connection: sqlite3.Connection, session_id: str) -> SessionRecord:
     """The session.
 
     Raises:
         StorageError: `session_not_found`.
     """
-    session = find_session(connection, session_id)
+    session = find(connection, SessionRecord, session_id)
     if session is None:
-        raise rules.session_not_found(session_id)
+        raise session_not_found(session_id)
     return session
 
 
-def has_open_runs(
-    connection: sqlite3.Connection, session_id: str, *, only_root_runs: bool = False
-) -> bool:
-    """Whether a run of the session is queued, pending or running."""
-    row = connection.execute(
-        f"""SELECT 1 FROM runs WHERE session_id = ? AND {OPEN_RUN}
-        AND (NOT ? OR parent_run_id IS NULL) LIMIT 1""",  # noqa: S608 - a constant
-        (session_id, only_root_runs),
-    ).fetchone()
-    return row is not None
-
-
-def insert_session(connection: sqlite3.Connection, session: SessionRecord) -> None:
-    """Add a session's row."""
-    connection.execute(
-        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", session_row(session)
-    )
-
-
-def insert_agent(connection: sqlite3.Connection, agent: AgentRecord) -> None:
-    """Add an agent's row.
-
-    Raises:
-        StorageError: `session_not_found`.
-    """
-    known_session(connection, agent.session_id)
-    connection.execute(
-        "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", agent_row(agent)
-    )
-
-
-def insert_run(
+def set_active_node(
     connection: sqlite3.Connection,
-    run: RunRecord,
-    events: Sequence[PendingEvent],
-    claim: Claim | None = None,
-) -> Position:
-    """Add a run's row and its first events.
+    session_id: str,
+    node_id: str,
+    is_dead: OwnerIsDead,
+    now: datetime,
+) -> SessionRecord:
+    """Continue the session from this node."""
+    _refuse_while_active(connection, session_id, is_dead, now, only_root_runs=True)
+    node = find(connection, Node, node_id)
+    if node is None or node.session_id != session_id:
+        raise node_not_found(node_id, session_id)
+    changes = {"active_node_id": node_id, "updated_at": now}
+    update(connection, SessionRecord, session_id, changes)
+    return find_session(connection, session_id)
 
-    Raises:
-        StorageError: `session_not_found`; `session_active`.
-    """
-    session = known_session(connection, run.session_id)
-    if claim is not None:
-        rules.refuse_unless_owned(session, claim)
-        connection.execute(
-            "UPDATE sessions SET owner = ?, lease_expires_at = ? WHERE session_id = ?",
-            (claim.owner, iso(claim.lease_expires_at), run.session_id),
-        )
+
+def delete_session(
+    connection: sqlite3.Connection, session_id: str, is_dead: OwnerIsDead, now: datetime
+) -> None:
+    """Remove the session; its rows in every other table follow."""
+    _refuse_while_active(connection, session_id, is_dead, now)
+    connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+
+
+def _claim(
+    connection: sqlite3.Connection, session_id: str, owner: str, lease_end: datetime
+) -> None:
+    """Make the session this owner's; a claim that is not a renewal begins a new epoch."""
     connection.execute(
-        "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", run_row(run)
+        """UPDATE sessions SET epoch = epoch + (owner IS NOT ?1), owner = ?1,
+        lease_expires_at = ?2 WHERE session_id = ?3""",
+        (owner, iso(lease_end), session_id),
     )
-    start = start_of(connection, run.session_id, run.run_id)
-    insert_events(
-        connection, (run.session_id, run.agent_id, run.run_id), start=start, events=events
-    )
-    return start
 
 
 def _root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord:
@@ -188,114 +235,119 @@ def _root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRec
     ).fetchone()
     if row is not None:
         return read(AgentRecord, row)
-    agent = rules.new_root_agent(opening)
-    insert_agent(connection, agent)
+    now = utc_now()
+    agent = AgentRecord(
+        agent_id=opening.agent_id,
+        session_id=opening.session_id,
+        agent_type=opening.agent_type,
+        agent_definition_id=opening.agent_definition_id,
+        created_by_run_id=opening.run_id,
+        created_at=now,
+        updated_at=now,
+    )
+    insert(connection, agent)
     return agent
+
+
+def _moved_to(session: SessionRecord, opening: RunOpening) -> str | None:
+    """The folder that the session moves to with this opening; None if it works there already.
+
+    Raises:
+        StorageError: `session_elsewhere`: it works in another folder, and was not told to move.
+    """
+    here = storable(opening.cwd)
+    if session.cwd == here or os.path.realpath(session.cwd) == here:
+        return None
+    if opening.move_session:
+        return here
+    if Path(session.cwd).is_dir():
+        where, cure = session.cwd, f"continue it there (--path {session.cwd}), or move it here"
+    else:
+        where, cure = f"{session.cwd}, a folder that does not exist any more", "move it here"
+    raise StorageError(
+        ErrorCode.SESSION_ELSEWHERE,
+        f"session {session.session_id} works in {where}, and this is {here}; {cure} with"
+        " --move-session (move_session=True)",
+        details={"session_id": session.session_id, "cwd": session.cwd, "opened_from": here},
+    )
 
 
 def _open_runs(connection: sqlite3.Connection, session_id: str) -> list[RunRecord]:
     rows = connection.execute(
         f"SELECT * FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
         (session_id,),
-    ).fetchall()
-    return read_all(RunRecord, rows)
-
-
-def _move(connection: sqlite3.Connection, session: SessionRecord, cwd: str) -> None:
-    insert_session_event(connection, session.session_id, rules.moved_event(session, cwd))
-    connection.execute(
-        "UPDATE sessions SET cwd = ? WHERE session_id = ?", (cwd, session.session_id)
     )
+    return read_all(RunRecord, rows)
 
 
 def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[RunRecord]:
     """Close the runs that were begun; those that wait for their turn are the next owner's."""
-    still_open = _open_runs(connection, session.session_id)
-    lost = [rules.as_lost(run) for run in still_open if not rules.waits_for_an_owner(run)]
-    for run in lost:
-        _store_lost(connection, run)
-    active = _last_complete(connection, session)
-    connection.execute(
-        """UPDATE sessions SET owner = NULL, lease_expires_at = NULL, active_node_id = ?
-        WHERE session_id = ?""",
-        (active, session.session_id),
-    )
+    lost: list[RunRecord] = []
+    for run in _open_runs(connection, session.session_id):
+        is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
+        if not is_queued or run.prompt is None:
+            lost.append(_close_as_lost(connection, run))
+    changes = {
+        "owner": None,
+        "lease_expires_at": None,
+        "epoch": session.epoch + (session.owner is not None),
+        "active_node_id": _last_complete(connection, session),
+    }
+    update(connection, SessionRecord, session.session_id, changes)
     return lost
 
 
-def _store_lost(connection: sqlite3.Connection, run: RunRecord) -> None:
-    start = start_of(connection, run.session_id, run.run_id)
-    insert_events(
-        connection,
-        (run.session_id, run.agent_id, run.run_id),
-        start=start,
-        events=[rules.lost_event(run)],
+def _close_as_lost(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
+    error = ErrorPayload(
+        type="StorageError",
+        code=ErrorCode.INTERNAL_ERROR,
+        message="the process that ran this ended before the run did; nothing is repeated on its"
+        " own, send a message to go on",
+        retryable=True,
+        details={"reason": OWNER_LOST},
     )
-    connection.execute(
-        """UPDATE runs SET status = ?, end_reason = ?, error_json = ?, metadata_json = ?,
-        updated_at = ? WHERE run_id = ?""",
-        (
-            run.status.value,
-            run.end_reason,
-            dumps(run.error),
-            dumps(run.metadata),
-            iso(run.updated_at),
-            run.run_id,
-        ),
-    )
-    connection.execute(
-        "UPDATE agents SET status = 'failed', updated_at = ? WHERE agent_id = ?",
-        (iso(utc_now()), run.agent_id),
-    )
+    payload = {
+        "status": RunStatus.FAILED.value,
+        "end_reason": EndReason.FAILED.value,
+        "reason": OWNER_LOST,
+        "error": error.model_dump(mode="json"),
+    }
+    draft = EventDraft(EventType.RUN_FAILED, payload, EventLevel.ERROR)
+    insert_events(connection, run, [PendingEvent(new_id("evt"), utc_now(), draft)])
+    now = utc_now()
+    changes = {
+        "status": RunStatus.FAILED,
+        "end_reason": EndReason.FAILED,
+        "error": error,
+        "metadata": {**run.metadata, "reason": OWNER_LOST},
+        "updated_at": now,
+    }
+    update(connection, RunRecord, run.run_id, changes)
+    agent = {"status": AgentStatus.FAILED, "updated_at": now}
+    update(connection, AgentRecord, run.agent_id, agent)
+    return run.model_copy(update=changes)
 
 
 def _last_complete(connection: sqlite3.Connection, session: SessionRecord) -> str | None:
     """Where the session can go on: its active node, or the last complete one before it."""
-    node_id = session.active_node_id
-    row = connection.execute("SELECT * FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
-    if row is None:
+    node = find(connection, Node, session.active_node_id)
+    if node is None:
         row = connection.execute(
             """SELECT * FROM nodes WHERE session_id = ? AND agent_id = ?
             ORDER BY node_seq DESC LIMIT 1""",
             (session.session_id, session.root_agent_id),
         ).fetchone()
-    while row is not None:
-        node = read(Node, row)
-        if not node.is_partial:
-            return node.node_id
-        row = connection.execute(
-            "SELECT * FROM nodes WHERE node_id = ?", (node.parent_id,)
-        ).fetchone()
-    return None
+        node = read(Node, row) if row else None
+    while node is not None and node.is_partial:
+        node = find(connection, Node, node.parent_id)
+    return node.node_id if node else None
 
 
-def set_active_node(
-    connection: sqlite3.Connection, session_id: str, node_id: str, is_dead: OwnerIsDead
-) -> SessionRecord:
-    """Continue the session from this node."""
-    refuse_while_active(connection, session_id, is_dead, only_root_runs=True)
-    found = connection.execute(
-        "SELECT 1 FROM nodes WHERE node_id = ? AND session_id = ?", (node_id, session_id)
-    ).fetchone()
-    if found is None:
-        raise rules.node_not_found(node_id, session_id)
-    connection.execute(
-        "UPDATE sessions SET active_node_id = ?, updated_at = ? WHERE session_id = ?",
-        (node_id, iso(utc_now()), session_id),
-    )
-    return known_session(connection, session_id)
-
-
-def delete_session(connection: sqlite3.Connection, session_id: str, is_dead: OwnerIsDead) -> None:
-    """Remove the session; its rows in every other table follow."""
-    refuse_while_active(connection, session_id, is_dead)
-    connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
-
-
-def refuse_while_active(
+def _refuse_while_active(
     connection: sqlite3.Connection,
     session_id: str,
     is_dead: OwnerIsDead,
+    now: datetime,
     *,
     only_root_runs: bool = False,
 ) -> None:
@@ -304,6 +356,38 @@ def refuse_while_active(
     A run that another one started ends before it, except for summaries in the background:
     `only_root_runs` does not count those.
     """
-    session = known_session(connection, session_id)
-    if has_open_runs(connection, session_id, only_root_runs=only_root_runs):
-        rules.refuse_unless_free(session, is_dead)
+    session = find_session(connection, session_id)
+    row = connection.execute(
+        f"""SELECT 1 FROM runs WHERE session_id = ? AND {OPEN_RUN}
+        AND (NOT ? OR parent_run_id IS NULL) LIMIT 1""",  # noqa: S608 - a constant
+        (session_id, only_root_runs),
+    ).fetchone()
+    if row is not None:
+        _refuse_unless_free(session, is_dead, now)
+
+
+def _refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> None:
+    """Refuse to touch a session that a living owner has.
+
+    Raises:
+        StorageError: `session_active`.
+    """
+    if not _is_free(session, is_dead, now):
+        raise _session_active(session)
+
+
+def _is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:
+    if session.owner is None:
+        return True
+    lease_end = session.lease_expires_at
+    return is_dead(session.owner, lease_end is None or lease_end <= now)
+
+
+def _session_active(session: SessionRecord) -> StorageError:
+    return StorageError(
+        ErrorCode.SESSION_ACTIVE,
+        f"session {session.session_id} has a run under way (owner {session.owner}); wait until"
+        " it ends, cancel it there, or use another session",
+        retryable=True,
+        details={"session_id": session.session_id, "owner": session.owner},
+    )

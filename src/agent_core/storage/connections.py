@@ -1,4 +1,4 @@
-"""Opening the database file: its permissions, its settings, and patience with other processes."""
+"""Opens the database: its permissions, its settings, and patience with other processes."""
 
 import os
 import sqlite3
@@ -63,6 +63,14 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def open_in_memory() -> sqlite3.Connection:
+    """A connection to an empty database of its own that no file holds."""
+    connection = _connect(":memory:")
+    connection.execute("PRAGMA foreign_keys = ON")
+    migrate(connection, Path(":memory:"))
+    return connection
+
+
 def patiently(step: Callable[[], Result], patience: float = PATIENCE) -> Result:
     """Do `step`, again and again while another process is in the way.
 
@@ -118,7 +126,7 @@ def _look_at_version(path: Path, patience: float, *, mode: str) -> None:
         connection.close()
 
 
-def _connect(path: Path, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
+def _connect(path: Path | str, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path,
         timeout=busy_timeout,

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import rules
+from agent_core.storage.rows import unreadable
 
 _ENVIRONMENT = {
     sqlite3.SQLITE_BUSY: "is held by another process; wait for it to finish, or end it",
@@ -27,7 +27,7 @@ _PASSING = _ENVIRONMENT.keys() - _LASTING
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Somebody else holds a lock; trying again helps."""
+    """Whether another process holds a lock; trying again helps."""
     return _primary_code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
@@ -44,7 +44,7 @@ def is_environmental(error: Exception) -> bool:
 def explained(error: Exception, path: Path) -> Exception:
     """The error as its receiver should see it: a `StorageError` for whatever SQLite refuses."""
     if isinstance(error, UnicodeEncodeError | OverflowError):
-        return rules.unreadable(str(error))
+        return unreadable(str(error))
     if not isinstance(error, sqlite3.Error):
         return error
     code = _primary_code(error)

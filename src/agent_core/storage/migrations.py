@@ -130,9 +130,18 @@ _INITIAL = (
 
 _PROMPTS = ("ALTER TABLE runs ADD COLUMN prompt_json TEXT",)
 
+_EPOCHS = (
+    "ALTER TABLE sessions ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE runs ADD COLUMN cancel_requested_at TEXT",
+    "DROP INDEX runs_open",
+    """CREATE INDEX runs_open ON runs (session_id)
+        WHERE status IN ('queued', 'pending', 'running', 'waiting')""",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
+    Migration(3, "epochs of sessions, requests to cancel, runs that wait", _EPOCHS),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

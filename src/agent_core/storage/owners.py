@@ -11,15 +11,12 @@ import os
 import platform
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.types import new_id, utc_now
-
-LEASE = timedelta(seconds=30)
-"""How long a claim holds without a heartbeat, where locks cannot be looked at."""
+from agent_core.types import new_id
 
 HEARTBEAT = timedelta(seconds=10)
 """How often an owner should extend its leases."""
@@ -70,11 +67,7 @@ class Owner:
                 _path(folder, owner_id).unlink(missing_ok=True)
             os.close(descriptor)
 
-    def lease_end(self) -> datetime:
-        """Until when a claim made or extended now holds."""
-        return utc_now() + LEASE
-
-    def is_dead(self, owner_id: str, lease_expires_at: datetime | None) -> bool:
+    def is_dead(self, owner_id: str, is_lease_over: bool) -> bool:
         """Whether the runtime behind this id is gone."""
         if owner_id == self.owner_id:
             return False
@@ -82,7 +75,7 @@ class Owner:
             is_free = _is_free(_path(self._folder, owner_id))
             if is_free is not None:
                 return is_free
-        return lease_expires_at is None or lease_expires_at <= utc_now()
+        return is_lease_over
 
     def sweep(self) -> None:
         """Remove the lock files of dead owners."""

@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from agent_core.storage import rules
-from agent_core.storage.claims import known_session
-from agent_core.storage.rows import Record, dumps, iso, read, read_all
-from agent_core.storage.timeline import OPEN_RUN
+from agent_core.storage.claims import find_session
+from agent_core.storage.rows import dumps, find, find_all, iso, read_all
+from agent_core.storage.timeline import OPEN_RUN, node_not_found, run_not_found
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
@@ -37,12 +36,6 @@ _LAST_STEP = """SELECT event_type FROM events
     ORDER BY seq DESC LIMIT 1"""
 
 _MAX_SEQ = 2**62
-
-
-def find(connection: sqlite3.Connection, kind: type[Record], sql: str, key: str) -> Record | None:
-    """One record, or None."""
-    row = connection.execute(sql, (key,)).fetchone()
-    return read(kind, row) if row else None
 
 
 def sessions(connection: sqlite3.Connection, limit: int, offset: int) -> list[SessionRecord]:
@@ -75,15 +68,20 @@ def path(connection: sqlite3.Connection, node_id: str) -> list[Node]:
     """From the root to this node."""
     nodes = read_all(Node, connection.execute(_PATH, (node_id,)))
     if not nodes:
-        raise rules.node_not_found(node_id)
+        raise node_not_found(node_id)
     return nodes
 
 
 def page(
-    connection: sqlite3.Connection, session_id: str, span: tuple[int, int], limit: int
+    connection: sqlite3.Connection,
+    session_id: str,
+    span: tuple[int | None, int | None],
+    limit: int,
 ) -> ReplayResult:
-    """A stretch of the root agents' timeline."""
-    session = known_session(connection, session_id)
+    """A part of the root agents' timeline; `span` is the first and the last `seq`, if given."""
+    first = 1 if span[0] is None else _bounded(span[0], 1)
+    last = _MAX_SEQ if span[1] is None else _bounded(span[1], 0)
+    session = find_session(connection, session_id)
     limit = _bounded(limit, 1)
     roots = read_all(
         AgentRecord,
@@ -95,16 +93,16 @@ def page(
     )
     rows = connection.execute(
         _PAGE,
-        (session_id, *span, dumps([agent.agent_id for agent in roots]), limit + 1),
+        (session_id, first, last, dumps([agent.agent_id for agent in roots]), limit + 1),
     ).fetchall()
     next_seq = int(rows.pop()["seq"]) if len(rows) > limit else None
     events = read_all(RuntimeEvent, rows)
-    nodes = _nodes(connection, events)
+    nodes = find_all(connection, Node, [event.node_id for event in events])
     return ReplayResult(
         session=session,
         agents=roots,
-        runs=_by_ids(connection, RunRecord, "runs", "run_id", [event.run_id for event in events]),
-        nodes=nodes,
+        runs=find_all(connection, RunRecord, [event.run_id for event in events]),
+        nodes=sorted(nodes, key=lambda node: node.node_seq),
         events=events,
         artifacts=_artifacts_of(connection, events),
         next_seq=next_seq,
@@ -113,9 +111,9 @@ def page(
 
 def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
     """All of one run."""
-    run = find(connection, RunRecord, "SELECT * FROM runs WHERE run_id = ?", run_id)
+    run = find(connection, RunRecord, run_id)
     if run is None:
-        raise rules.run_not_found(run_id)
+        raise run_not_found(run_id)
     events = connection.execute("SELECT * FROM events WHERE run_id = ? ORDER BY run_seq", (run_id,))
     nodes = connection.execute(
         """SELECT * FROM nodes WHERE node_id IN
@@ -126,13 +124,24 @@ def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
         "SELECT * FROM artifacts WHERE run_id = ? ORDER BY rowid", (run_id,)
     )
     return ReplayResult(
-        session=known_session(connection, run.session_id),
-        agents=_by_ids(connection, AgentRecord, "agents", "agent_id", [run.agent_id]),
+        session=find_session(connection, run.session_id),
+        agents=find_all(connection, AgentRecord, [run.agent_id]),
         runs=[run],
         nodes=read_all(Node, nodes),
         events=read_all(RuntimeEvent, events),
         artifacts=read_all(ArtifactRecord, artifacts),
     )
+
+
+def events_after(
+    connection: sqlite3.Connection, run_id: str, run_seq: int, limit: int
+) -> list[RuntimeEvent]:
+    """The run's stored events after `run_seq`, at most `limit`."""
+    events = connection.execute(
+        "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?",
+        (run_id, _bounded(run_seq, 0), _bounded(limit, 1)),
+    )
+    return read_all(RuntimeEvent, events)
 
 
 def open_calls(
@@ -172,20 +181,8 @@ def artifacts(
     return read_all(ArtifactRecord, rows)
 
 
-def span(from_seq: int | None, to_seq: int | None) -> tuple[int, int]:
-    """The range asked for, within what SQLite can compare."""
-    first = 1 if from_seq is None else from_seq
-    last = _MAX_SEQ if to_seq is None else to_seq
-    return _bounded(first, 1), _bounded(last, 0)
-
-
 def _bounded(number: int, least: int) -> int:
     return min(max(number, least), _MAX_SEQ)
-
-
-def _nodes(connection: sqlite3.Connection, events: Sequence[RuntimeEvent]) -> list[Node]:
-    nodes = _by_ids(connection, Node, "nodes", "node_id", [event.node_id for event in events])
-    return sorted(nodes, key=lambda node: node.node_seq)
 
 
 def _artifacts_of(
@@ -206,18 +203,3 @@ def _artifacts_of(
         tuple(dumps(sorted(ids)) for ids in (run_ids, node_ids, call_ids, begun)),
     )
     return read_all(ArtifactRecord, rows)
-
-
-def _by_ids(
-    connection: sqlite3.Connection,
-    kind: type[Record],
-    table: str,
-    key: str,
-    ids: Sequence[str | None],
-) -> list[Record]:
-    rows = connection.execute(
-        f"""SELECT * FROM {table} WHERE {key} IN (SELECT value FROM json_each(?))
-        ORDER BY rowid""",  # noqa: S608 - our own names
-        (dumps(sorted({one for one in ids if one})),),
-    )
-    return read_all(kind, rows)

@@ -1,15 +1,16 @@
 """Between records and rows: JSON and times as text, and back.
 
 Text from models may hold lone surrogates, which no UTF-8 encoder takes, integers beyond 64 bits
-or a hundred levels of nesting. The fast encoder refuses those; the patient one writes them in a
+or a hundred levels of nesting. The fast encoder refuses those; the slower one writes them in a
 form that reads back unchanged.
 """
 
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -18,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import rules
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
@@ -32,6 +32,14 @@ from agent_core.types import (
 Record = TypeVar("Record", bound=BaseModel)
 Row = tuple[Any, ...]
 
+_TABLES: Mapping[type[BaseModel], tuple[str, str]] = {
+    SessionRecord: ("sessions", "session_id"),
+    AgentRecord: ("agents", "agent_id"),
+    RunRecord: ("runs", "run_id"),
+    Node: ("nodes", "node_id"),
+    ArtifactRecord: ("artifacts", "artifact_id"),
+}
+_JSON_FIELDS = {"metadata", "result", "usage", "error", "prompt"}
 _CONTENT: TypeAdapter[Sequence[ContentBlock]] = TypeAdapter(
     Sequence[ContentBlock], config=ConfigDict(defer_build=True)
 )
@@ -54,17 +62,9 @@ def dumps(value: Any) -> str:
     if not value and isinstance(value, dict):
         return "{}"
     try:
-        return orjson.dumps(value, default=_plain).decode()
+        return orjson.dumps(value, default=_as_json).decode()
     except _UNENCODABLE:
-        return _dump_patiently(value)
-
-
-def dump_content(blocks: Sequence[ContentBlock]) -> str:
-    """JSON text of a message's content."""
-    try:
-        return _CONTENT.dump_json(blocks).decode()
-    except _UNENCODABLE:
-        return _dump_patiently(blocks)
+        return _dump_slowly(value)
 
 
 def loads(text: str) -> Any:
@@ -107,85 +107,66 @@ def read_all(kind: type[Record], rows: Iterable[sqlite3.Row]) -> list[Record]:
     return [read(kind, row) for row in rows]
 
 
-def session_row(session: SessionRecord) -> Row:
-    """Columns of `sessions`, in order."""
-    return (
-        session.session_id,
-        session.cwd,
-        session.root_agent_id,
-        session.active_node_id,
-        session.parent_session_id,
-        session.status.value,
-        session.owner,
-        iso(session.lease_expires_at) if session.lease_expires_at else None,
-        dumps(session.metadata),
-        iso(session.created_at),
-        iso(session.updated_at),
+def find(connection: sqlite3.Connection, kind: type[Record], key: str | None) -> Record | None:
+    """The record with this id, or None."""
+    table, id_column = _TABLES[kind]
+    row = connection.execute(
+        f"SELECT * FROM {table} WHERE {id_column} = ?",  # noqa: S608 - our own names
+        (key,),
+    ).fetchone()
+    return read(kind, row) if row else None
+
+
+def find_all(
+    connection: sqlite3.Connection, kind: type[Record], keys: Iterable[str | None]
+) -> list[Record]:
+    """The records with these ids, oldest first."""
+    table, id_column = _TABLES[kind]
+    rows = connection.execute(
+        f"""SELECT * FROM {table} WHERE {id_column} IN (SELECT value FROM json_each(?))
+        ORDER BY rowid""",  # noqa: S608 - our own names
+        (dumps(sorted({key for key in keys if key})),),
+    )
+    return read_all(kind, rows)
+
+
+def insert(connection: sqlite3.Connection, record: BaseModel) -> None:
+    """Add a session, agent, run or artifact."""
+    table, _ = _TABLES[type(record)]
+    columns = {name: getattr(record, name) for name in type(record).model_fields}
+    row = _as_columns(columns)
+    connection.execute(
+        f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",  # noqa: S608
+        tuple(row.values()),
     )
 
 
-def agent_row(agent: AgentRecord) -> Row:
-    """Columns of `agents`, in order."""
-    return (
-        agent.agent_id,
-        agent.session_id,
-        agent.parent_agent_id,
-        agent.agent_type.value,
-        agent.agent_definition_id,
-        agent.created_by_run_id,
-        agent.fork_from_node_id,
-        agent.status.value,
-        dumps(agent.result) if agent.result is not None else None,
-        dumps(agent.metadata),
-        iso(agent.created_at),
-        iso(agent.updated_at),
-    )
+def update(
+    connection: sqlite3.Connection, kind: type[BaseModel], key: str, changes: Mapping[str, Any]
+) -> None:
+    """Give fields of a record new values; an unknown id changes nothing."""
+    connection.execute(*update_sql(kind, key, changes))
 
 
-def run_row(run: RunRecord) -> Row:
-    """Columns of `runs`, in order."""
-    return (
-        run.run_id,
-        run.session_id,
-        run.agent_id,
-        run.parent_run_id,
-        run.mode.value,
-        run.status.value,
-        run.start_node_id,
-        run.end_node_id,
-        run.end_reason.value if run.end_reason else None,
-        run.turn_count,
-        dumps(run.usage),
-        dumps(run.error) if run.error else None,
-        dumps(run.metadata),
-        iso(run.created_at),
-        iso(run.updated_at),
-        dumps(run.prompt) if run.prompt else None,
-    )
+def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> tuple[str, Row]:
+    """The statement that gives fields of a record new values, and its parameters.
 
-
-def artifact_row(artifact: ArtifactRecord) -> Row:
-    """Columns of `artifacts`, in order."""
-    return (
-        artifact.artifact_id,
-        artifact.session_id,
-        artifact.agent_id,
-        artifact.run_id,
-        artifact.node_id,
-        artifact.tool_call_id,
-        artifact.kind,
-        artifact.path,
-        artifact.filename,
-        artifact.mime_type,
-        artifact.size_bytes,
-        artifact.summary,
-        dumps(artifact.metadata),
-        iso(artifact.created_at),
-    )
+    Raises:
+        StorageError: a value is no JSON value.
+    """
+    table, id_column = _TABLES[kind]
+    row = _as_columns(changes)
+    assignments = ", ".join(f"{column} = ?" for column in row)
+    sql = f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
+    return sql, (*row.values(), key)
 
 
 def node_row(node: Node) -> Row:
     """Columns of `nodes` without `node_seq`, in order."""
+    try:
+        content = _CONTENT.dump_json(node.content).decode()
+    except _UNENCODABLE:
+        content = _dump_slowly(node.content)
     return (
         node.node_id,
         node.session_id,
@@ -194,7 +175,7 @@ def node_row(node: Node) -> Row:
         node.run_id,
         node.role.value,
         node.node_type.value,
-        dump_content(node.content),
+        content,
         dumps(node.metadata),
         node.token_count,
         iso(node.created_at),
@@ -210,7 +191,7 @@ def event_row(event: PendingEvent) -> Row:
     draft = event.draft
     for one in (draft.node_id, draft.tool_call_id):
         if one is not None and not _SAFE_ID(one):
-            raise rules.unreadable(f"an id like {one[:40]!r}")
+            raise unreadable(f"an id like {one[:40]!r}")
     return (
         event.event_id,
         draft.level.value,
@@ -222,16 +203,38 @@ def event_row(event: PendingEvent) -> Row:
     )
 
 
-def _dump_patiently(value: Any) -> str:
+def merged(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata with changes laid over it; None removes a key."""
+    return {key: value for key, value in {**metadata, **changes}.items() if value is not None}
+
+
+def unreadable(what: str) -> StorageError:
+    """The error for something that would make history unreadable if it were stored."""
+    return StorageError(ErrorCode.STORAGE_ERROR, f"history does not take this: {what}")
+
+
+def _as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in _JSON_FIELDS:
+            row[f"{name}_json"] = None if value is None else dumps(value)
+        elif isinstance(value, datetime):
+            row[name] = iso(value)
+        else:
+            row[name] = value.value if isinstance(value, Enum) else value
+    return row
+
+
+def _dump_slowly(value: Any) -> str:
     try:
-        text = json.dumps(value, default=_plain)
+        text = json.dumps(value, default=_as_json)
         loads(text)  # what cannot be read back must not be stored
     except (TypeError, ValueError, RecursionError) as error:
-        raise rules.unreadable(str(error)) from error
+        raise unreadable(str(error)) from error
     return text
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     match value:
         case BaseModel():
             return dict(value)

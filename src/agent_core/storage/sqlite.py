@@ -1,21 +1,26 @@
-"""The session store on SQLite: one file, one writing thread, readers that never wait for it."""
+"""The session store on SQLite: one file, one writing thread, readers that never wait for it.
+
+A store in memory is the same code on a database that no file and no thread belong to.
+"""
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+import weakref
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from agent_core.storage import claims, edits, queries
-from agent_core.storage.connections import PATIENCE, open_writer
+from agent_core.storage import claims, queries
+from agent_core.storage.connections import PATIENCE, open_in_memory, open_writer
+from agent_core.storage.executors import InlineConnection, ReaderThreads, WriterThread
 from agent_core.storage.faults import explained
-from agent_core.storage.readers import Readers
-from agent_core.storage.timeline import appending, noting
-from agent_core.storage.writer import Writer
+from agent_core.storage.rows import Record, find, insert, merged, update
+from agent_core.storage.timeline import append_job, note_job
 from agent_core.types import (
+    LEASE,
     AgentRecord,
     AgentStatus,
     ArtifactRecord,
@@ -29,30 +34,47 @@ from agent_core.types import (
     ReplayResult,
     RunOpening,
     RunRecord,
+    RuntimeEvent,
     SessionNote,
     SessionRecord,
+    utc_now,
 )
 
 
-class SqliteStore:
+class SqliteSessionStore:
     """Sessions and their history in a database that several processes may share.
 
     The methods are described where they are asked for, in `agent_core.events.SessionStore`.
     """
 
-    def __init__(self, writer: Writer, readers: Readers, path: Path) -> None:
+    def __init__(
+        self,
+        writer: WriterThread | InlineConnection,
+        readers: ReaderThreads | InlineConnection,
+        path: Path,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._path = path
         self._writer = writer
         self._readers = readers
+        self._clock = clock
+        self._epochs: dict[str, int] = {}  # of the sessions that were claimed through this store
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, path: Path, *, patience: float = PATIENCE) -> AsyncGenerator["SqliteStore"]:
+    async def open(
+        cls,
+        path: Path,
+        *,
+        patience: float = PATIENCE,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> AsyncGenerator[Self]:
         """Open the database, creating or migrating it, until the end of the block.
 
         Args:
             path: the file; it and the folders it needs are made for this user only.
             patience: seconds a write waits for other processes.
+            clock: what leases are judged by: the clock of the machine that holds the database.
 
         Raises:
             StorageError: `migration_failed` for a newer database, which is left untouched;
@@ -63,33 +85,50 @@ class SqliteStore:
             connection = await asyncio.to_thread(open_writer, path, patience)
         except sqlite3.Error as error:
             raise explained(error, path) from error
-        writer = Writer(connection, path, patience=patience)
-        readers = Readers(path)
+        writer = WriterThread(connection, path, patience=patience)
+        readers = ReaderThreads(path)
         try:
-            yield cls(writer, readers, path)
+            yield cls(writer, readers, path, clock)
         finally:
-            # Whoever closes last folds the log into the file: that must be the writer.
+            # The last connection to close folds the log into the file: that must be the writer.
             try:
                 await readers.close()
             finally:
                 await writer.close()
 
+    @classmethod
+    def in_memory(cls, *, clock: Callable[[], datetime] = utc_now) -> Self:
+        """An empty store that ends with this object: for tests and runs that leave nothing."""
+        connection = open_in_memory()
+        inline = InlineConnection(connection)
+        store = cls(inline, inline, Path(":memory:"), clock)
+        weakref.finalize(store, connection.close)
+        return store
+
     # writes
 
     def append(self, batch: Batch) -> asyncio.Future[Position]:
         try:
-            job = appending(batch)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the write
+            job = append_job(batch, self._epochs.get(batch.session_id))
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the write
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
             refused.set_exception(explained(error, self._path))
             return refused
         return self._writer.submit(job)
 
     async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
-        return await self._writer.submit(partial(claims.open_run, opening=opening, is_dead=is_dead))
+        opened = await self._writer.submit(
+            lambda c: claims.open_run(c, opening, is_dead, self._clock())
+        )
+        self._epochs[opening.session_id] = opened.session.epoch
+        return opened
 
     async def add_agent(self, agent: AgentRecord) -> None:
-        await self._writer.submit(partial(claims.insert_agent, agent=agent))
+        def add(connection: sqlite3.Connection) -> None:
+            claims.find_session(connection, agent.session_id)
+            insert(connection, agent)
+
+        await self._writer.submit(add)
 
     async def update_agent(
         self,
@@ -99,21 +138,40 @@ class SqliteStore:
         result: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        change = edits.AgentChange(agent_id, status, result, metadata)
-        await self._writer.submit(partial(edits.update_agent, change=change))
+        def change(connection: sqlite3.Connection) -> None:
+            agent = find(connection, AgentRecord, agent_id)
+            if agent is None:
+                return
+            changes = {
+                "status": status or agent.status,
+                "result": agent.result if result is None else result,
+                "metadata": merged(agent.metadata, metadata or {}),
+                "updated_at": utc_now(),
+            }
+            update(connection, AgentRecord, agent_id, changes)
+
+        await self._writer.submit(change)
 
     async def add_run(
         self, run: RunRecord, *, events: Sequence[PendingEvent] = (), claim: Claim | None = None
     ) -> Position:
-        return await self._writer.submit(
-            partial(claims.insert_run, run=run, events=events, claim=claim)
+        position, epoch = await self._writer.submit(
+            lambda c: claims.add_run(c, run, events, claim, self._clock())
         )
+        if claim is not None:
+            self._epochs[run.session_id] = epoch
+        return position
 
     async def close_lost_runs(self, is_dead: OwnerIsDead) -> list[RunRecord]:
-        return await self._writer.submit(partial(claims.close_lost_runs, is_dead=is_dead))
+        return await self._writer.submit(
+            lambda c: claims.close_lost_runs(c, is_dead, self._clock())
+        )
 
-    async def heartbeat(self, owner: str, until: datetime) -> None:
-        await self._writer.submit(partial(claims.heartbeat, owner=owner, until=until))
+    async def heartbeat(self, owner: str, lease: timedelta = LEASE) -> list[str]:
+        return await self._writer.submit(lambda c: claims.heartbeat(c, owner, lease, self._clock()))
+
+    async def request_cancel(self, run_id: str) -> bool:
+        return await self._writer.submit(lambda c: claims.request_cancel(c, run_id, self._clock()))
 
     async def release(self, session_id: str, owner: str) -> None:
         await self._writer.submit(partial(claims.release, owner=owner, session_id=session_id))
@@ -122,65 +180,65 @@ class SqliteStore:
         await self._writer.submit(partial(claims.release, owner=owner))
 
     async def note(self, note: SessionNote) -> bool:
-        return await self._writer.submit(noting(note))
+        return await self._writer.submit(note_job(note))
 
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
     ) -> SessionRecord:
         return await self._writer.submit(
-            partial(claims.set_active_node, session_id=session_id, node_id=node_id, is_dead=is_dead)
+            lambda c: claims.set_active_node(c, session_id, node_id, is_dead, self._clock())
         )
 
     async def update_session_metadata(self, session_id: str, changes: Mapping[str, Any]) -> None:
-        await self._writer.submit(
-            partial(edits.update_session_metadata, session_id=session_id, changes=changes)
-        )
+        def change(connection: sqlite3.Connection) -> None:
+            session = claims.find_session(connection, session_id)
+            metadata = merged(session.metadata, changes)
+            update(connection, SessionRecord, session_id, {"metadata": metadata})
+
+        await self._writer.submit(change)
 
     async def delete_session(self, session_id: str, *, is_dead: OwnerIsDead) -> None:
         await self._writer.submit(
-            partial(claims.delete_session, session_id=session_id, is_dead=is_dead)
+            lambda c: claims.delete_session(c, session_id, is_dead, self._clock())
         )
+        self._epochs.pop(session_id, None)
 
     async def add_artifact(self, artifact: ArtifactRecord) -> None:
-        await self._writer.submit(partial(edits.add_artifact, artifact=artifact))
+        def add(connection: sqlite3.Connection) -> None:
+            claims.find_session(connection, artifact.session_id)
+            insert(connection, artifact)
+
+        await self._writer.submit(add)
 
     async def delete_artifact_row(self, artifact_id: str) -> None:
-        await self._writer.submit(partial(edits.delete_artifact_row, artifact_id=artifact_id))
+        sql = "DELETE FROM artifacts WHERE artifact_id = ?"
+        await self._writer.submit(lambda c: c.execute(sql, (artifact_id,)).close())
 
     # reads
 
     async def session(self, session_id: str) -> SessionRecord | None:
-        return await self._readers.read(partial(claims.find_session, session_id=session_id))
+        return await self._find(SessionRecord, session_id)
 
     async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
-        return await self._readers.read(partial(queries.sessions, limit=limit, offset=offset))
+        return await self._readers.read(lambda c: queries.sessions(c, limit, offset))
 
     async def agent(self, agent_id: str) -> AgentRecord | None:
-        sql = "SELECT * FROM agents WHERE agent_id = ?"
-        return await self._readers.read(
-            lambda connection: queries.find(connection, AgentRecord, sql, agent_id)
-        )
+        return await self._find(AgentRecord, agent_id)
 
     async def agents(self, session_id: str) -> list[AgentRecord]:
-        return await self._readers.read(partial(queries.agents, session_id=session_id))
+        return await self._readers.read(lambda c: queries.agents(c, session_id))
 
     async def run(self, run_id: str) -> RunRecord | None:
-        sql = "SELECT * FROM runs WHERE run_id = ?"
-        return await self._readers.read(
-            lambda connection: queries.find(connection, RunRecord, sql, run_id)
-        )
+        return await self._find(RunRecord, run_id)
 
     async def active_run_ids(self, session_id: str) -> list[str]:
-        return await self._readers.read(partial(queries.active_run_ids, session_id=session_id))
+        return await self._readers.read(lambda c: queries.active_run_ids(c, session_id))
 
     async def node(self, node_id: str) -> Node | None:
-        sql = "SELECT * FROM nodes WHERE node_id = ?"
-        return await self._readers.read(
-            lambda connection: queries.find(connection, Node, sql, node_id)
-        )
+        return await self._find(Node, node_id)
 
     async def path(self, node_id: str) -> list[Node]:
-        return await self._readers.read(partial(queries.path, node_id=node_id))
+        return await self._readers.read(lambda c: queries.path(c, node_id))
 
     async def page(
         self,
@@ -190,31 +248,26 @@ class SqliteStore:
         to_seq: int | None = None,
         limit: int = 1000,
     ) -> ReplayResult:
-        span = queries.span(from_seq, to_seq)
         return await self._readers.read(
-            partial(queries.page, session_id=session_id, span=span, limit=limit)
+            lambda c: queries.page(c, session_id, (from_seq, to_seq), limit)
         )
 
     async def run_history(self, run_id: str) -> ReplayResult:
-        return await self._readers.read(partial(queries.run_history, run_id=run_id))
+        return await self._readers.read(lambda c: queries.run_history(c, run_id))
+
+    async def events_after(
+        self, run_id: str, run_seq: int, *, limit: int = 1000
+    ) -> list[RuntimeEvent]:
+        return await self._readers.read(lambda c: queries.events_after(c, run_id, run_seq, limit))
 
     async def open_calls(
         self, session_id: str, tool_call_ids: Collection[str], *, agent_id: str | None = None
     ) -> set[str]:
-        return await self._readers.read(
-            partial(
-                queries.open_calls,
-                session_id=session_id,
-                tool_call_ids=tuple(tool_call_ids),
-                agent_id=agent_id,
-            )
-        )
+        ids = tuple(tool_call_ids)
+        return await self._readers.read(lambda c: queries.open_calls(c, session_id, ids, agent_id))
 
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
-        sql = "SELECT * FROM artifacts WHERE artifact_id = ?"
-        return await self._readers.read(
-            lambda connection: queries.find(connection, ArtifactRecord, sql, artifact_id)
-        )
+        return await self._find(ArtifactRecord, artifact_id)
 
     async def artifacts(
         self,
@@ -224,5 +277,8 @@ class SqliteStore:
         older_than: datetime | None = None,
     ) -> list[ArtifactRecord]:
         return await self._readers.read(
-            partial(queries.artifacts, session_id=session_id, kinds=kinds, older_than=older_than)
+            lambda c: queries.artifacts(c, session_id, kinds, older_than)
         )
+
+    async def _find(self, kind: type[Record], key: str) -> Record | None:
+        return await self._readers.read(lambda c: find(c, kind, key))

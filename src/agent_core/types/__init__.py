@@ -41,6 +41,7 @@ from agent_core.types.events import (
     RuntimeEvent,
 )
 from agent_core.types.history import (
+    LEASE,
     Batch,
     Claim,
     OpenedRun,
@@ -103,6 +104,7 @@ from agent_core.types.tools import (
 
 __all__ = [
     "CLOSING_EVENTS",
+    "LEASE",
     "LIVE_EVENTS",
     "SESSION_ID_PATTERN",
     "Access",

@@ -5,7 +5,7 @@ These cross the port between the journal and storage, which know nothing of each
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from agent_core.types.common import (
@@ -21,17 +21,21 @@ from agent_core.types.events import EventDraft
 from agent_core.types.nodes import Node
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 
-OwnerIsDead = Callable[[str, datetime | None], bool]
-"""Whether the process behind this owner id, with this lease, is gone. Must be quick: it is asked
-inside a transaction, from storage's own thread."""
+OwnerIsDead = Callable[[str, bool], bool]
+"""Whether the process behind this owner id is gone; the second argument says whether its lease is
+over by the store's clock. Must be quick: it is asked inside a transaction, from storage's own
+thread."""
+
+LEASE = timedelta(seconds=30)
+"""How long a claim holds without a heartbeat, where the owner's lock cannot be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A runtime that holds a session, and until when other hosts must believe that it lives."""
+    """A runtime that holds a session, and how long other hosts must believe that it lives."""
 
     owner: str
-    lease_expires_at: datetime
+    lease: timedelta = LEASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Batch:
         agent_status: what changes in the agent's row.
         active_node_id: where the session's next message continues.
         owner: the runtime that holds the session, if only that one may store this.
+        epoch: the session's epoch under which the run was opened; once another owner has claimed
+            the session, nothing of it is stored. None: the epoch of the store's own last claim.
         release: the owner that gives the session back to other processes, unless another run
             of the session is still open: then the last one to end gives it back.
     """
@@ -86,6 +92,7 @@ class Batch:
     agent_status: AgentStatus | None = None
     active_node_id: str | None = None
     owner: str | None = None
+    epoch: int | None = None
     release: str | None = None
 
 
@@ -125,7 +132,7 @@ class RunOpening:
         move_session: a session that works elsewhere works in `cwd` from now on.
         prompt: what the user says; a run without one only summarises the history.
         owner: the runtime that runs the session from now on.
-        lease_expires_at: until when other hosts must believe that the owner lives.
+        lease: how long other hosts must believe that the owner lives.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
         agent_id: id of that agent, if the session has none yet.
         status: `queued` or `pending`.
@@ -136,7 +143,7 @@ class RunOpening:
     cwd: str
     move_session: bool = False
     owner: str
-    lease_expires_at: datetime
+    lease: timedelta = LEASE
     agent_type: AgentType
     agent_id: str
     agent_definition_id: str | None = None

@@ -26,7 +26,10 @@ from agent_core.types.nodes import Node
 
 
 class SessionRecord(Frozen):
-    """One session; `owner` is the runtime that runs it now, if any."""
+    """One session; `owner` is the runtime that runs it now, if any.
+
+    `epoch` counts the owners: an append of an earlier one is refused.
+    """
 
     session_id: SafeId
     cwd: str
@@ -36,6 +39,7 @@ class SessionRecord(Frozen):
     status: SessionStatus = SessionStatus.ACTIVE
     owner: str | None = None
     lease_expires_at: UtcDatetime | None = None
+    epoch: int = 0
     metadata: dict[str, Any] = {}
     created_at: UtcDatetime
     updated_at: UtcDatetime
@@ -69,6 +73,8 @@ class RunRecord(Frozen):
     """One run of one agent.
 
     `prompt` is the user's message until it stands in the history as the run's first node.
+    `cancel_requested_at` is when a process asked for the run to be cancelled: its owner does so
+    at its next heartbeat.
     """
 
     run_id: SafeId
@@ -87,6 +93,7 @@ class RunRecord(Frozen):
     created_at: UtcDatetime
     updated_at: UtcDatetime
     prompt: RunPrompt | None = None
+    cancel_requested_at: UtcDatetime | None = None
 
 
 ArtifactSource = bytes | Path | BinaryIO

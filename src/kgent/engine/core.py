@@ -15,7 +15,7 @@ from agent_core.loop import Outcome, RunContext as LoopContext, RunLimits, run_a
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.redaction.journal import JournalRedactor
-from agent_core.storage.memory import InMemoryStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
@@ -27,7 +27,6 @@ from agent_core.types import (
     RuntimeEvent,
     new_id,
     user_text,
-    utc_now,
 )
 from kgent.config.models import KgentConfig
 from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus
@@ -123,7 +122,7 @@ class _Conversation:
     def __init__(self, request: AgentRunRequest) -> None:
         context = request.context
         self._request = request
-        self._store = InMemoryStore()
+        self._store = SqliteSessionStore.in_memory()
         self._stream = EventStream()
         self._heard: set[str] = set()
         self._run = RunIdentity(
@@ -161,7 +160,6 @@ class _Conversation:
                 session_id=self._run.session_id,
                 cwd=str(self._request.context.sandbox_root),
                 owner="kgent",
-                lease_expires_at=utc_now(),
                 agent_type=AgentType.MAIN,
                 agent_id=self._run.agent_id,
                 run_id=self._run.run_id,

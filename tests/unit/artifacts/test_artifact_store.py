@@ -2,7 +2,6 @@
 
 import os
 import stat
-from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.disk.unfinished import Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.redaction import Redactor
-from agent_core.storage.memory import InMemoryStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import ArtifactRecord, ArtifactSource, utc_now
 from rows import an_artifact, an_opening
 
@@ -21,10 +20,10 @@ SECRET = "correct-horse-battery-staple"  # noqa: S105
 
 
 @pytest.fixture
-async def rows() -> AsyncGenerator[InMemoryStore]:
-    async with InMemoryStore.open() as store:
-        await store.open_run(an_opening(), is_dead=lambda owner, lease: False)
-        yield store
+async def rows() -> SqliteSessionStore:
+    store = SqliteSessionStore.in_memory()
+    await store.open_run(an_opening(), is_dead=lambda owner, lease: False)
+    return store
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def artifacts(root: Path, rows: InMemoryStore) -> ArtifactStore:
+def artifacts(root: Path, rows: SqliteSessionStore) -> ArtifactStore:
     redactor = Redactor({"MODEL_KEY": SECRET})
     return ArtifactStore(root, rows, redactor, notes=Notes(root.parent / "unfinished"))
 
@@ -80,7 +79,7 @@ async def put(
 
 
 async def test_an_artifact_lies_below_its_session_and_is_registered(
-    artifacts: ArtifactStore, root: Path, rows: InMemoryStore
+    artifacts: ArtifactStore, root: Path, rows: SqliteSessionStore
 ) -> None:
     record = await artifacts.put(
         b"hello",
@@ -210,14 +209,16 @@ async def test_a_row_never_leads_out_of_the_root(
     victim.write_bytes(b"precious")
     (root / "s1" / "artifacts" / "linked").symlink_to(tmp_path / "home")
 
-    class Tampered(InMemoryStore):
+    class Tampered(SqliteSessionStore):
         async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
             return row
 
         async def artifacts(self, **_: object) -> list[ArtifactRecord]:
             return [row]
 
-    artifacts = ArtifactStore(root, Tampered(), Redactor({}), notes=Notes(root.parent / "notes"))
+    artifacts = ArtifactStore(
+        root, Tampered.in_memory(), Redactor({}), notes=Notes(root.parent / "notes")
+    )
     with pytest.raises(StorageError):
         await artifacts.read("a1")
     with pytest.raises(StorageError):
@@ -229,7 +230,7 @@ async def test_a_row_never_leads_out_of_the_root(
 
 
 async def test_a_deleted_artifact_is_gone_for_good(
-    artifacts: ArtifactStore, root: Path, rows: InMemoryStore
+    artifacts: ArtifactStore, root: Path, rows: SqliteSessionStore
 ) -> None:
     record = await put(artifacts)
     await artifacts.delete(record.artifact_id)
@@ -242,7 +243,7 @@ async def test_a_deleted_artifact_is_gone_for_good(
 
 
 async def test_an_artifact_whose_file_is_gone_can_still_be_deleted(
-    artifacts: ArtifactStore, rows: InMemoryStore
+    artifacts: ArtifactStore, rows: SqliteSessionStore
 ) -> None:
     record = await put(artifacts)
     unlink(record.path)
@@ -257,7 +258,7 @@ async def test_an_artifact_whose_file_is_gone_can_still_be_deleted(
 
 
 async def test_e5_a_dry_run_lists_what_would_go_and_touches_nothing(
-    artifacts: ArtifactStore, rows: InMemoryStore
+    artifacts: ArtifactStore, rows: SqliteSessionStore
 ) -> None:
     kept_for_debugging = [await put(artifacts, kind=k) for k in ("debug", "raw_provider")]
     await put(artifacts, kind="tool_output")
@@ -272,7 +273,7 @@ async def test_e5_a_dry_run_lists_what_would_go_and_touches_nothing(
 
 
 async def test_a_clean_up_takes_debug_files_only_unless_told_otherwise(
-    artifacts: ArtifactStore, rows: InMemoryStore
+    artifacts: ArtifactStore, rows: SqliteSessionStore
 ) -> None:
     debug = await put(artifacts, b"12345")
     product = await put(artifacts, kind="tool_output")
@@ -286,7 +287,7 @@ async def test_a_clean_up_takes_debug_files_only_unless_told_otherwise(
 
 
 async def test_a_clean_up_can_be_limited_to_a_session(
-    artifacts: ArtifactStore, rows: InMemoryStore
+    artifacts: ArtifactStore, rows: SqliteSessionStore
 ) -> None:
     await rows.open_run(an_opening("s2", "run_2"), is_dead=lambda owner, lease: False)
     await put(artifacts)
@@ -326,7 +327,7 @@ async def test_a_clean_up_refuses_what_it_cannot_compare(artifacts: ArtifactStor
 
 
 async def test_one_failed_deletion_is_reported_and_does_not_stop_the_others(
-    artifacts: ArtifactStore, root: Path, rows: InMemoryStore
+    artifacts: ArtifactStore, root: Path, rows: SqliteSessionStore
 ) -> None:
     bad, good = await put(artifacts), await put(artifacts)
     folder = Path(bad.path).parent

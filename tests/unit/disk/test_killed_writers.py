@@ -81,7 +81,7 @@ import asyncio
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.disk.unfinished import Notes
 from agent_core.redaction import Redactor
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from rows import an_opening
 
 root, notes = here / "sessions", Notes(here / "unfinished")
@@ -91,7 +91,7 @@ def store_on(rows):
 
 def work(number, begin):
     async def put():
-        async with SqliteStore.open(here / "db") as rows:
+        async with SqliteSessionStore.open(here / "db") as rows:
             if not await rows.session("s1"):
                 await rows.open_run(an_opening(), is_dead=lambda owner, lease: False)
             begin()
@@ -101,7 +101,7 @@ def work(number, begin):
 
 def next_start(number):
     async def start():
-        async with SqliteStore.open(here / "db") as rows:
+        async with SqliteSessionStore.open(here / "db") as rows:
             await store_on(rows).sweep()
             return {record.path for record in await rows.artifacts()}
     known = asyncio.run(start())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent_core.runtime.recovery import SessionHistory
-from agent_core.storage.memory import InMemoryStore
+from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     AgentRecord,
     AgentType,
@@ -64,7 +64,7 @@ def _never(owner: str, until: object) -> bool:
 
 
 async def _write(
-    store: InMemoryStore,
+    store: SqliteSessionStore,
     agent_id: str,
     run_id: str,
     types: Sequence[EventType],

@@ -7,8 +7,9 @@ import pytest
 
 from agent_core.storage import claims, queries
 from agent_core.storage.connections import open_writer
-from agent_core.storage.timeline import appending
-from agent_core.types import EventType, RunChange, RunStatus
+from agent_core.storage.rows import insert
+from agent_core.storage.timeline import append_job
+from agent_core.types import LEASE, EventType, RunChange, RunStatus, utc_now
 from rows import a_batch, a_child, a_child_run, a_node, an_event, an_opening
 
 Work = Callable[[sqlite3.Connection], object]
@@ -21,14 +22,17 @@ def alive(owner: str, lease: object) -> bool:
 WORK: list[tuple[str, Work]] = [
     (
         "append",
-        appending(a_batch(a_node("new", "root", run_id="run_child"), run_id="run_child")),
+        append_job(a_batch(a_node("new", "root", run_id="run_child"), run_id="run_child"), 1),
     ),
-    ("open", lambda c: claims.open_run(c, an_opening(run_id="run_2"), alive)),
-    ("close lost", lambda c: claims.close_lost_runs(c, alive)),
+    ("open", lambda c: claims.open_run(c, an_opening(run_id="run_2"), alive, utc_now())),
+    ("close lost", lambda c: claims.close_lost_runs(c, alive, utc_now())),
     ("page", lambda c: queries.page(c, "s1", (101, 150), 20)),
     ("path", lambda c: queries.path(c, "n7")),
     ("run", lambda c: queries.run_history(c, "run_child")),
     ("calls", lambda c: queries.open_calls(c, "s1", ["c1", "c2"], None)),
+    ("events after", lambda c: queries.events_after(c, "run_1", 150, 20)),
+    ("heartbeat", lambda c: claims.heartbeat(c, "me", LEASE, utc_now())),
+    ("cancel", lambda c: claims.request_cancel(c, "run_child", utc_now())),
     ("active", lambda c: queries.active_run_ids(c, "s1")),
     ("list", lambda c: queries.sessions(c, 50, 0)),
 ]
@@ -37,15 +41,15 @@ WORK: list[tuple[str, Work]] = [
 def grow(connection: sqlite3.Connection, nodes: int) -> None:
     """A session whose root is followed by many children of it, each with nine events."""
     connection.execute("BEGIN IMMEDIATE")
-    claims.open_run(connection, an_opening(), alive)
-    appending(a_batch(a_node("root"), active_node_id="root"))(connection)
-    claims.insert_agent(connection, a_child())
-    claims.insert_run(connection, a_child_run(), [])
+    claims.open_run(connection, an_opening(), alive, utc_now())
+    append_job(a_batch(a_node("root"), active_node_id="root"), 1)(connection)
+    insert(connection, a_child())
+    claims.add_run(connection, a_child_run(), [], None, utc_now())
     for i in range(nodes):
         rows = [an_event(EventType.TOOL_COMPLETED, tool_call_id=f"c{i % 7}") for _ in range(9)]
-        appending(a_batch(a_node(f"n{i}", "root"), *rows))(connection)
+        append_job(a_batch(a_node(f"n{i}", "root"), *rows), 1)(connection)
     done = RunChange(status=RunStatus.COMPLETED)
-    appending(a_batch(run=done, release="me"))(connection)
+    append_job(a_batch(run=done, release="me"), 1)(connection)
     connection.execute("COMMIT")
 
 

@@ -13,18 +13,20 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import migrations
 from agent_core.storage.connections import open_writer
 from agent_core.storage.migrations import MIGRATIONS, Migration
-from agent_core.storage.sqlite import SqliteStore
+from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.storage.timeline import OPEN_RUN
 from agent_core.types import new_id
 from rows import an_opening
 
 COLUMNS = {
     "schema_migrations": "version name applied_at",
     "sessions": "session_id cwd root_agent_id active_node_id parent_session_id status owner"
-    " lease_expires_at metadata_json created_at updated_at",
+    " lease_expires_at metadata_json created_at updated_at epoch",
     "agents": "agent_id session_id parent_agent_id agent_type agent_definition_id"
     " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
     "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"
-    " end_reason turn_count usage_json error_json metadata_json created_at updated_at prompt_json",
+    " end_reason turn_count usage_json error_json metadata_json created_at updated_at prompt_json"
+    " cancel_requested_at",
     "nodes": "node_id session_id node_seq parent_id agent_id run_id role node_type content_json"
     " metadata_json token_count created_at",
     "events": "event_id seq run_seq session_id agent_id run_id level event_type node_id"
@@ -40,7 +42,7 @@ NEXT = Migration(
 
 
 async def use(path: Path) -> None:
-    async with SqliteStore.open(path) as store:
+    async with SqliteSessionStore.open(path) as store:
         await store.open_run(an_opening(run_id=new_id("run")), is_dead=lambda owner, lease: True)
 
 
@@ -166,21 +168,34 @@ def test_a_database_of_every_released_schema_goes_on_with_its_rows(
             " NULL, '{}', '2026-01-01T00:00:00+00:00', '2026-01-01T00:00:00+00:00')"
         )
         writer.execute(
-            "INSERT INTO runs VALUES ('run_old', 's1', 'agent_1', NULL, 'normal', 'completed',"
+            "INSERT INTO runs (run_id, session_id, agent_id, parent_run_id, mode, status,"
+            " start_node_id, end_node_id, end_reason, turn_count, usage_json, error_json,"
+            " metadata_json, created_at, updated_at) "
+            " VALUES ('run_old', 's1', 'agent_1', NULL, 'normal', 'completed',"
             " NULL, NULL, NULL, 1, '{}', NULL, '{}', '2026-01-01T00:00:00+00:00',"
             " '2026-01-01T00:00:00+00:00')"
         )
         writer.close()
 
     async def go_on() -> None:
-        async with SqliteStore.open(database) as store:
+        async with SqliteSessionStore.open(database) as store:
             run = await store.run("run_old")
             assert run is not None
-            assert run.prompt is None
+            assert (run.prompt, run.cancel_requested_at) == (None, None)
             opened = await store.open_run(an_opening(), is_dead=lambda owner, lease: True)
             assert opened.resumed
+            assert opened.session.epoch == 1
 
     asyncio.run(go_on())
+
+
+def test_runs_that_wait_are_found_by_the_index_of_open_runs(database: Path) -> None:
+    asyncio.run(use(database))
+    plan = query(
+        database,
+        f"EXPLAIN QUERY PLAN SELECT * FROM runs WHERE session_id = 's1' AND {OPEN_RUN}",  # noqa: S608
+    )
+    assert "runs_open" in plan[0][-1]
 
 
 def test_a_migration_that_fails_half_way_leaves_the_old_schema(

@@ -6,14 +6,12 @@ import signal
 import stat
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from agent_core.errors import StorageError
 from agent_core.storage.owners import Owner
-from agent_core.types import utc_now
 
 HOLD = """
 import sys, time
@@ -23,8 +21,7 @@ with Owner.open(Path(sys.argv[1])) as owner:
     print(owner.owner_id, flush=True)
     time.sleep(60)
 """
-LONG_AGO = utc_now() - timedelta(days=10)
-LONG_TO_GO = utc_now() + timedelta(days=10)
+LEASE_IS_OVER, LEASE_HOLDS = True, False
 
 
 def locks(home: Path) -> list[Path]:
@@ -42,10 +39,10 @@ def start_holder(home: Path) -> tuple[subprocess.Popen[str], str]:
 def test_an_owner_lives_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
     with Owner.open(tmp_path) as judge:
         with Owner.open(tmp_path) as other:
-            assert not judge.is_dead(other.owner_id, None)
-            assert not other.is_dead(judge.owner_id, None)
-            assert not judge.is_dead(judge.owner_id, None)
-        assert judge.is_dead(other.owner_id, None)
+            assert not judge.is_dead(other.owner_id, LEASE_IS_OVER)
+            assert not other.is_dead(judge.owner_id, LEASE_IS_OVER)
+            assert not judge.is_dead(judge.owner_id, LEASE_IS_OVER)
+        assert judge.is_dead(other.owner_id, LEASE_IS_OVER)
         assert len(locks(tmp_path)) == 1
     assert locks(tmp_path) == []
 
@@ -53,7 +50,7 @@ def test_an_owner_lives_as_long_as_its_lock_is_held(tmp_path: Path) -> None:
 def test_looking_at_an_owner_does_not_disturb_it(tmp_path: Path) -> None:
     with Owner.open(tmp_path) as judge, Owner.open(tmp_path) as other:
         for _ in range(100):
-            assert not judge.is_dead(other.owner_id, LONG_AGO)
+            assert not judge.is_dead(other.owner_id, LEASE_IS_OVER)
             judge.sweep()
         assert len(locks(tmp_path)) == 2
 
@@ -61,16 +58,16 @@ def test_looking_at_an_owner_does_not_disturb_it(tmp_path: Path) -> None:
 def test_a_killed_process_is_dead_at_once_whatever_its_lease_says(tmp_path: Path) -> None:
     holder, owner_id = start_holder(tmp_path)
     with holder, Owner.open(tmp_path) as judge:
-        assert not judge.is_dead(owner_id, LONG_AGO)
+        assert not judge.is_dead(owner_id, LEASE_IS_OVER)
         holder.send_signal(signal.SIGSTOP)
-        assert not judge.is_dead(owner_id, LONG_AGO)
+        assert not judge.is_dead(owner_id, LEASE_IS_OVER)
         holder.kill()
         holder.wait()
-        assert judge.is_dead(owner_id, LONG_TO_GO)
+        assert judge.is_dead(owner_id, LEASE_HOLDS)
         assert len(locks(tmp_path)) == 2
         judge.sweep()
         assert len(locks(tmp_path)) == 1
-        assert judge.is_dead(owner_id, LONG_TO_GO)
+        assert judge.is_dead(owner_id, LEASE_HOLDS)
 
 
 def test_a_child_process_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
@@ -78,7 +75,7 @@ def test_a_child_process_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
         with Owner.open(tmp_path) as parent:
             child = subprocess.Popen(["sleep", "30"])  # noqa: S607
         with child:
-            assert judge.is_dead(parent.owner_id, None)
+            assert judge.is_dead(parent.owner_id, LEASE_IS_OVER)
             child.kill()
 
 
@@ -87,16 +84,14 @@ def test_an_owner_whose_lock_is_out_of_sight_is_judged_by_its_lease(
     tmp_path: Path, foreign: str
 ) -> None:
     with Owner.open(tmp_path) as judge:
-        assert judge.is_dead(foreign, LONG_AGO)
-        assert judge.is_dead(foreign, None)
-        assert not judge.is_dead(foreign, LONG_TO_GO)
+        assert judge.is_dead(foreign, LEASE_IS_OVER)
+        assert not judge.is_dead(foreign, LEASE_HOLDS)
 
 
 def test_two_homes_that_share_a_database_judge_each_other_by_lease(tmp_path: Path) -> None:
     with Owner.open(tmp_path / "one") as one, Owner.open(tmp_path / "two") as two:
-        assert not one.is_dead(two.owner_id, LONG_TO_GO)
-        assert one.is_dead(two.owner_id, LONG_AGO)
-        assert timedelta(seconds=25) < one.lease_end() - utc_now() < timedelta(seconds=35)
+        assert not one.is_dead(two.owner_id, LEASE_HOLDS)
+        assert one.is_dead(two.owner_id, LEASE_IS_OVER)
 
 
 def test_locks_are_for_their_user_only(tmp_path: Path) -> None:
@@ -146,6 +141,6 @@ def test_where_files_cannot_be_locked_leases_decide(
 
     monkeypatch.setattr("fcntl.flock", no_locks)
     with Owner.open(tmp_path) as one, Owner.open(tmp_path) as two:
-        assert not one.is_dead(two.owner_id, LONG_TO_GO)
-        assert two.is_dead(one.owner_id, LONG_AGO)
-        assert not one.is_dead(one.owner_id, LONG_AGO)
+        assert not one.is_dead(two.owner_id, LEASE_HOLDS)
+        assert two.is_dead(one.owner_id, LEASE_IS_OVER)
+        assert not one.is_dead(one.owner_id, LEASE_IS_OVER)

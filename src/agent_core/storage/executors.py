@@ -1,13 +1,14 @@
-"""The one thread that writes: jobs that wait together share a transaction.
+"""Where jobs on the database run: a thread that writes, threads that read, or the event loop.
 
-Handing work to a thread and committing cost far more than the rows themselves, so whatever has
-queued up while the last transaction was under way goes into the next one.
+Handing work to a thread and committing cost far more than the rows themselves, so the jobs that
+have queued up while the last transaction was under way share the next one.
 """
 
 import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,15 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.connections import PATIENCE, patiently, reopen_writer
+from agent_core.storage.connections import PATIENCE, open_reader, patiently, reopen_writer
 from agent_core.storage.faults import explained, is_environmental
 
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Result]
 
 _GROUP = 256
+_READERS = 3
+_MEMORY = Path(":memory:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class _Outcome:
     error: Exception | None = None
 
 
-class Writer:
+class WriterThread:
     """Owns the writing connection until it is closed.
 
     A job must depend on nothing but its connection and its own inputs: when another job of its
@@ -61,11 +64,7 @@ class Writer:
         """Queue a job; jobs run in the order of the calls, each wholly or not at all."""
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._closed:
-            future.set_exception(
-                StorageError(
-                    ErrorCode.STORAGE_ERROR, f"the session database {self._path} is closed"
-                )
-            )
+            future.set_exception(_closed_error(self._path))
         else:
             self._queue.put(_Waiting(job, future))
         return future
@@ -146,6 +145,97 @@ class Writer:
             self._loop.call_soon_threadsafe(_settle, outcomes)
 
 
+class ReaderThreads:
+    """Runs queries, each on one snapshot of the database."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._threads = ThreadPoolExecutor(_READERS, thread_name_prefix="session-reader")
+        self._closed = False
+
+    async def read(self, query: Job[Result]) -> Result:
+        """Run `query` in a thread.
+
+        Raises:
+            StorageError: the database cannot be read, or is closed.
+        """
+        if self._closed:
+            raise _closed_error(self._path)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._run, query)
+
+    async def close(self) -> None:
+        """Wait for running queries, then close every connection."""
+        self._closed = True
+        await asyncio.to_thread(self._threads.shutdown)
+        for connection in self._opened:
+            connection.close()
+        self._opened.clear()
+
+    def _run(self, query: Job[Result]) -> Result:
+        try:
+            return patiently(lambda: self._on_snapshot(query))
+        except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
+            raise explained(error, self._path) from error
+
+    def _on_snapshot(self, query: Job[Result]) -> Result:
+        connection = self._connection()
+        connection.execute("BEGIN")
+        try:
+            return query(connection)
+        finally:
+            if connection.in_transaction:  # some errors have ended it already
+                connection.execute("ROLLBACK")
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = open_reader(self._path)
+            self._opened.append(connection)
+        return connection
+
+
+class InlineConnection:
+    """Runs jobs at once, on a database in memory: nothing in it waits for a disk or a lock."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def submit(self, job: Job[Result]) -> asyncio.Future[Result]:
+        """Run a job, wholly or not at all; the future is done when this returns."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(self._run(job))
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the future
+            future.set_exception(explained(error, _MEMORY))
+        return future
+
+    async def read(self, query: Job[Result]) -> Result:
+        """Run a query.
+
+        Raises:
+            StorageError: the database cannot be read.
+        """
+        return await self.submit(query)
+
+    async def close(self) -> None:
+        """Close the connection; the rows are gone."""
+        self._connection.close()
+
+    def _run(self, job: Job[Result]) -> Result:
+        self._connection.execute("BEGIN")
+        try:
+            result = job(self._connection)
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+        return result
+
+
 def _settle(outcomes: list[_Outcome]) -> None:
     for outcome in outcomes:
         if outcome.future.done():
@@ -154,3 +244,7 @@ def _settle(outcomes: list[_Outcome]) -> None:
             outcome.future.set_exception(outcome.error)
         else:
             outcome.future.set_result(outcome.value)
+
+
+def _closed_error(path: Path) -> StorageError:
+    return StorageError(ErrorCode.STORAGE_ERROR, f"the session database {path} is closed")

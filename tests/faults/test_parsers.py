@@ -33,8 +33,7 @@ from agent_core.providers.decoding import EventDecoder, JsonLineDecoder
 from agent_core.providers.failures import CallError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.lines import read_log
-from agent_core.tools.diff import unified
-from agent_core.tools.patch import Patch
+from agent_core.tools.patch import Patch, unified_diff
 from agent_core.tools.script import parse_script
 from agent_core.tools.templates import PLACEHOLDER, filled_argv, placeholders
 from agent_core.tools.wildcards import Wildcards
@@ -299,7 +298,7 @@ def test_a_diff_applies_or_is_refused(tally: Tally, size: Depth) -> None:
 
     def check(diff: str, text: str) -> None:
         with suppress(ToolError):
-            Patch.parse(diff).applied(text, newline="\n")
+            Patch.parse(diff).apply(text, newline="\n")
 
     fuzz(tally, size, check, woven(*pieces, *remarks), woven("a\n", "b\n", "\r\n"))
 
@@ -311,8 +310,8 @@ def test_a_diff_that_was_shown_makes_the_new_text(tally: Tally, size: Depth) -> 
     def check(old: list[str], new: list[str]) -> None:
         before, after = "".join(old), "".join(new)
         if before != after:
-            diff = unified(before, after, shown="x")
-            assert Patch.parse(diff).applied(before, newline="\n") == after
+            diff = unified_diff(before, after, shown="x")
+            assert Patch.parse(diff).apply(before, newline="\n") == after
 
     fuzz(tally, size, check, text, text)
 

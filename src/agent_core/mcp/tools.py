@@ -14,8 +14,8 @@ from agent_core.mcp.discovery import PROCESS_CACHE, DiscoveryCache, ToolSpec
 from agent_core.mcp.failures import shortened
 from agent_core.mcp.host import CallLimits, Host
 from agent_core.mcp.servers import McpServer
-from agent_core.tools.base import Action, Tool, ToolContext
-from agent_core.tools.handler import lane_of, plain_access
+from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
+from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition, ToolPermission, ToolResult
@@ -132,7 +132,7 @@ class McpTools:
             definition=definition,
             parse=SchemaCheck(name, spec.input_schema),
             prepare=prepare,
-            lane=lane_of(definition),
+            lane=concurrency_of(definition),
         )
 
     def _override(self, server_id: str, name: str) -> ToolOverrideConfig:

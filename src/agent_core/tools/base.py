@@ -6,7 +6,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent_core.types import Access, ArtifactSource, Draft, RunIdentity, ToolDefinition, ToolResult
+from agent_core.types import (
+    Access,
+    ArtifactSource,
+    Draft,
+    RunIdentity,
+    ToolDefinition,
+    ToolPermission,
+    ToolResult,
+)
 
 ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool | None
 """What a handler may return; anything but a `ToolResult` is wrapped."""
@@ -124,16 +132,11 @@ class Action:
     run: Callable[[], Awaitable[ToolReturn | ToolOutput]]
 
 
-class Prepare(Protocol):
-    """Look at what a call would do, without doing any of it."""
+Prepare = Callable[[Any, ToolContext], Awaitable[Action]]
+"""Turns checked arguments into an action, without doing any of it.
 
-    async def __call__(self, arguments: Any, context: ToolContext, /) -> Action:
-        """Turn checked arguments into an action.
-
-        Raises:
-            ToolError: the call cannot or must never be done; nobody needs to be asked.
-        """
-        ...
+It raises `ToolError` for a call that cannot or must never be done, whatever the user would answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +165,9 @@ class Tool:
     def name(self) -> str:
         """The name models call it by."""
         return self.definition.name
+
+
+def concurrency_of(definition: ToolDefinition) -> Concurrency:
+    """Tools that only read run side by side, every other one alone."""
+    is_readonly = definition.permission is ToolPermission.READONLY
+    return Concurrency.READ if is_readonly else Concurrency.WRITE

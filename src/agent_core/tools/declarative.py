@@ -21,8 +21,8 @@ from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, Finished, Launcher, find_program, run
-from agent_core.tools.base import Action, Tool, ToolContext
-from agent_core.tools.handler import lane_of, plain_access
+from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
+from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.registry import check_own_name
@@ -191,7 +191,7 @@ def _tool(recipe: Recipe, check: SchemaCheck) -> Tool:
         definition=definition,
         parse=check,
         prepare=prepare,
-        lane=lane_of(definition),
+        lane=concurrency_of(definition),
         keeps_own_limits=True,
     )
 

@@ -17,10 +17,10 @@ from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
 from typing_extensions import TypedDict
 
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.tools.base import Action, Tool, ToolContext
+from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.constraints import check_constraint, is_misfit
 from agent_core.tools.docstrings import docstring_of
-from agent_core.tools.handler import call, is_generator, lane_of, plain_access, plain_function
+from agent_core.tools.handler import call, is_generator, plain_access, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
 from agent_core.tools.signatures import Parameter, UnfitError, parameters_of, returns_generator
 from agent_core.types import ToolDefinition, ToolPermission
@@ -164,7 +164,7 @@ def _function_tool(
         definition=definition,
         parse=partial(signature.check, definition.name),
         prepare=prepare,
-        lane=lane_of(definition),
+        lane=concurrency_of(definition),
         function=function,
         parameters=described,
     )

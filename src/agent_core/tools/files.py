@@ -1,4 +1,4 @@
-"""Opening and replacing files without being led astray between the check and the use.
+"""Opens and replaces files so that nothing swapped in between the check and the use is followed.
 
 A path that was resolved and checked has no links in it. It is opened part by part beneath folder
 descriptors, none of which may be a link: whoever swaps a folder for a link in the meantime gets an
@@ -6,29 +6,30 @@ error, not a file. (`openat2` would do the same in one call, but Python has no b
 the walk works everywhere.)
 """
 
-import asyncio
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator
+from collections import OrderedDict
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, ParamSpec, TypeVar
+from typing import BinaryIO
 
 from agent_core.disk.folders import open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.seen import Version
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Version = tuple[int, ...]
+"""Device, inode, size and time of change: different as soon as the content is."""
 
 MAX_LOADED_BYTES = 32 * 2**20
 """A file beyond this is not held in memory: it can be read in pages, or replaced, not edited."""
 
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_READABLE_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_REMEMBERED = 10_000
 _CONTENT_FIELDS = 4
 """Of a status: all but the time at which its name, owner or mode has changed."""
 _KERNEL_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
@@ -59,7 +60,7 @@ class Snapshot:
     """A file as it was looked at.
 
     Attributes:
-        status: device, inode, size, times of change; different as soon as somebody touches it.
+        status: device, inode, size, times of change; different as soon as it is touched.
         mode: its permission bits, owner and group, which a replacement gets too.
         content: all of it, None beyond `MAX_LOADED_BYTES`.
     """
@@ -90,22 +91,10 @@ def disk_errors(shown: str) -> Generator[None]:
         raise ToolError(code, f"{shown}: {reason}") from error
 
 
-async def to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a change in a thread, and wait for it even when cancelled: no effect comes later."""
-    work = asyncio.create_task(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait([work])
-        raise
-
-
 def belongs_to_kernel(path: Path) -> bool:
-    """Is it in a folder whose files are devices, or doors into running processes?"""
-    if path.is_relative_to(_SHARED_MEMORY):
-        return False
-    return any(path.is_relative_to(folder) for folder in _KERNEL_FOLDERS)
+    """Whether it is in a folder whose files are devices, or doors into running processes?"""
+    is_inside = any(path.is_relative_to(folder) for folder in _KERNEL_FOLDERS)
+    return is_inside and not path.is_relative_to(_SHARED_MEMORY)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -115,8 +104,9 @@ def open_file(path: Path) -> BinaryIO:
         OSError: it does not exist, or a link stands where there was none.
         ToolError: `path_conflict`; it is a folder, a pipe, a device …
     """
+    not_ordinary = ToolError(ErrorCode.PATH_CONFLICT, f"{path} is not an ordinary file")
     if belongs_to_kernel(path):
-        raise _not_ordinary(path)
+        raise not_ordinary
     with open_folder(path.parent) as folder:
         descriptor = os.open(path.name or ".", _FILE, dir_fd=folder)
     with ExitStack() as on_failure:
@@ -125,9 +115,19 @@ def open_file(path: Path) -> BinaryIO:
         if stat.S_ISDIR(mode):
             raise ToolError(ErrorCode.PATH_CONFLICT, f"{path} is a folder, not a file")
         if not stat.S_ISREG(mode):
-            raise _not_ordinary(path)
+            raise not_ordinary
         on_failure.pop_all()
     return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def open_below(name: str, folder: int) -> Generator[int]:
+    """A descriptor of a folder in another one, which can be listed; links are not followed."""
+    descriptor = os.open(name, _READABLE_FOLDER, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def take_snapshot(path: Path) -> Snapshot | None:
@@ -144,7 +144,8 @@ def take_snapshot(path: Path) -> Snapshot | None:
     with file:
         status = os.fstat(file.fileno())
         content = file.read() if status.st_size <= MAX_LOADED_BYTES else None
-        return Snapshot(_touched(status), _kept(status), content)
+        mode = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
+        return Snapshot(_touched(status), mode, content)
 
 
 def version_of(file: BinaryIO) -> Version:
@@ -185,8 +186,11 @@ def replace_file(
                 file.write(content)
                 file.flush()
                 if before is not None:
-                    _give(file.fileno(), before.mode)
-                os.fsync(file.fileno())
+                    bits, owner, group = before.mode
+                    with suppress(OSError):  # only the superuser may give files away
+                        os.fchown(descriptor, owner, group)
+                    os.fchmod(descriptor, bits)
+                os.fsync(descriptor)
                 version = version_of(file)
             if take_snapshot(path) != before:
                 raise _changed(path)
@@ -195,12 +199,13 @@ def replace_file(
             else:
                 os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             on_failure.pop_all()
-        _sync(folder)
+        with open_below(".", folder) as readable, suppress(OSError):
+            os.fsync(readable)  # some file systems cannot, and need not
     return version
 
 
 def _add(name: str, path: Path, folder: int) -> None:
-    """Give a new file its name, unless somebody else has taken it."""
+    """Give a new file its name, unless another program has taken it."""
     try:
         os.link(name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError as error:
@@ -216,35 +221,45 @@ def _unlink(name: str, folder: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def _give(descriptor: int, mode: tuple[int, int, int]) -> None:
-    bits, owner, group = mode
-    with suppress(OSError):  # only the superuser may give files away
-        os.fchown(descriptor, owner, group)
-    os.fchmod(descriptor, bits)
-
-
-def _sync(folder: int) -> None:
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        with suppress(OSError):  # some file systems cannot, and need not
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _touched(status: os.stat_result) -> tuple[int, ...]:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
-def _kept(status: os.stat_result) -> tuple[int, int, int]:
-    return stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
-
-
-def _not_ordinary(path: Path) -> ToolError:
-    return ToolError(ErrorCode.PATH_CONFLICT, f"{path} is not an ordinary file")
-
-
 def _changed(path: Path) -> ToolError:
     message = f"{path} changed on disk since it was looked at; read it again"
     return ToolError(ErrorCode.PATH_CONFLICT, message, details={"reason": "changed_on_disk"})
+
+
+class FileVersionTracker:
+    """The version of each file that each agent has read last, in memory only.
+
+    An edit is planned on what was read. If the file has changed since, the plan may undo the work
+    of another, so it has to be read again first. Files that were never read are not looked after.
+    """
+
+    def __init__(self) -> None:
+        self._versions: OrderedDict[tuple[str, Path], Version] = OrderedDict()
+
+    def written(self, agent_id: str, path: Path, version: Version) -> None:
+        """Remember that an agent has made this version of a file, if it had read the one before."""
+        if (agent_id, path) in self._versions:
+            self.read(agent_id, path, version)
+
+    def read(self, agent_id: str, path: Path, version: Version) -> None:
+        """Remember that an agent has read this version of a resolved path."""
+        self._versions.pop((agent_id, path), None)  # so that it becomes the newest
+        self._versions[agent_id, path] = version
+        if len(self._versions) > _REMEMBERED:
+            self._versions.popitem(last=False)
+
+    def require_current(self, agent_id: str, path: Path, version: Version, *, shown: str) -> None:
+        """Return if the agent has read this version, or none at all.
+
+        Raises:
+            ToolError: `path_conflict`; it knows an older one.
+        """
+        if self._versions.get((agent_id, path), version) != version:
+            message = f"{shown} changed on disk since you read it; read it again"
+            details = {"reason": "changed_on_disk"}
+            raise ToolError(ErrorCode.PATH_CONFLICT, message, details=details)

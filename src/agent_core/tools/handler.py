@@ -8,7 +8,7 @@ from typing import Any, cast
 import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
+from agent_core.tools.base import Action, Tool, ToolContext, ToolReturn, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import storable
 from agent_core.tools.schema import SchemaCheck
@@ -51,14 +51,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         definition=definition,
         parse=check,
         prepare=prepare,
-        lane=lane_of(definition),
-    )
-
-
-def lane_of(definition: ToolDefinition) -> Concurrency:
-    """Readers share the road, everything else is alone on it."""
-    return (
-        Concurrency.READ if definition.permission is ToolPermission.READONLY else Concurrency.WRITE
+        lane=concurrency_of(definition),
     )
 
 

@@ -1,23 +1,118 @@
-"""Unified diffs of one file, applied exactly or not at all.
+"""Changes of one text: exact replacements, unified diffs applied exactly or not at all, and diffs
+to look at.
 
-What exists applies too much: libraries that parse do not apply, and those that apply guess
-(fuzz), follow the paths in the diff, or call a program that does.
+The diff libraries that exist apply too much: those that parse do not apply, and those that apply
+guess (fuzz), follow the paths in the diff, or call a program that does.
 """
 
+import difflib
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Annotated
+
+from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.redaction.visible import shortened
+from agent_core.tools.schema import Arguments
 from agent_core.tools.text import lines_of
+
+_MAX_NAMED = 20
+_MAX_SEARCHED = 10_000
+_MAX_SHOWN = 200
+_CLOSEST = 3
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _REFUSED = ("rename ", "copy ", "deleted file", "GIT binary patch", "Binary files", "similarity ")
 _IGNORED = ("diff ", "index ", "new file mode", "old mode", "new mode", "Index: ", "====")
 _UNTERMINATED = "\\"
 """Begins the remark that the line before has no end of line."""
+
+_MAX_COMPARED = 1000
+_MAX_CHARACTERS = 40_000
+_CONTEXT = 3
+
+
+class TextEdit(Arguments):
+    """One replacement."""
+
+    old: Annotated[str, Field(description="Text that occurs exactly once, spaces included.")]
+    new: Annotated[str, Field(description="What stands there instead.")]
+    replace_all: Annotated[bool, Field(description="Replace every occurrence.")] = False
+
+
+def apply_edits(text: str, edits: Sequence[TextEdit], *, newline: str, shown: str) -> str:
+    """The text after all edits, each made on the result of the one before.
+
+    Args:
+        text: the file.
+        edits: a newline in them stands for the file's line ends, whichever those are.
+        newline: the line end that new lines get.
+        shown: the file's name in errors.
+
+    Raises:
+        ToolError: `text_not_found`, `ambiguous_edit` or `validation_error`; it names the edit.
+    """
+    for number, edit in enumerate(edits):
+        where = f"{f'edits[{number}]' if len(edits) > 1 else 'old'} in {shown}"
+        if edit.old == edit.new:
+            raise ToolError(ErrorCode.VALIDATION_ERROR, f"{where}: old and new are the same")
+        if text and not edit.old:
+            message = f"{where}: an empty old only fits an empty file"
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+        new = edit.new.replace("\r\n", "\n").replace("\n", newline)
+        text = new.join(_split_at_matches(text, edit, where)) if edit.old else new
+    return text
+
+
+def _split_at_matches(text: str, edit: TextEdit, where: str) -> list[str]:
+    """The parts of the text around the matches of an edit; a line end in it fits either kind."""
+    old = edit.old.replace("\r\n", "\n")
+    if "\r\n" in text and "\n" in old:
+        parts = re.split(re.escape(old).replace("\\\n", "\r?\n"), text)
+    else:
+        parts = text.split(old)
+    count = len(parts) - 1
+    if not count:
+        closest = _closest_lines(text, edit.old)
+        shown = "".join(f"\n{line['line']}: {line['text']}" for line in closest)
+        hint = f"; the closest lines are:{shown}" if closest else ""
+        message = f"{where} was not found{hint}"
+        raise ToolError(ErrorCode.TEXT_NOT_FOUND, message, details={"closest": closest})
+    if count > 1 and not edit.replace_all:
+        lines: list[int] = []
+        line = 1
+        for part in parts[:-1][:_MAX_NAMED]:
+            line += part.count("\n")
+            lines.append(line)
+            line += old.count("\n")
+        more = " …" if count > _MAX_NAMED else ""
+        raise ToolError(
+            ErrorCode.AMBIGUOUS_EDIT,
+            f"{where} stands {count} times, in lines {', '.join(map(str, lines))}{more}; "
+            "add lines around it until it is unique, or set replace_all",
+            details={"lines": lines, "count": count},
+        )
+    return parts
+
+
+def _closest_lines(text: str, old: str) -> list[dict[str, int | str]]:
+    """The lines that look most like the first line of `old`; differing only in spaces is best."""
+    first = next((line.strip() for line in old.splitlines() if line.strip()), "")[:_MAX_SHOWN]
+    if not first:
+        return []
+    lines = [line.rstrip("\r\n") for line in islice(lines_of(text), _MAX_SEARCHED)]
+    stripped = [line.strip()[:_MAX_SHOWN] for line in lines]
+    near = difflib.get_close_matches(first, sorted(set(stripped)), n=_CLOSEST, cutoff=0.5)
+    ranks = {line: rank for rank, line in enumerate(near)}
+    found = sorted((ranks[line], number) for number, line in enumerate(stripped) if line in ranks)
+    return [
+        {"line": number + 1, "text": shortened(lines[number], _MAX_SHOWN)}
+        for _, number in found[:_CLOSEST]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +129,36 @@ class Hunk:
     at: int
     body: tuple[tuple[str, str], ...]
 
-    @property
-    def old(self) -> list[str]:
-        """The lines it expects."""
-        return [text for kind, text in self.body if kind in " -"]
+    def find_start(self, bare: Sequence[str], end: int) -> int:
+        """Where the hunk goes: at its line, or at the only place from `end` where it fits.
 
-    @property
-    def unterminated(self) -> set[str]:
-        """The kinds of its lines that have no end of line: only a file's last line may."""
-        pairs = zip(self.body, self.body[1:], strict=False)
-        return {kind for (kind, _), (remark, _) in pairs if remark == _UNTERMINATED}
+        Raises:
+            ToolError: `patch_apply_failed`.
+        """
+        old = [text for kind, text in self.body if kind in " -"]
+        if not old and end <= self.at <= len(bare):
+            return self.at
+        if self.at >= end and bare[self.at : self.at + len(old)] == old:
+            return self.at
+        places = range(end, len(bare) - len(old) + 1) if old else ()
+        found = [n for n in places if bare[n] == old[0] and bare[n : n + len(old)] == old]
+        if len(found) == 1:
+            return found[0]
+        reason = "it overlaps the hunk before"
+        if found:
+            lines = ", ".join(str(start + 1) for start in found[:_MAX_NAMED])
+            reason = f"it is not at its line and fits at lines {lines}"
+        for number, line in enumerate(() if found else old, self.at):
+            if bare[number : number + 1] != [line]:
+                is_inside = number < len(bare)
+                fact = (
+                    f"is {_quoted(bare[number])}"
+                    if is_inside
+                    else f"the file has {len(bare)} lines"
+                )
+                reason = f"line {number + 1} should be {_quoted(line)}, but {fact}"
+                break
+        raise _failed(f"hunk {self.number}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +182,13 @@ class Patch:
         while lines:
             if lines[0].startswith("@@"):
                 hunks.append(_read_hunk(lines, len(hunks) + 1))
-            elif path := _read_header(lines.popleft(), hunks):
+            elif path := _read_header(lines.popleft(), len(hunks)):
                 paths.append(path)
         if not hunks:
             raise _failed("there is no hunk (@@ -1,2 +1,2 @@) in the diff")
         return cls(tuple(paths), tuple(hunks))
 
-    @property
-    def final_newline(self) -> bool | None:
-        """Whether the file ends with one afterwards; None: as before."""
-        marked = set[str]().union(*(hunk.unterminated for hunk in self.hunks))
-        return not marked & {" ", "+"} if marked else None
-
-    def applied(self, text: str, *, newline: str) -> str:
+    def apply(self, text: str, *, newline: str) -> str:
         """The text with every hunk in it.
 
         Line ends are not compared: lines that stay keep theirs, new ones get `newline`. A hunk
@@ -93,18 +202,27 @@ class Patch:
         done: list[str] = []
         end = 0
         for hunk in self.hunks:
-            start = _place(hunk, bare, end)
+            start = hunk.find_start(bare, end)
             done += lines[end:start]
-            done += _result(hunk, lines[start:], newline)
-            end = start + len(hunk.old)
+            end = start
+            for kind, line in hunk.body:
+                if kind == "+":
+                    done.append(line + newline)
+                elif kind in " -":
+                    done += lines[end : end + 1] if kind == " " else ()
+                    end += 1
         done += lines[end:]
-        keeps = not text or text.endswith("\n")
-        ends = keeps if self.final_newline is None else self.final_newline
-        return _joined(done, newline, ends=ends)
+        done = [line if line.endswith("\n") else line + newline for line in done]
+        pairs = [pair for hunk in self.hunks for pair in pairwise(hunk.body)]
+        marked = {kind for (kind, _), (remark, _) in pairs if remark == _UNTERMINATED}
+        is_ended = not marked & {" ", "+"} if marked else not text or text.endswith("\n")
+        if done and not is_ended:
+            done[-1] = _bare(done[-1])
+        return "".join(done)
 
 
-def _read_header(line: str, hunks: Sequence[Hunk]) -> str | None:
-    """The path in a line outside hunks; None if the line says nothing."""
+def _read_header(line: str, hunks: int) -> str | None:
+    """The path in a line outside hunks; None if there is none in it."""
     if line.startswith(_REFUSED):
         raise _failed(f"the diff does more than change text: {_quoted(line)}")
     if line.startswith(("--- ", "+++ ")):
@@ -116,7 +234,7 @@ def _read_header(line: str, hunks: Sequence[Hunk]) -> str | None:
             raise _failed("the diff deletes the file")
         return path
     if line.strip() and not line.startswith(_IGNORED):
-        where = f"hunk {len(hunks)}: its header promises fewer lines" if hunks else "before hunk 1"
+        where = f"hunk {hunks}: its header promises fewer lines" if hunks else "before hunk 1"
         raise _failed(f"{where}; this line belongs nowhere: {_quoted(line)}")
     return None
 
@@ -145,61 +263,6 @@ def _read_hunk(lines: deque[str], number: int) -> Hunk:
     return Hunk(number, max(start, 0), tuple(body))
 
 
-def _place(hunk: Hunk, bare: Sequence[str], end: int) -> int:
-    """Where the hunk goes: where it says, or the only place its lines are found."""
-    old = hunk.old
-    if not old and end <= hunk.at <= len(bare):
-        return hunk.at
-    if hunk.at >= end and bare[hunk.at : hunk.at + len(old)] == old:
-        return hunk.at
-    found = list(_occurrences(old, bare, end))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        lines = ", ".join(str(start + 1) for start in found[:20])
-        raise _failed(f"hunk {hunk.number}: it is not at its line and fits at lines {lines}")
-    raise _failed(f"hunk {hunk.number}: {_first_difference(hunk, bare)}")
-
-
-def _occurrences(old: list[str], bare: Sequence[str], end: int) -> Iterator[int]:
-    if old:
-        for start in range(end, len(bare) - len(old) + 1):
-            if bare[start] == old[0] and bare[start : start + len(old)] == old:
-                yield start
-
-
-def _first_difference(hunk: Hunk, bare: Sequence[str]) -> str:
-    for number, line in enumerate(hunk.old, hunk.at):
-        if number >= len(bare):
-            missing = f"but the file has {len(bare)} lines"
-            return f"line {number + 1} should be {_quoted(line)}, {missing}"
-        if bare[number] != line:
-            return f"line {number + 1} should be {_quoted(line)}, but is {_quoted(bare[number])}"
-    return "it overlaps the hunk before"
-
-
-def _result(hunk: Hunk, lines: Sequence[str], newline: str) -> list[str]:
-    """The hunk's new lines; those that stay are the file's own."""
-    made: list[str] = []
-    position = 0
-    for kind, text in hunk.body:
-        if kind == "+":
-            made.append(text + newline)
-        elif kind in " -":
-            if kind == " ":
-                made.append(lines[position])
-            position += 1
-    return made
-
-
-def _joined(lines: list[str], newline: str, *, ends: bool) -> str:
-    """All lines ended, except that the last one need not be."""
-    ended = [line if line.endswith("\n") else line + newline for line in lines]
-    if ended and not ends:
-        ended[-1] = _bare(ended[-1])
-    return "".join(ended)
-
-
 def _bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
@@ -210,3 +273,43 @@ def _failed(reason: str) -> ToolError:
 
 def _quoted(line: str) -> str:
     return repr(shortened(line, 100))
+
+
+def unified_diff(old: str, new: str, *, shown: str) -> str:
+    """A unified diff of two texts, at most about 40,000 characters, marked where it is cut.
+
+    Only what lies between the first and the last difference is compared line by line; where that
+    is more than 1,000 lines, all of it is shown as replaced.
+    """
+    before, after = lines_of(old), lines_of(new)
+    head = _common_start(before, after)
+    tail = _common_start(before[head:][::-1], after[head:][::-1])
+    start = max(head - _CONTEXT, 0)
+    keep = max(tail - _CONTEXT, 0)
+    before, after = before[start : len(before) - keep], after[start : len(after) - keep]
+    lines: list[str] = []
+    if max(len(before), len(after)) > _MAX_COMPARED:
+        lines = [f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@\n"]
+        lines += [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
+    else:
+        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+        for group in matcher.get_grouped_opcodes(_CONTEXT):
+            (_, a, _, b, _), (_, _, c, _, d) = group[0], group[-1]
+            spans = (f"{start + i + (j > i)},{j - i}" for i, j in ((a, c), (b, d)))
+            lines.append("@@ -{} +{} @@\n".format(*spans))
+            for kind, i, j, k, m in group:
+                if kind == "equal":
+                    lines += (f" {line}" for line in before[i:j])
+                else:
+                    lines += (f"-{line}" for line in before[i:j])
+                    lines += (f"+{line}" for line in after[k:m])
+    text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+    cut = len(text) - _MAX_CHARACTERS
+    body = text if cut <= 0 else f"{text[:_MAX_CHARACTERS]}\n… (+{cut} characters)\n"
+    return f"--- {shown}\n+++ {shown}\n{body}"
+
+
+def _common_start(left: Sequence[str], right: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))

@@ -8,10 +8,11 @@ import os
 import stat
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -90,6 +91,7 @@ class PathPolicy:
         scratch = Path(tempfile.gettempdir()).resolve()
         database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
         home, project = setup.home, setup.project
+        home_word, project_word = PLACEHOLDERS
         readable = [home / name for name in _FOR_MODELS]
         if home in project.parents:
             readable.append(project)
@@ -100,7 +102,10 @@ class PathPolicy:
             protected=(*own, setup.tasks_dir),
             own=own,
             readable=readable,
-            sensitive=[_filled(pattern, setup) for pattern in tools.sensitive_paths],
+            sensitive=[
+                pattern.replace(home_word, str(home)).replace(project_word, str(project))
+                for pattern in tools.sensitive_paths
+            ],
         )
 
     @property
@@ -118,21 +123,25 @@ class PathPolicy:
         Raises:
             ToolError: `validation_error`; no path can look like this.
         """
-        named = self._named(given, base or self.project)
+        if not given or "\0" in given:
+            raise _no_path(given, "it is empty or has a NUL in it")
         try:
+            if len(os.fsencode(given)) > _LONGEST_PATH:
+                raise _no_path(given, "it is longer than any path")
+            named = (base or self.project) / Path(given).expanduser()
             path = Path(os.path.realpath(named))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise _no_path(given, str(error)) from error
         return ResolvedPath(
             path=path,
             shown=self.shown(path),
             writable=self.is_below_write_root(path),
             sensitive=self.is_sensitive(named) or self.is_sensitive(path),
-            is_own=self._is_own(path, is_same=self._is_same_place(path, self._own)),
+            is_own=self._is_own(path, is_same=_is_below_same_folder(path, self._own)),
         )
 
     def is_below_write_root(self, path: Path) -> bool:
-        """Is it inside the project or another folder that tools write to?"""
+        """Whether it is inside the project or another folder that tools write to."""
         return any(path.is_relative_to(root) for root in self._write_roots)
 
     def shown(self, path: Path) -> str:
@@ -141,23 +150,25 @@ class PathPolicy:
         return str(path.relative_to(self.project)) if inside else str(path)
 
     def is_sensitive(self, path: Path) -> bool:
-        """Does its name, or where it is, say that it holds secrets? `path` is absolute."""
-        inside = path.is_relative_to(self.project)
-        parts = path.relative_to(self.project).parts if inside else path.parts
-        folded = [_same(part) for part in parts]
-        if any(fnmatchcase(part, name) for part in folded for name in self._names):
+        """Whether its name, or where it is, says that it holds secrets. `path` is absolute."""
+        parts = Path(self.shown(path)).parts
+        if any(fnmatchcase(_same(part), name) for part in parts for name in self._names):
             return True
-        return any(_matches(path, pattern) for pattern in self._paths)
+        folded = _folded(path)
+        return any(
+            fnmatchcase(str(folded), pattern) or folded.is_relative_to(pattern)
+            for pattern in self._paths
+        )
 
     def is_closed(self, path: Path) -> bool:
-        """Is it left out of a listing or a search of a folder above it? `path` is resolved."""
+        """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
         return self.is_sensitive(path) or self._is_own(path)
 
     def refuse_protected(self, place: ResolvedPath) -> None:
         """Keep the program's own files from being written, under whatever name.
 
         Raises:
-            PermissionDeniedError: it is one of them; nobody's permission changes that.
+            PermissionDeniedError: it is one of them; no permission changes that.
         """
         if self.is_protected(place.path) or self.is_linked_from_protected([place.path]):
             raise PermissionDeniedError(
@@ -167,18 +178,25 @@ class PathPolicy:
             )
 
     def is_protected(self, path: Path) -> bool:
-        """Is it one of the program's own places, or below one, however it is spelt?"""
+        """Whether it is one of the program's own places, or below one, however it is spelt."""
         folded = _folded(path)
         if any(folded.is_relative_to(_folded(root)) for root in self.protected):
             return True
-        return self._is_same_place(path, self.protected)
+        return _is_below_same_folder(path, self.protected)
 
     def is_linked_from_protected(self, paths: Iterable[Path]) -> bool:
-        """Is one a hard link to one of our files? Only files with several names are looked for."""
-        wanted = {identity for path in paths if (identity := _identity_of_linked(path))}
+        """Whether one is a hard link to one of our files. Only files with several names count."""
+        statuses = (_status(path, follow=False) for path in paths)
+        wanted = {
+            (status.st_dev, status.st_ino)
+            for status in statuses
+            if status and status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
+        }
         if not wanted:
             return False
-        for count, file in enumerate(_files_below(self.protected)):
+        walks = chain.from_iterable(map(os.walk, self.protected))
+        files = (Path(folder, name) for folder, _, names in walks for name in names)
+        for count, file in enumerate(files):
             if _identity(file) in wanted or count > _MAX_LINKS_SEARCHED:
                 return True  # found, or too many files to be sure
         return False
@@ -189,38 +207,16 @@ class PathPolicy:
         folded = _folded(path)
         return is_same or any(folded.is_relative_to(root) for root in self._own_folded)
 
-    def _is_same_place(self, path: Path, roots: Iterable[Path]) -> bool:
-        """Is it below one of the roots, by another spelling or another mount of the same folder?"""
-        chain = {_identity(part) for part in (path, *path.parents)}
-        return any(identity and identity in chain for identity in map(_identity, roots))
 
-    def _named(self, given: str, base: Path) -> Path:
-        """The absolute path as it was named, `..` and links still in it."""
-        if not given or "\0" in given:
-            raise _no_path(given, "it is empty or has a NUL in it")
-        try:
-            if len(os.fsencode(given)) > _LONGEST_PATH:
-                raise _no_path(given, "it is longer than any path")
-            return base / Path(given).expanduser()
-        except (UnicodeError, RuntimeError) as error:
-            raise _no_path(given, str(error)) from error
-
-
-def _files_below(roots: Iterable[Path]) -> Iterator[Path]:
-    for root in roots:
-        for folder, _, names in os.walk(root):
-            yield from (Path(folder, name) for name in names)
+def _is_below_same_folder(path: Path, roots: Iterable[Path]) -> bool:
+    """Whether it is below a root, by another spelling or another mount of the same folder."""
+    above = {_identity(part) for part in (path, *path.parents)}
+    return any(identity and identity in above for identity in map(_identity, roots))
 
 
 def _no_path(given: str, reason: str) -> ToolError:
-    return ToolError(
-        ErrorCode.VALIDATION_ERROR, f"{shortened(given, 200)!r} is no usable path: {reason}"
-    )
-
-
-def _filled(pattern: str, setup: Setup) -> str:
-    home, project = PLACEHOLDERS
-    return pattern.replace(home, str(setup.home)).replace(project, str(setup.project))
+    message = f"{shortened(given, 200)!r} is no usable path: {reason}"
+    return ToolError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _resolved_pattern(pattern: str, project: Path) -> str:
@@ -229,11 +225,6 @@ def _resolved_pattern(pattern: str, project: Path) -> str:
         return _same(os.path.realpath(project / expanded))
     base = "" if expanded.startswith(("/", "*")) else f"{escape(str(project))}/"
     return _same(f"{base}{expanded}")
-
-
-def _matches(path: Path, pattern: str) -> bool:
-    folded = _same(str(path))
-    return fnmatchcase(folded, pattern) or Path(folded).is_relative_to(pattern)
 
 
 def _folded(path: Path) -> Path:
@@ -245,19 +236,13 @@ def _same(text: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 
-def _identity_of_linked(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    if status.st_nlink < 2 or stat.S_ISDIR(status.st_mode):
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _identity(path: Path) -> tuple[int, int] | None:
+    status = _status(path)
+    return (status.st_dev, status.st_ino) if status else None
+
+
+def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
     try:
-        status = path.stat()
+        return path.stat(follow_symlinks=follow)
     except OSError:
         return None
-    return status.st_dev, status.st_ino

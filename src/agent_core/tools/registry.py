@@ -8,8 +8,8 @@ from typing import Any, overload
 
 from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext
-from agent_core.tools.handler import Handler, lane_of, tool_from
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, concurrency_of
+from agent_core.tools.handler import Handler, tool_from
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
 
 _MAX_NAMED = 40
@@ -188,7 +188,7 @@ def overridden(tool: Tool, override: ToolOverrideConfig) -> Tool:
         )
         return replace(action, access=access)
 
-    lane = tool.lane if keeps_permission else lane_of(definition)
+    lane = tool.lane if keeps_permission else concurrency_of(definition)
     return replace(tool, definition=definition, prepare=prepare, lane=lane)
 
 

@@ -53,14 +53,14 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class DecodedText:
     """A file's text without its mark, and how to write it back."""
 
     text: str
     encoding: Encoding
 
     @classmethod
-    def decoded(cls, content: bytes, *, shown: str) -> "Text":
+    def decode(cls, content: bytes, *, shown: str) -> "DecodedText":
         """Read all of a file.
 
         Raises:
@@ -71,7 +71,7 @@ class Text:
             raise ToolError(ErrorCode.PATCH_APPLY_FAILED, f"{shown} is a binary file")
         try:
             read = cls(content[len(encoding.mark) :].decode(encoding.name), encoding)
-            if read.encoded(read.text) == content:
+            if read.encode(read.text) == content:
                 return read
         except UnicodeError:
             pass
@@ -84,7 +84,7 @@ class Text:
         ends = self.text.count("\r\n")
         return "\r\n" if ends * 2 > self.text.count("\n") else "\n"
 
-    def encoded(self, text: str) -> bytes:
+    def encode(self, text: str) -> bytes:
         """Another text in the same encoding, with the same mark.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The patterns of ignore files and globs, matched in linear time whoever has written them.
+"""The patterns of ignore files and the globs of searches, matched in linear time whatever they are.
 
 The meaning is that of git's `wildmatch.c` and `dir.c`, byte for byte. A pattern becomes a regular
 expression without a choice: after each `*` the first place where the next part fits is final (an
@@ -7,11 +7,15 @@ holds for whole folders and `**`. A match therefore costs at most the length of 
 that of the path.
 """
 
+import os
 import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import groupby
+
+from agent_core.errors import ErrorCode, ToolError
 
 MAX_LINE_BYTES = 1024
 """A longer line is no pattern."""
@@ -22,6 +26,10 @@ _JOINED_BYTES = 1024
 """Patterns in one expression: it is matched in one go, and other threads wait meanwhile."""
 _SPECIAL = frozenset(b"*?[\\")
 _NEVER = b"(?!)"
+_CLASS = re.compile(rb"\[:([^\]]*):\]")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_MAX_ALTERNATIVES = 256
+_MAX_CHARS = 1024
 _CLASSES = {
     b"alnum": string.ascii_letters + string.digits,
     b"alpha": string.ascii_letters,
@@ -79,8 +87,8 @@ class Wildcards:
                 are left out.
         """
         lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        patterns = filter(None, map(_pattern, lines))
-        return cls(_runs(p for p in patterns if folders or not p.is_for_folders))
+        patterns = filter(None, map(_parse_line, lines))
+        return cls(_group_runs(p for p in patterns if folders or not p.is_for_folders))
 
     def verdict(self, path: bytes) -> bool | None:
         """Whether a path below the file's folder is meant; None: nothing is said about it.
@@ -107,9 +115,13 @@ class _Pattern:
         return not self.is_anchored and _SPECIAL.isdisjoint(self.glob)
 
 
-def _pattern(line: bytes) -> _Pattern | None:
-    """One line; None if it is blank, a remark, or no pattern."""
-    line = _trimmed(line.removesuffix(b"\r"))
+def _parse_line(line: bytes) -> _Pattern | None:
+    """The pattern of one line; None if it is blank, a remark, or no pattern."""
+    line = line.removesuffix(b"\r")
+    bare = line.rstrip(b" ")
+    backslashes = len(bare) - len(bare.rstrip(b"\\"))
+    # A backslash keeps the first of the spaces at the end.
+    line = line[: len(bare) + 1] if backslashes % 2 else bare
     includes = not line.startswith(b"!")
     glob = line if includes else line[1:]
     is_for_folders = glob.endswith(b"/")
@@ -119,15 +131,7 @@ def _pattern(line: bytes) -> _Pattern | None:
     return _Pattern(glob.removeprefix(b"/"), includes, is_for_folders, b"/" in glob)
 
 
-def _trimmed(line: bytes) -> bytes:
-    """Without the spaces at its end, unless a backslash stands before the first of them."""
-    bare = line.rstrip(b" ")
-    backslashes = len(bare) - len(bare.rstrip(b"\\"))
-    is_escaped = backslashes % 2 == 1 and len(bare) < len(line)
-    return line[: len(bare) + 1] if is_escaped else bare
-
-
-def _runs(patterns: Iterable[_Pattern]) -> list[_Run]:
+def _group_runs(patterns: Iterable[_Pattern]) -> list[_Run]:
     """Neighbours of one kind together, the last ones first."""
     groups: list[list[_Pattern]] = []
     room = MAX_WILDCARD_BYTES
@@ -138,33 +142,30 @@ def _runs(patterns: Iterable[_Pattern]) -> list[_Run]:
         if not groups or groups[-1][0].includes is not pattern.includes:
             groups.append([])
         groups[-1].append(pattern)
-    return [_run(group) for group in reversed(groups)]
+    return [
+        _Run(
+            includes=group[0].includes,
+            names=frozenset(each.glob for each in group if each.is_plain_name),
+            on_names=_compile(
+                each.glob for each in group if not (each.is_anchored or each.is_plain_name)
+            ),
+            on_paths=_compile(each.glob for each in group if each.is_anchored),
+        )
+        for group in reversed(groups)
+    ]
 
 
-def _run(group: Sequence[_Pattern]) -> _Run:
-    rest = [pattern for pattern in group if not pattern.is_plain_name]
-    return _Run(
-        includes=group[0].includes,
-        names=frozenset(pattern.glob for pattern in group if pattern.is_plain_name),
-        on_names=_joined(pattern.glob for pattern in rest if not pattern.is_anchored),
-        on_paths=_joined(pattern.glob for pattern in rest if pattern.is_anchored),
-    )
-
-
-def _joined(globs: Iterable[bytes]) -> list[re.Pattern[bytes]]:
+def _compile(globs: Iterable[bytes]) -> list[re.Pattern[bytes]]:
     """Expressions that fit where one of the globs does, of bounded size each."""
-    expressions: list[re.Pattern[bytes]] = []
-    waiting: list[bytes] = []
-    room = _JOINED_BYTES
+    groups: list[list[bytes]] = []
+    room = 0
     for glob in globs:
-        if waiting and len(glob) > room:
-            expressions.append(re.compile(b"|".join(waiting), re.DOTALL))
-            waiting, room = [], _JOINED_BYTES
-        waiting.append(_expression(glob))
+        if not groups or len(glob) > room:
+            groups.append([])
+            room = _JOINED_BYTES
+        groups[-1].append(_expression(glob))
         room -= len(glob)
-    if waiting:
-        expressions.append(re.compile(b"|".join(waiting), re.DOTALL))
-    return expressions
+    return [re.compile(b"|".join(group), re.DOTALL) for group in groups]
 
 
 _Part = bytes | None
@@ -178,26 +179,22 @@ def _expression(glob: bytes) -> bytes:
     `**/b`.
     """
     begin = next((at for at, sign in enumerate(glob) if sign in _SPECIAL), len(glob))
-    return re.escape(glob[:begin]) + _expression_of_rest(glob[begin:])
-
-
-def _expression_of_rest(glob: bytes) -> bytes:
-    segments = _segments(glob)
+    segments = _segments(glob[begin:])
     if segments is None:
-        return _NEVER
+        return re.escape(glob[:begin]) + _NEVER
     blocks: list[list[bytes]] = [[]]
     for segment in segments:
         if len(segment) > 1 and all(part is None for part in segment):
             blocks.append([])  # `**` between two slashes
         else:
             blocks[-1].append(_of_segment(segment))
+    literal, first, last = (re.escape(glob[:begin]), *map(b"/".join, (blocks[0], blocks[-1])))
     if len(blocks) == 1:
-        return b"/".join(blocks[0])
-    first, *middle, last = blocks
-    found = b"".join(b"(?>(?:[^/]*/)*?%b/)" % b"/".join(block) for block in middle if block)
-    start = b"/".join(first) + b"/" if first else b""
-    end = b"(?:[^/]*/)*?" + b"/".join(last) if last else b".*"
-    return start + found + end
+        return literal + first
+    found = b"".join(b"(?>(?:[^/]*/)*?%b/)" % b"/".join(block) for block in blocks[1:-1] if block)
+    start = first + b"/" if blocks[0] else b""
+    end = b"(?:[^/]*/)*?" + last if blocks[-1] else b".*"
+    return literal + start + found + end
 
 
 def _of_segment(segment: Sequence[_Part]) -> bytes:
@@ -253,12 +250,11 @@ def _set_at(glob: bytes, at: int) -> tuple[bytes, int] | None:
     while at < len(glob) and (is_first or glob[at] != ord("]")):
         is_first = False
         sign, following = glob[at], glob[at + 1 : at + 2]
-        if glob[at : at + 2] == b"[:" and (name := _class_at(glob, at + 2)) is not None:
-            if name not in _CLASSES:
+        if named := _CLASS.match(glob, at):
+            if named[1] not in _CLASSES:
                 return None
-            members.update(_CLASSES[name].encode())
-            at += len(name) + 4
-            previous = 0
+            members.update(_CLASSES[named[1]].encode())
+            at, previous = named.end(), 0
             continue
         if sign == ord("-") and previous and following and following != b"]":
             at += 1 + (following == b"\\")
@@ -279,22 +275,77 @@ def _set_at(glob: bytes, at: int) -> tuple[bytes, int] | None:
     return _set_expression(chosen - {ord("/")}), at + 1
 
 
-def _class_at(glob: bytes, at: int) -> bytes | None:
-    """The name of a class (`[:alpha:]`) that begins at `at`; None if it is an ordinary set."""
-    end = glob.find(b"]", at)
-    is_class = end > at and glob[end - 1 : end] == b":"
-    return glob[at : end - 1] if is_class else None
-
-
 @cache
 def _set_expression(members: frozenset[int]) -> bytes:
-    return b"[" + b"".join(_ranges(sorted(members))) + b"]" if members else _NEVER
+    runs = groupby(enumerate(sorted(members)), lambda pair: pair[1] - pair[0])
+    spans = [[member for _, member in run] for _, run in runs]
+    ranges = b"".join(b"\\x%02x-\\x%02x" % (span[0], span[-1]) for span in spans)
+    return b"[%b]" % ranges if members else _NEVER
 
 
-def _ranges(members: Sequence[int]) -> Iterator[bytes]:
-    begin = 0
-    for place, member in enumerate(members):
-        is_last = place + 1 == len(members) or members[place + 1] != member + 1
-        if is_last:
-            yield b"\\x%02x-\\x%02x" % (members[begin], member)
-            begin = place + 1
+@dataclass(frozen=True)
+class Glob:
+    """One glob of a search as a model writes it: `*.py`, `src/**/*.{ts,tsx}`, `!tests/**`.
+
+    It narrows what is searched and never undoes an ignore file, as ripgrep's own `--glob` does.
+    So that is used for exclusions only. A name pattern becomes a file type; a pattern with folders
+    in it is checked on each path.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if "\0" in self.pattern or "\n" in self.pattern:
+            raise _refused("a glob has no line ends or NULs in it")
+        if len(self.pattern) > _MAX_CHARS:
+            raise _refused(f"a glob has at most {_MAX_CHARS} characters")
+        if len(_expand_braces(self.pattern)) > _MAX_ALTERNATIVES:
+            raise _refused(f"the braces of a glob stand for at most {_MAX_ALTERNATIVES} patterns")
+
+    def __str__(self) -> str:
+        return self.pattern
+
+    def options(self) -> Iterator[str]:
+        """The options of ripgrep that keep it from reading files in vain."""
+        if self.pattern.startswith("!"):
+            yield f"--glob={self.pattern}"
+        elif name := self.pattern.rpartition("/")[2]:
+            yield f"--type-add=wanted:{name}"
+            yield "--type=wanted"
+
+    def matches(self, path: str) -> bool:
+        """Whether a file (relative to the searched folder) is wanted."""
+        if self.pattern.startswith("!") or "/" not in self.pattern:
+            return True  # the options have seen to it
+        name = os.fsencode(path)
+        of_files, of_folders = self._wildcards
+        if of_files.verdict(name):
+            return True
+        places = (at for at, sign in enumerate(name) if sign == ord("/"))
+        return any(of_folders.verdict(name[:at]) for at in places)
+
+    @cached_property
+    def _wildcards(self) -> tuple[Wildcards, Wildcards]:
+        lines = "\n".join(_expand_braces(self.pattern)).encode("utf-8", "surrogatepass")
+        return Wildcards.parse(lines, folders=False), Wildcards.parse(lines, folders=True)
+
+
+def _expand_braces(pattern: str) -> list[str]:
+    """`a.{b,c}` as `a.b` and `a.c`: what ripgrep knows and ignore files do not.
+
+    Ends with what it has when there are too many.
+    """
+    done: list[str] = []
+    waiting = [pattern]
+    while waiting and len(done) + len(waiting) <= _MAX_ALTERNATIVES:
+        current = waiting.pop()
+        if braces := _BRACES.search(current):
+            head, tail = current[: braces.start()], current[braces.end() :]
+            waiting += (f"{head}{choice}{tail}" for choice in braces[1].split(","))
+        else:
+            done.append(current)
+    return [*done, *waiting]
+
+
+def _refused(message: str) -> ToolError:
+    return ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.glob"})

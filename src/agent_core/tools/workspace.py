@@ -1,9 +1,11 @@
-"""What the code tools share: where they are, what they may do, and how much."""
+"""What the code tools share: where they are, what they may do, how much, and how one is defined."""
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import cache
+from inspect import cleandoc
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -12,10 +14,11 @@ from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode
 from agent_core.process import Launcher
-from agent_core.tools.base import ToolContext
+from agent_core.tools.base import Prepare, Tool, ToolContext, concurrency_of
+from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.paths import PathPolicy, ResolvedPath
-from agent_core.tools.seen import FileVersionTracker
-from agent_core.types import Access, Draft
+from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.types import Access, Draft, ToolDefinition, ToolPermission
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +97,6 @@ class Workspace:
             register=register,
         )
 
-    @property
-    def project(self) -> Path:
-        """The project, resolved."""
-        return self.boundaries.project
-
     def look(self, place: ResolvedPath, *, summary: str) -> Access:
         """What reading takes: a question if a place may hold a secret or is the program's own."""
         own = "program_home" if place.is_own else None
@@ -117,16 +115,60 @@ class Workspace:
         own to be asked for.
         """
         reason = "sensitive" if place.sensitive else None
+        refusal = ErrorCode.PERMISSION_DENIED
+        if not place.writable:
+            reason, refusal = "outside_roots", ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
         return Access(
             asks=True,
             scope=f"the files in {place.path.parent}, not below it",
             summary=summary,
             target=str(place.path),
-            reason=reason if place.writable else "outside_roots",
+            reason=reason,
             diff=diff,
-            refusal=(
-                ErrorCode.PERMISSION_DENIED
-                if place.writable
-                else ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
-            ),
+            refusal=refusal,
         )
+
+
+def code_tool(
+    name: str,
+    arguments: type[Arguments],
+    prepare: Prepare,
+    *,
+    permission: ToolPermission = ToolPermission.READONLY,
+    tag: str = "filesystem",
+    keeps_own_limits: bool = False,
+) -> Tool:
+    """A `code.*` tool, described by the docstring of its argument model.
+
+    Args:
+        name: without the `code.` in front.
+        arguments: what `prepare` takes; its schema is what the model sees.
+        prepare: works out what a call would touch, without doing it.
+        permission: whether it only reads.
+        tag: beside `code` and the permission.
+        keeps_own_limits: the general limit of results does not apply.
+    """
+    definition = _definition(name, arguments, permission, tag)
+    return Tool(
+        definition=definition,
+        parse=model_check(definition.name, arguments),
+        prepare=prepare,
+        lane=concurrency_of(definition),
+        keeps_own_limits=keeps_own_limits,
+        is_side_effect_free=permission is ToolPermission.READONLY,
+    )
+
+
+@cache
+def _definition(
+    name: str, arguments: type[Arguments], permission: ToolPermission, tag: str
+) -> ToolDefinition:
+    """One object for all workspaces: what is made of a definition is kept by identity."""
+    schema = {key: value for key, value in model_schema(arguments).items() if key != "description"}
+    return ToolDefinition(
+        name=f"code.{name}",
+        description=cleandoc(arguments.__doc__ or ""),
+        input_schema=schema,
+        permission=permission,
+        tags={"code", permission.value, tag},
+    )

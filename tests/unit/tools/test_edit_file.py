@@ -222,7 +222,7 @@ async def test_a_hunk_that_moved_to_one_place_still_applies(code: Code, file: Pa
 def test_the_last_line_ends_as_the_diff_says_or_as_before(
     before: str, diff: str, after: str
 ) -> None:
-    assert Patch.parse(diff).applied(before, newline="\n") == after
+    assert Patch.parse(diff).apply(before, newline="\n") == after
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", " x"]), max_size=12)
@@ -238,7 +238,7 @@ def test_a_diff_that_was_made_applies_exactly(old: list[str], new: list[str], co
     )
     diff = "".join(made)
     if diff:
-        assert Patch.parse(diff).applied(before, newline="\n") == after
+        assert Patch.parse(diff).apply(before, newline="\n") == after
 
 
 async def test_a_diff_made_by_git_applies(code: Code, project: Path) -> None:

@@ -3,7 +3,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.encodings import guess_encoding
-from agent_core.tools.text import SAMPLE_BYTES, Text, encoding_of
+from agent_core.tools.text import SAMPLE_BYTES, DecodedText, encoding_of
 
 TEXTS = {
     "French": "Le café crème coûte très cher à l'été ; où êtes-vous, François ? Ça va.",
@@ -55,14 +55,14 @@ def test_short_and_long_texts_are_read_as_they_were_written(
     text: str, encoding: str, times: int
 ) -> None:
     whole = f"{text}\n" * times
-    read = Text.decoded(whole.encode(encoding), shown="a.txt")
+    read = DecodedText.decode(whole.encode(encoding), shown="a.txt")
     assert read.text == whole
-    assert read.encoded(read.text) == whole.encode(encoding)
+    assert read.encode(read.text) == whole.encode(encoding)
 
 
 def test_the_few_telling_lines_of_a_long_file_decide() -> None:
     content = b"x = 1\n" * 5000 + "# Auteur : François\n".encode("latin-1") + b"y = 2\n" * 500
-    assert Text.decoded(content, shown="a.py").encoding.name == "cp1252"
+    assert DecodedText.decode(content, shown="a.py").encoding.name == "cp1252"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_utf8_with_a_broken_place_stays_utf8_and_is_not_edited() -> None:
     assert found is not None
     assert found.name == "utf-8"
     with pytest.raises(ToolError, match="not clean utf-8") as refused:
-        Text.decoded(content, shown="a.txt")
+        DecodedText.decode(content, shown="a.txt")
     assert refused.value.code is ErrorCode.PATCH_APPLY_FAILED
 
 

@@ -12,7 +12,6 @@ from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, Finished, find_program, run
 from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
-from agent_core.tools.code.definition import code_tool
 from agent_core.tools.code.programs import CommandLine, scope_of
 from agent_core.tools.code.words import named_places
 from agent_core.tools.files import disk_errors
@@ -20,7 +19,7 @@ from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import Workspace
+from agent_core.tools.workspace import Workspace, code_tool
 from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 _MAX_ARGUMENT = 131_071
@@ -52,7 +51,7 @@ def run_command(workspace: Workspace) -> Tool:
         RunCommand,
         prepare,
         permission=ToolPermission.WRITE,
-        tags={"dangerous"},
+        tag="dangerous",
         keeps_own_limits=True,
     )
 

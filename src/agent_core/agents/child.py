@@ -132,7 +132,8 @@ class ChildRun:
                 await settle(journal, self.outcome, began=False)
             else:
                 self._working = asyncio.current_task()
-                await conclude(journal, lambda t: self._work(t, on_failure), on_end=self._finish)
+                async with conclude(journal, self._finish) as stats:
+                    await self._work(stats, on_failure)
         except asyncio.CancelledError:
             if self.stop_reason is None:
                 raise  # the event loop itself is shutting down

@@ -7,9 +7,11 @@ from agent_core.loop.context import (
     ContextSource,
     Guard,
     History,
+    OpenRun,
     RunContext,
     RunLimits,
 )
+from agent_core.loop.model_turn import stream_reply
 from agent_core.loop.outcome import Outcome, RunStats, settle
 from agent_core.loop.run import conclude, converse, run_agent
 
@@ -20,6 +22,7 @@ __all__ = [
     "Guard",
     "History",
     "NullCollaborators",
+    "OpenRun",
     "Outcome",
     "RunContext",
     "RunLimits",
@@ -30,4 +33,5 @@ __all__ = [
     "converse",
     "run_agent",
     "settle",
+    "stream_reply",
 ]

@@ -55,11 +55,24 @@ class ContextSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """How far a run came that goes on now: its figures, and its calls that have not begun."""
+
+    turns: int
+    usage: Usage
+    calls: Sequence[ToolCall]
+
+
 class History(Protocol):
     """Where the conversation was left."""
 
-    async def resume(self, journal: Journal) -> None:
+    async def resume(self, journal: Journal) -> OpenRun | None:
         """Give the journal the path to continue, every tool call on it answered.
+
+        Returns:
+            What is left of this very run, if it was begun before: the calls named there are the
+            only ones on the path without an answer. None for a run that begins.
 
         Raises:
             StorageError: it cannot be read.

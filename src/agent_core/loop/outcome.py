@@ -60,6 +60,7 @@ class RunStats:
 
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
     tool call ids this history has used, since some servers start counting anew in every reply.
+    `outcome` counts once the run is settled.
     """
 
     call_ids: set[str] = field(default_factory=set[str])
@@ -68,6 +69,7 @@ class RunStats:
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
     stop_denials: int = 0
+    outcome: Outcome = Outcome(EndReason.FAILED)
 
     def completed(self) -> Outcome:
         return Outcome(EndReason.COMPLETED, "".join(self.answer), self.usage, self.turns)

@@ -2,20 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop.ask import Reply, take_turn
-from agent_core.loop.begin import begin
 from agent_core.loop.context import RunContext
+from agent_core.loop.model_turn import Reply, take_turn
 from agent_core.loop.outcome import OnEnd, Outcome, RunStats, ignore, settle
-from agent_core.loop.stop import check_stop
-from agent_core.loop.tools import run_tools
+from agent_core.loop.tool_turn import run_tools
 from agent_core.redaction.tracebacks import log_failure
-from agent_core.types import Draft
+from agent_core.types import Draft, EventType, NodeType, StopReason, user_text
 
 logger = logging.getLogger(__name__)
+
+_CUT_OFF = (
+    "Your answer was cut off by the output limit. Continue exactly where it stopped; "
+    "repeat nothing and do not apologise."
+)
 
 
 async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -> Outcome:
@@ -24,20 +28,24 @@ async def run_agent(ctx: RunContext, prompt: Draft, *, on_end: OnEnd = ignore) -
     Raises:
         asyncio.CancelledError: the run was cancelled; it has been settled as such.
     """
-    return await conclude(ctx.journal, lambda stats: converse(ctx, prompt, stats), on_end=on_end)
+    async with conclude(ctx.journal, on_end) as stats:
+        await converse(ctx, prompt, stats)
+    return stats.outcome
 
 
-async def conclude(
-    journal: Journal, work: Callable[[RunStats], Awaitable[object]], *, on_end: OnEnd
-) -> Outcome:
-    """Do a run's work and write down how it ended.
+@asynccontextmanager
+async def conclude(journal: Journal, on_end: OnEnd) -> AsyncGenerator[RunStats]:
+    """Settle a run when the work in this context has ended; its errors become the outcome.
 
-    This is the only place where an exception decides the fate of a run. `on_end` is told the
-    outcome before the closing event goes out, so that nobody sees the one without the other.
+    This is the only place where an exception decides the fate of a run. `on_end` gets the
+    outcome before the closing event goes out, so that the one is never seen without the other.
+
+    Raises:
+        asyncio.CancelledError: the work was cancelled; the run has been settled as such.
     """
     stats = RunStats()
     try:
-        await work(stats)
+        yield stats
     except asyncio.CancelledError:
         await settle(journal, stats.cancelled(journal.path), on_end)
         raise
@@ -50,19 +58,61 @@ async def conclude(
         outcome = stats.failed(AgentCoreError(ErrorCode.INTERNAL_ERROR, message))
     else:
         outcome = stats.completed()
-    return await settle(journal, outcome, on_end)
+    stats.outcome = await settle(journal, outcome, on_end)
 
 
 async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
     """Ask the model, run the tools it calls, and repeat until it has nothing left to call."""
     await begin(ctx, prompt, stats)
-    for _ in range(ctx.limits.max_turns):
+    while stats.turns < ctx.limits.max_turns:
         reply = await take_turn(ctx, stats)
         if reply.calls:
             await run_tools(ctx, reply.calls)
-        elif objection := await check_stop(ctx, reply, stats):
-            ctx.journal.add(objection.note, objection.event)
-        else:
+        elif await may_stop(ctx, reply, stats):
             return reply
     limit = ctx.limits.max_turns
     raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {limit} turns")
+
+
+async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
+    """Resume the path, run the session's first hooks, and add the user's message.
+
+    A run that goes on where another process left it has its message on the path already; the
+    calls that had not begun there are made now, each of them judged anew.
+    """
+    ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
+    left_off = await ctx.history.resume(ctx.journal)
+    stats.call_ids |= {call.tool_call_id for node in ctx.journal.path for call in node.calls}
+    await ctx.hooks.session_start()
+    if left_off is None:
+        await ctx.hooks.user_prompt(prompt.text)
+        ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
+    else:
+        stats.turns, stats.usage = left_off.turns, left_off.usage
+        await run_tools(ctx, left_off.calls)
+
+
+async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
+    """Whether a reply without tool calls ends the run; if not, a note to the model says why.
+
+    Raises:
+        AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row.
+    """
+    if reply.stop_reason is StopReason.MAX_TOKENS:
+        if stats.continuations >= ctx.limits.max_continuations:
+            message = f"the answer was still cut off after {stats.continuations} continuations"
+            raise AgentCoreError(ErrorCode.MAX_OUTPUT_TOKENS, message)
+        stats.continuations += 1
+        ctx.journal.add(user_text(_CUT_OFF, NodeType.SYSTEM_NOTE, reason="max_output_tokens"))
+        return False
+    stats.continuations = 0
+    if stats.stop_denials >= ctx.limits.max_stop_denials:
+        return True
+    objection = await ctx.hooks.before_stop()
+    if not objection:
+        return True
+    stats.stop_denials += 1
+    stats.answer.clear()
+    note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")
+    ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED)
+    return False

@@ -1,15 +1,14 @@
 """A single question to a model, outside of any run: no tools, no history, no agent."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from agent_core.config.models import ModelConfig
 from agent_core.context.blocks import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.loop import stream_reply
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import (
-    ModelCompleted,
-    ModelFailed,
     ModelMessage,
     ModelRequest,
     Role,
@@ -59,7 +58,13 @@ class OneShotModelCall:
             max_output_tokens=min(max_tokens, model.max_output_tokens, model.context_window // 4),
             metadata=self._metadata,
         )
-        completed = await _answer(self._open_adapter(model), request)
+        try:
+            completed = await stream_reply(self._open_adapter(model), request)
+        except AgentCoreError:
+            raise
+        except Exception as error:
+            message = f"the model's adapter broke: {type(error).__name__}: {error}"
+            raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
         self.usage = self.usage.plus(completed.usage)
         if completed.stop_reason is StopReason.MAX_TOKENS:
             message = "the answer was cut off by the output limit"
@@ -69,26 +74,3 @@ class OneShotModelCall:
     def cost(self) -> dict[str, Any]:
         """What it has cost so far, for an event."""
         return self.usage.model_dump(exclude={"raw_usage"})
-
-
-async def _answer(provider: ProviderAdapter, request: ModelRequest) -> ModelCompleted:
-    events = provider.stream(request)
-    completed: ModelCompleted | None = None
-    try:
-        async for event in events:
-            if isinstance(event, ModelFailed):
-                error = event.error
-                raise ProviderError(error.code, error.message, error.retryable, error.details)
-            if isinstance(event, ModelCompleted):
-                completed = event
-    except AgentCoreError:
-        raise
-    except Exception as error:
-        message = f"the model's adapter broke: {type(error).__name__}: {error}"
-        raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()  # the connection closes now, not when it is collected
-    if completed is None:
-        raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
-    return completed

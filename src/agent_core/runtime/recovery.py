@@ -1,9 +1,10 @@
-"""Picking a conversation up where it was left, whoever left it and however."""
+"""Continues a conversation where the last run, or a process that died, left it."""
 
 from collections.abc import Sequence
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
+from agent_core.loop import OpenRun
 from agent_core.types import (
     Draft,
     ErrorPayload,
@@ -11,8 +12,9 @@ from agent_core.types import (
     EventType,
     Node,
     Role,
-    ToolCallBlock,
+    ToolCall,
     ToolResultBlock,
+    Usage,
 )
 
 _UNKNOWN = (
@@ -23,7 +25,7 @@ _NEVER_RAN = "the process died before this call began; it had no effect"
 
 
 class SessionHistory:
-    """The path a session's next run continues, every tool call on it answered.
+    """The path that a session's next run continues.
 
     The first run of a new session finds nothing, and is spared the look.
     """
@@ -33,39 +35,54 @@ class SessionHistory:
         self._session_id = session_id
         self._is_new = is_new
 
-    async def resume(self, journal: Journal) -> None:
-        """Give the journal the active path; what a dead process left open is closed, not redone.
+    async def resume(self, journal: Journal) -> OpenRun | None:
+        """Give the journal the active path, and close what a dead process left open on it.
+
+        Calls that were started are answered: their effect is unknown, and they are not made again.
+        Calls of this very run that had not begun are handed back; those of other runs are answered.
 
         Raises:
             StorageError: the history cannot be read.
         """
         session = None if self._is_new else await self._store.session(self._session_id)
         if session is None or session.active_node_id is None:
-            return
-        journal.path.extend(await self._store.path(session.active_node_id))
-        asked = unanswered_calls(journal.path)
-        for agent_id, calls in asked.items():
+            return None
+        path, run_id = journal.path, journal.run.run_id
+        path.extend(await self._store.path(session.active_node_id))
+        was_begun = any(node.run_id == run_id for node in path)
+        open_calls: list[ToolCall] = []
+        for agent_id, asked in unanswered_calls(path).items():
             # Models repeat ids: another agent's call by the same id says nothing about this one.
-            ids = [call.tool_call_id for call in calls]
+            ids = [call.tool_call_id for _, call in asked]
             started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
-            for call in calls:
-                _close(journal, call, began=call.tool_call_id in started)
+            for node, call in asked:
+                has_begun = call.tool_call_id in started
+                if node.run_id == run_id and not has_begun:
+                    open_calls.append(call)
+                else:
+                    _close(journal, call, has_begun=has_begun)
+        if not was_begun:
+            return None
+        record = await self._store.run(run_id)
+        turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
+        return OpenRun(turns, usage, open_calls)
 
 
-def unanswered_calls(path: Sequence[Node]) -> dict[str, list[ToolCallBlock]]:
+def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:
     """The tool calls of the path that have no result on it, in order, by the agent that asked."""
     answered = {result.tool_call_id for node in path for result in node.results}
-    found: dict[str, list[ToolCallBlock]] = {}
+    found: dict[str, list[tuple[Node, ToolCall]]] = {}
     for node in path:
-        calls = [] if node.is_partial else node.calls
-        if waiting := [call for call in calls if call.tool_call_id not in answered]:
-            found.setdefault(node.agent_id, []).extend(waiting)
+        for block in [] if node.is_partial else node.calls:
+            if block.tool_call_id not in answered:
+                call = ToolCall(**block.model_dump(exclude={"type"}))
+                found.setdefault(node.agent_id, []).append((node, call))
     return found
 
 
-def _close(journal: Journal, call: ToolCallBlock, *, began: bool) -> None:
-    reason = "interrupted_effect_unknown" if began else "interrupted_before_start"
-    message = _UNKNOWN if began else _NEVER_RAN
+def _close(journal: Journal, call: ToolCall, *, has_begun: bool) -> None:
+    reason = "interrupted_effect_unknown" if has_begun else "interrupted_before_start"
+    message = _UNKNOWN if has_begun else _NEVER_RAN
     error = ErrorPayload.of(ToolError(ErrorCode.CANCELLED, message, details={"reason": reason}))
     block = ToolResultBlock(
         tool_call_id=call.tool_call_id,

@@ -27,7 +27,7 @@ from agent_core.context.tokens import estimate_blocks
 from agent_core.disk.unfinished import Notes, UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
-from agent_core.loop import RunStats, conclude, converse
+from agent_core.loop import conclude, converse
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.journal import JournalRedactor
@@ -377,11 +377,12 @@ class Services:
         )
 
     async def _conduct(self, run: Run) -> None:
-        async def work(stats: RunStats) -> None:
-            try:
+        run.journal.begin()
+        try:
+            async with conclude(run.journal, run.finish) as stats, self._traced(run.identity):
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._deps.workers.require_any(self.toolboxes.known_names())
-                async with open_spawner(self._deps, run.journal) as crew:
+                async with open_spawner(self._deps, run.journal) as spawner:
                     view = View()
                     recalls = self.background.remembering.tools(run.journal, view)
                     ctx = await self.background.compactions.context(
@@ -389,8 +390,8 @@ class Services:
                             run=run.identity,
                             journal=run.journal,
                             history=run.history,
-                            tools=[*crew.tools, *recalls],
-                            board=crew.board,
+                            tools=[*spawner.tools, *recalls],
+                            board=spawner.board,
                             view=view,
                         )
                     )
@@ -398,16 +399,17 @@ class Services:
                         await summarise(ctx, stats)
                     else:
                         await converse(ctx, run.prompt, stats)
-            except Exception as error:
-                if self._traces:
-                    await self._traces.limit_failure(run.identity, error)
-                raise
-
-        run.journal.begin()
-        try:
-            await conclude(run.journal, work, on_end=run.finish)
         finally:
             self.background.run_ended(run)
+
+    @asynccontextmanager
+    async def _traced(self, run: RunIdentity) -> AsyncGenerator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._traces:
+                await self._traces.limit_failure(run, error)
+            raise
 
     def _claim(self) -> Claim:
         return Claim(self._owner.owner_id)

@@ -34,13 +34,18 @@ class NodeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A conversation item nobody has written down yet."""
+    """A conversation item that has not been written down yet."""
 
     role: Role
     content: Sequence[ContentBlock]
     node_type: NodeType = NodeType.MESSAGE
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     token_count: int = 0
+
+    @property
+    def text(self) -> str:
+        """Its text blocks, joined."""
+        return "".join(block.text for block in self.content if isinstance(block, TextBlock))
 
 
 class Node(Frozen):

@@ -1,18 +1,25 @@
 """One run, from prompt to outcome."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import ErrorCode
-from agent_core.events import Journal
+from agent_core.events import EventStream, Journal
 from agent_core.loop import RunLimits, run_agent
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
+from agent_core.redaction.journal import JournalRedactor
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.recovery import SessionHistory
 from agent_core.types import (
     Access,
+    Batch,
     EndReason,
     EventType,
+    RunChange,
     RunIdentity,
     RunStatus,
     StopReason,
@@ -23,7 +30,7 @@ from agent_core.types import (
     Usage,
     user_text,
 )
-from loop_parts import AllowAll, Listening, Session, a_tool, spoken
+from loop_parts import OWNER, AllowAll, Listening, Session, a_tool, spoken
 
 
 async def look(arguments: dict[str, Any], context: Any) -> str:
@@ -403,3 +410,118 @@ async def test_d7_a_note_to_the_model_is_not_where_the_conversation_rests() -> N
     session = Session([cut_off, Fails()])
     await session.run()
     assert spoken(await session.active_path()) == ["user: hello", "assistant: the beginning"]
+
+
+class ParkedGuard(AllowAll):
+    """Waits forever at the tool of that name, as a question without an answer does."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self.reached = asyncio.Event()
+
+    async def require(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: Journal,
+    ) -> None:
+        await super().require(call, definition, access, run, journal)
+        if call.name == self._name:
+            self.reached.set()
+            await asyncio.Event().wait()
+
+
+async def test_a_run_that_goes_on_makes_the_calls_that_had_not_begun_and_keeps_its_figures() -> (
+    None
+):
+    ran: list[str] = []
+
+    async def write(arguments: dict[str, Any], context: Any) -> str:
+        ran.append(context.tool_call_id)
+        return "written"
+
+    script = [
+        Calls(
+            calls=[
+                ScriptedCall(name="write", arguments={"n": 1}, tool_call_id="call_a"),
+                ScriptedCall(name="look", tool_call_id="call_b"),
+            ]
+        ),
+        "all done",
+    ]
+    guard = ParkedGuard("write")
+    session = Session(script, [a_tool("write", write, writes=True), *TOOLS], guard=guard)
+    left = await session.start()
+    parked = asyncio.create_task(run_agent(left, user_text("go")))
+    await guard.reached.wait()
+    await left.journal.commit()
+    waiting = RunChange(status=RunStatus.WAITING, turn_count=1, usage=Usage(total_tokens=5))
+    run = left.run
+    await session.store.append(
+        Batch(session_id="s1", agent_id=run.agent_id, run_id=run.run_id, run=waiting)
+    )
+
+    journal = Journal(
+        run,
+        store=session.store,
+        stream=EventStream(),
+        redactor=JournalRedactor(Redactor({})),
+        estimate=estimate_blocks,
+        session_owner=OWNER,
+    )
+    history = SessionHistory(session.store, "s1", is_new=False)
+    again = replace(left, journal=journal, history=history, guard=AllowAll())
+    journal.begin()
+    outcome = await run_agent(again, user_text("go"))
+
+    assert (outcome.status, outcome.text, outcome.turns) == (RunStatus.COMPLETED, "all done", 2)
+    assert outcome.usage.total_tokens >= 5
+    assert ran == ["call_a"]
+    assert spoken(await session.active_path()) == [
+        "user: go",
+        'calls write({"n": 1})',
+        "calls look({})",
+        "result ok",
+        "result ok",
+        "assistant: all done",
+    ]
+    parked.cancel()
+    await asyncio.wait([parked])
+
+
+async def test_a_call_that_had_begun_is_not_made_again_by_the_run_that_goes_on() -> None:
+    ran: list[str] = []
+
+    async def write(arguments: dict[str, Any], context: Any) -> str:
+        ran.append(context.tool_call_id)
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    started = asyncio.Event()
+    session = Session([calls("write"), "I will look"], [a_tool("write", write, writes=True)])
+    left = await session.start()
+    interrupted = asyncio.create_task(run_agent(left, user_text("go")))
+    await started.wait()
+
+    journal = Journal(
+        left.run,
+        store=session.store,
+        stream=EventStream(),
+        redactor=JournalRedactor(Redactor({})),
+        estimate=estimate_blocks,
+        session_owner=OWNER,
+    )
+    history = SessionHistory(session.store, "s1", is_new=False)
+    outcome = await run_agent(replace(left, journal=journal, history=history), user_text("go"))
+
+    assert outcome.status is RunStatus.COMPLETED
+    assert len(ran) == 1
+    (closed,) = await session.results()
+    assert closed.error is not None
+    assert closed.error.details["reason"] == "interrupted_effect_unknown"
+    interrupted.cancel()
+    await asyncio.wait([interrupted])

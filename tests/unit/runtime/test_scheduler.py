@@ -38,12 +38,10 @@ class Work:
         return self._gates.setdefault(run.identity.run_id, asyncio.Event())
 
     async def conduct(self, run: Run) -> None:
-        async def wait(tally: object) -> None:
+        run.journal.begin()
+        async with conclude(run.journal, run.finish):
             self.begun.append(run.identity.run_id)
             await self.gate(run).wait()
-
-        run.journal.begin()
-        await conclude(run.journal, wait, on_end=run.finish)
 
 
 def scheduler(
@@ -124,13 +122,11 @@ async def test_a_run_that_does_not_stop_in_time_is_reported_and_cleaned_up_later
     release = asyncio.Event()
 
     async def stubborn(run: Run) -> None:
-        async def work(tally: object) -> None:
+        async with conclude(run.journal, run.finish):
             try:
                 await asyncio.Event().wait()
             finally:
                 await release.wait()
-
-        await conclude(run.journal, work, on_end=run.finish)
 
     session = Session()
     queue = scheduler(stubborn, timeout_s=0.05)
@@ -150,10 +146,8 @@ async def test_a_run_that_does_not_stop_in_time_is_reported_and_cleaned_up_later
 
 async def test_a_run_that_is_ending_is_not_cancelled_any_more() -> None:
     async def quick(run: Run) -> None:
-        async def work(tally: object) -> None:
+        async with conclude(run.journal, run.finish):
             pass
-
-        await conclude(run.journal, work, on_end=run.finish)
 
     queue = scheduler(quick)
     run = await a_run(Session())

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from time import perf_counter
@@ -32,8 +32,7 @@ from agent_core.types import (
 logger = logging.getLogger(__name__)
 
 _REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
-
-
+_FLAGS = ("partial", "aborted", "abort_reason", "reason")
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
@@ -47,16 +46,20 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     waiting = list(calls)
     adds: list[Draft] = []
     try:
-        for lane, batch in batches(calls, partial(_lane, ctx)):
+        for concurrency, batch in batches(calls, partial(_concurrency, ctx)):
             stop_if_cancelled()
-            done = await _side_by_side(ctx, batch)
+            is_alone = len(batch) == 1
+            done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch)
             del waiting[: len(batch)]
-            adds.extend(draft for kept in done for draft in kept.adds)
-            if ends_turn(lane, done[0].result):
+            adds.extend(draft for bounded in done for draft in bounded.adds)
+            if ends_turn(concurrency, done[0].result):
                 break  # the later calls were planned for a world that isn't there
     except asyncio.CancelledError:
-        for call in _unanswered(ctx, waiting):
-            _answer(ctx, call, _aborted(call, _NEVER_BEGAN))
+        tail = ctx.journal.path[-len(waiting) - 1 :]
+        answered = {result.tool_call_id for node in tail for result in node.results}
+        for call in waiting:
+            if call.tool_call_id not in answered:
+                _answer(ctx, call, _aborted(call, _NEVER_BEGAN))
         raise
     for call in waiting:
         _answer(ctx, call, not_run(call))
@@ -64,9 +67,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
 
-async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedResult]:
-    if len(batch) == 1:
-        return [await run_tool(ctx, batch[0])]
+async def _run_all(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedResult]:
     done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):
@@ -77,54 +78,47 @@ async def _side_by_side(ctx: RunContext, batch: Sequence[ToolCall]) -> list[Boun
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     """Run one call and write its answer down. A failure is something the model reads."""
     started = perf_counter()
-    attempt = _Attempt()
+    has_begun = False  # a call that has not begun has had no effect
     try:
-        kept = await _perform(ctx, call, attempt)
-    except AgentCoreError as error:
-        kept = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
-    except BaseException as error:  # what a tool raises to end the program ends its call
-        if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
-            result = _aborted(call, _RAN if attempt.has_begun else _NEVER_BEGAN)
-            _answer(ctx, call, result, duration_ms=_since(started))
-            raise
-        log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
-        kept = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
-    _answer(ctx, call, kept.result, duration_ms=_since(started))
-    await ctx.hooks.after_tool(call, kept.result)
-    return kept
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """How far a call has come: one that has not begun has had no effect."""
-
-    has_begun: bool = False
-
-
-async def _perform(ctx: RunContext, call: ToolCall, attempt: _Attempt) -> BoundedResult:
-    tool, arguments = ctx.toolbox.resolve(call)
-    heard = await ctx.hooks.before_tool(call, tool.definition)
-    with _opened(ctx, call) as open_call:
-        action = await tool.prepare(arguments, _facts(ctx, call, open_call))
-        access = replace(action.access, hook_summary=heard)
-        await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
-        ctx.journal.note(
-            EventType.TOOL_STARTED,
-            {
+        tool, arguments = ctx.toolbox.resolve(call)
+        hook_summary = await ctx.hooks.before_tool(call, tool.definition)
+        with _open_call(ctx, call) as open_call:
+            facts = ToolContext(
+                run=ctx.run,
+                tool_call_id=call.tool_call_id,
+                project_dir=ctx.project_dir,
+                progress=open_call.progress,
+                artifact=open_call.artifact,
+                is_cancelled=open_call.is_cancelled,
+            )
+            action = await tool.prepare(arguments, facts)
+            access = replace(action.access, hook_summary=hook_summary)
+            await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
+            payload = {
                 "tool_name": call.name,
                 "arguments_hash": _arguments_hash(call),
                 "summary": action.access.summary,
-            },
-            tool_call_id=call.tool_call_id,
-        )
-        if not tool.is_side_effect_free:
-            await ctx.journal.commit()  # an effect must be on record before it can happen
-        attempt.has_begun = True
-        returned = await action.run()
-    return await ctx.results.keep(returned, ctx.run, call, tool=tool)
+            }
+            ctx.journal.note(EventType.TOOL_STARTED, payload, tool_call_id=call.tool_call_id)
+            if not tool.is_side_effect_free:
+                await ctx.journal.commit()  # an effect must be on record before it can happen
+            has_begun = True
+            returned = await action.run()
+        bounded = await ctx.results.keep(returned, ctx.run, call, tool=tool)
+    except BaseException as error:  # what a tool raises to end the program ends its call
+        if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
+            result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
+            _answer(ctx, call, result, started=started)
+            raise
+        if not isinstance(error, AgentCoreError):
+            log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
+        bounded = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
+    _answer(ctx, call, bounded.result, started=started)
+    await ctx.hooks.after_tool(call, bounded.result)
+    return bounded
 
 
-def _opened(ctx: RunContext, call: ToolCall) -> OpenCall:
+def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
     def show(text: str) -> None:
         payload = {"tool_name": call.name, "text": text}
         ctx.journal.note(EventType.TOOL_PROGRESS, payload, tool_call_id=call.tool_call_id)
@@ -133,24 +127,13 @@ def _opened(ctx: RunContext, call: ToolCall) -> OpenCall:
     return OpenCall(show, ctx.results.writer(ctx.run, call), lambda: is_cancelled(task))
 
 
-def _facts(ctx: RunContext, call: ToolCall, open_call: OpenCall) -> ToolContext:
-    return ToolContext(
-        run=ctx.run,
-        tool_call_id=call.tool_call_id,
-        project_dir=ctx.project_dir,
-        progress=open_call.progress,
-        artifact=open_call.artifact,
-        is_cancelled=open_call.is_cancelled,
-    )
-
-
 def _answer(
-    ctx: RunContext, call: ToolCall, result: ToolResult, *, duration_ms: int | None = None
+    ctx: RunContext, call: ToolCall, result: ToolResult, *, started: float | None = None
 ) -> None:
-    """Store the call's one answer, and the event that tells of it."""
+    """Store the call's one answer, and its event."""
     payload: dict[str, object] = {"tool_name": call.name, "is_error": result.is_error}
-    if duration_ms is not None:
-        payload["duration_ms"] = duration_ms
+    if started is not None:
+        payload["duration_ms"] = round((perf_counter() - started) * 1e3)
     event, level = EventType.TOOL_COMPLETED, EventLevel.INFO
     if result.is_error:
         event, level = EventType.TOOL_FAILED, EventLevel.WARNING
@@ -176,43 +159,23 @@ def _answer(
     ctx.journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
 
 
-_FLAGS = ("partial", "aborted", "abort_reason", "reason")
-
-
-def _lane(ctx: RunContext, call: ToolCall) -> Concurrency:
+def _concurrency(ctx: RunContext, call: ToolCall) -> Concurrency:
     tool = ctx.toolbox.get(call.name)
     return tool.lane if tool else Concurrency.READ
 
 
-def _unanswered(ctx: RunContext, calls: Sequence[ToolCall]) -> list[ToolCall]:
-    asked = {call.tool_call_id for call in calls}
-    tail = ctx.journal.path[-len(asked) - 1 :] if asked else []
-    answered = {result.tool_call_id for node in tail for result in node.results}
-    return [call for call in calls if call.tool_call_id not in answered]
-
-
-def _failed(call: ToolCall, error: ErrorPayload, **metadata: object) -> ToolResult:
+def _aborted(call: ToolCall, message: str) -> ToolResult:
+    error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "run_cancelled"})
     return ToolResult(
         tool_call_id=call.tool_call_id,
         tool_name=call.name,
         is_error=True,
-        error=error,
-        metadata=metadata,
-    )
-
-
-def _aborted(call: ToolCall, message: str) -> ToolResult:
-    error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "run_cancelled"})
-    return _failed(
-        call, ErrorPayload.of(error), aborted=True, partial=True, abort_reason="run_cancelled"
+        error=ErrorPayload.of(error),
+        metadata={"aborted": True, "partial": True, "abort_reason": "run_cancelled"},
     )
 
 
 def _arguments_hash(call: ToolCall) -> str:
-    """Ties what was started to what was asked, without repeating it."""
+    """Tie what was started to what was requested, without repeating it."""
     canonical = json.dumps(call.arguments, sort_keys=True, separators=(",", ":"), default=str)
     return sha256(canonical.encode(errors="surrogatepass")).hexdigest()
-
-
-def _since(started: float) -> int:
-    return round((perf_counter() - started) * 1e3)

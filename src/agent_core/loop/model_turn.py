@@ -1,15 +1,15 @@
-"""One turn's question to the model: compose, stream, write the reply down."""
+"""One model turn: build the request, stream the reply, write it down."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.loop.compose import compose, recover
-from agent_core.loop.context import RunContext
+from agent_core.loop.context import BuiltRequest, RunContext
 from agent_core.loop.outcome import RunStats
+from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.bounds import shortened_name
 from agent_core.types import (
     ContentBlock,
@@ -40,19 +40,6 @@ _LONGEST_STRETCH_S = 0.02
 """Seconds for which a stream may arrive without a pause for the rest of the program."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The beginning of a reply that is arriving, and how long it is by now."""
-
-    pieces: list[str] = field(default_factory=list[str])
-    characters: int = 0
-
-    def add(self, text: str) -> None:
-        if (room := PARTIAL_CHARS - self.characters) > 0:
-            self.pieces.append(text[:room])
-        self.characters += len(text)
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A finished model message, written down."""
@@ -65,29 +52,104 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     """Get the next reply; a prompt the provider finds too long is compacted and tried once more.
 
     Raises:
-        ProviderError: the call failed; what was seen of it is stored as a partial message.
+        ProviderError: the call failed, or the request does not fit whatever is left out.
         StorageError: the history so far could not be stored; nothing more is asked.
     """
     stop_if_cancelled()
     if ctx.journal.failure is not None:
         raise ctx.journal.failure
     stats.turns += 1
-    request = await compose(ctx)
+    request = await _build_request(ctx)
     started = perf_counter()
     try:
-        completed = await ask(ctx, request)
+        completed = await _ask(ctx, request)
     except ProviderError as error:
         if error.code is not ErrorCode.PROMPT_TOO_LONG:
             raise
-        completed = await ask(ctx, await recover(ctx, request, error))
-    return _write_down(ctx, completed, stats, duration_ms=round((perf_counter() - started) * 1e3))
+        ctx.composer.refused()
+        shorter = await _build_request(ctx, refused=(request, error))
+        completed = await _ask(ctx, shorter)
+    duration_ms = round((perf_counter() - started) * 1e3)
+    return _write_down(ctx, completed, stats, duration_ms=duration_ms)
 
 
-async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
+async def _build_request(
+    ctx: RunContext, *, refused: tuple[ModelRequest, ProviderError] | None = None
+) -> ModelRequest:
+    """Build the next request; one that does not fit is compacted first, then cut.
+
+    Raises:
+        ProviderError: `prompt_too_long`: it does not fit whatever is left out, or is as long as
+            the one the provider has refused.
+    """
+    built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions)
+    if built.over_budget:
+        await ctx.journal.commit()
+        may_drop = not await ctx.compactor.recover(ctx.journal)
+        built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions, may_drop=may_drop)
+        if built.over_budget:
+            raise _too_long(built)
+    if refused is not None and built.request.messages == refused[0].messages:
+        raise refused[1]
+    ctx.journal.note(EventType.CONTEXT_BUILT, built.report_payload())
+    return built.request
+
+
+def _too_long(built: BuiltRequest) -> ProviderError:
+    report = built.report_payload()
+    use, room = report["use"], report["budget"]["prompt"]
+    fixed = round((use["static_system"] + use["tools"]) * use["scale"])
+    return ProviderError(
+        ErrorCode.PROMPT_TOO_LONG,
+        f"the request needs about {use['total']} tokens, {fixed} of them for the system prompt and"
+        f" the tools, and the context window has room for {room}; raise [model] context_window to"
+        " what the model really has, name tools in [tools] disabled, or send less at once",
+        details={"tokens": use["total"], "fixed_tokens": fixed, "room": room},
+    )
+
+
+async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     """Stream one reply. If the stream breaks, keep the text the user has already seen."""
-    seen = _Seen()
+    seen = _PartialText()
+
+    async def show(event: ModelEvent) -> None:
+        match event:
+            case ModelTextDelta(text=text):
+                seen.add(text)
+                await ctx.journal.delta(EventType.MODEL_TEXT_DELTA, text)
+            case ModelReasoningDelta(text=text):
+                await ctx.journal.delta(EventType.MODEL_REASONING_DELTA, text)
+            case ModelStarted(provider=provider, model=model):
+                ctx.journal.note(EventType.MODEL_STARTED, {"provider": provider, "model": model})
+                await ctx.journal.commit()
+            case ModelRetry():
+                payload = event.model_dump(mode="json", exclude={"type"})
+                ctx.journal.note(EventType.MODEL_RETRY, payload, level=EventLevel.WARNING)
+                await ctx.journal.commit()
+            case _:
+                pass  # pieces of tool calls are not shown
+
+    try:
+        completed = await stream_reply(ctx.provider, request, show)
+        ctx.journal.end_deltas()
+    except BaseException as error:
+        _keep_partial(ctx, seen, error)
+        raise
+    return completed
+
+
+async def stream_reply(
+    provider: ProviderAdapter,
+    request: ModelRequest,
+    show: Callable[[ModelEvent], Awaitable[None]] | None = None,
+) -> ModelCompleted:
+    """Ask the model and wait for the whole reply; `show` gets what arrives before it.
+
+    Raises:
+        ProviderError: the call failed, or the stream ended in the middle of the reply.
+    """
     completed: ModelCompleted | None = None
-    events = ctx.provider.stream(request)
+    events = provider.stream(request)
     paused = perf_counter()
     try:
         async for event in events:
@@ -96,48 +158,40 @@ async def ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                 paused = perf_counter()
             if isinstance(event, ModelCompleted):
                 completed = event
-            else:
-                await _show(ctx, event, seen)
-        if completed is None:
-            raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
-        if completed.stop_reason is StopReason.ERROR:
-            message = f"the model gave up in the middle of its reply ({completed.raw_stop_reason})"
-            raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
-        ctx.journal.end_deltas()
-    except BaseException as error:
-        _keep_partial(ctx, seen, error)
-        raise
+            elif isinstance(event, ModelFailed):
+                error = event.error
+                raise ProviderError(error.code, error.message, error.retryable, error.details)
+            elif show is not None:
+                await show(event)
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()  # the connection closes now, not when it is collected
+    return _require_whole(completed)
+
+
+def _require_whole(completed: ModelCompleted | None) -> ModelCompleted:
+    if completed is None:
+        raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
+    if completed.stop_reason is StopReason.ERROR:
+        message = f"the model gave up in the middle of its reply ({completed.raw_stop_reason})"
+        raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
     return completed
 
 
-async def _show(ctx: RunContext, event: ModelEvent, seen: _Seen) -> None:
-    match event:
-        case ModelTextDelta(text=text):
-            seen.add(text)
-            await ctx.journal.delta(EventType.MODEL_TEXT_DELTA, text)
-        case ModelReasoningDelta(text=text):
-            await ctx.journal.delta(EventType.MODEL_REASONING_DELTA, text)
-        case ModelStarted(provider=provider, model=model):
-            ctx.journal.note(EventType.MODEL_STARTED, {"provider": provider, "model": model})
-            await ctx.journal.commit()
-        case ModelRetry():
-            payload = event.model_dump(mode="json", exclude={"type"})
-            ctx.journal.note(EventType.MODEL_RETRY, payload, level=EventLevel.WARNING)
-            await ctx.journal.commit()
-        case ModelFailed(error=error):
-            raise _as_exception(error)
-        case _:
-            pass  # pieces of tool calls are for display, and nobody shows them yet
+@dataclass(slots=True)
+class _PartialText:
+    """The beginning of a reply that is arriving, and how long it is by now."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    characters: int = 0
+
+    def add(self, text: str) -> None:
+        if (room := PARTIAL_CHARS - self.characters) > 0:
+            self.pieces.append(text[:room])
+        self.characters += len(text)
 
 
-def _as_exception(error: ErrorPayload) -> ProviderError:
-    return ProviderError(error.code, error.message, error.retryable, error.details)
-
-
-def _keep_partial(ctx: RunContext, seen: _Seen, error: BaseException) -> None:
+def _keep_partial(ctx: RunContext, seen: _PartialText, error: BaseException) -> None:
     """Store the beginning of a reply that will not be finished; no model gets to see it."""
     ctx.journal.end_deltas()
     metadata: dict[str, object] = {"partial": True}

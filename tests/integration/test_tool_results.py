@@ -27,7 +27,7 @@ from agent_core import (
     ToolResult,
     tool,
 )
-from agent_core.context.trim import MAX_PICTURE_BYTES
+from agent_core.context.history import MAX_PICTURE_BYTES
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.tools.images import MAX_IMAGE_BYTES
 from agent_core.tools.limits import MAX_REFERENCES

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agcore.llm.types import ChatMessage, ChatRole
 from agent_core.compact.rules import rule_statements
-from agent_core.context.shorten import in_part
+from agent_core.context.messages import fit_results
 from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_blocks, estimate_text
 from agent_core.types import (
     ContentBlock,
@@ -104,7 +104,7 @@ def _block(block: ContentBlock, room: int) -> ContentBlock:
         case TextBlock(text=text):
             return TextBlock(text=_cut(text, room))
         case ToolResultBlock():
-            (cut,) = in_part([block], max(room - 4, 1))
+            (cut,) = fit_results([block], max(room - 4, 1))
             if estimate_blocks([cut]) > room and isinstance(cut, ToolResultBlock):
                 return cut.model_copy(update={"content": [], "error": None, "metadata": {}})
             return cut

@@ -12,9 +12,8 @@ from agcore.llm.bounds import standing_for, tokens_of, within
 from agcore.llm.errors import ContextLengthError, LlmError
 from agcore.llm.types import ChatMessage, ChatRole
 from agent_core.compact.transcript import pieces
-from agent_core.context.shorten import shortened
+from agent_core.context.messages import plain_text, shorten_result
 from agent_core.context.tokens import estimate_text
-from agent_core.context.wrappers import plain_text
 from agent_core.types import ToolCallBlock, ToolResultBlock
 
 logger = logging.getLogger(__name__)
@@ -165,4 +164,4 @@ def _tokens(messages: Sequence[ChatMessage]) -> int:
 def _shortened(message: ChatMessage) -> ChatMessage:
     if message.role is not ChatRole.TOOL:
         return message
-    return message.model_copy(update={"content": [shortened(b) for b in message.content]})
+    return message.model_copy(update={"content": [shorten_result(b) for b in message.content]})

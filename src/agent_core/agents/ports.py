@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agent_core.context.composer import TaskBoardSource
-from agent_core.context.loaded import View
 from agent_core.events import EventStream, Journal
 from agent_core.loop import History, RunContext
 from agent_core.tools.base import Tool
+from agent_core.tools.loaded import View
 from agent_core.types import AgentDefinition, Node, RunIdentity, ToolDefinition
 
 

@@ -5,24 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.account import ContextReporter, Parts
-from agent_core.context.budget import Budget
-from agent_core.context.history import History, shown_texts
-from agent_core.context.loaded import View
-from agent_core.context.report import ContextBuildReport, Use
-from agent_core.context.segments import SystemSegment, ToolSegment
-from agent_core.context.tokens import TokenScale, estimate_blocks
-from agent_core.context.trim import Trimmed, trim
-from agent_core.context.wrappers import board_message
-from agent_core.types import (
-    ModelMessage,
-    ModelRequest,
-    Node,
-    NodeType,
-    SystemBlock,
-    ToolDefinition,
-    Usage,
-)
+from agent_core.context.history import History, trim
+from agent_core.context.messages import board_message
+from agent_core.context.report import ContextBuildReport, ContextReporter, Use
+from agent_core.context.system_prompt import SystemSegment, ToolSegment
+from agent_core.context.tokens import Budget, TokenScale, estimate_blocks
+from agent_core.tools.loaded import View
+from agent_core.types import ModelRequest, Node, NodeType, SystemBlock, ToolDefinition, Usage
 
 TaskBoardSource = Callable[[int], str | None]
 """Gives the task board as it stands, within a budget in tokens; None where there is none."""
@@ -30,7 +19,7 @@ TaskBoardSource = Callable[[int], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A request, and the account of how it came to be.
+    """A request, and the report of how it came to be.
 
     `over_budget` says that it does not fit: compact the path and build again, or give up with
     `prompt_too_long`.
@@ -59,7 +48,7 @@ class Composer:
             model has read come with the path and join them.
         own: instruction files that are in the prompt from the start.
         settled: `settled` of the agent's last composer, if it had one.
-        view: is told which texts stand in each request.
+        view: is updated with the texts that stand in each request.
         scale: what is known about real token counts, shared by all runs.
         board: the task board, shown after the history.
         previous: the last `context_built` payload of the session, for `changed_segment`.
@@ -81,18 +70,15 @@ class Composer:
         previous: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        self._model = model
         self._scale = scale or TokenScale()
         self._board = board
-        budget = Budget.share_out(model, context)
+        self._budget = budget = Budget.share_out(model, context)
+        self._history = History(budget.reattached, settled=settled)
         block_budget = int(budget.dynamic / self._scale.of(model.name))
-        self._parts = Parts(
-            model,
-            budget,
-            History(budget.reattached, settled=settled),
-            SystemSegment(static, dynamic, own=own, budget=block_budget),
-            ToolSegment(),
-        )
-        self._account = ContextReporter(previous)
+        self._system = SystemSegment(static, dynamic, own=own, budget=block_budget)
+        self._tools = ToolSegment()
+        self._reporter = ContextReporter(previous)
         self._view = view or View()
         self._kept: str | None = None
         self._metadata = dict(metadata or {})
@@ -107,31 +93,55 @@ class Composer:
         Older tool results are cut down when it does not fit. `may_drop` allows leaving out the
         oldest whole exchanges after that; what still does not fit is `over_budget`.
         """
-        parts = self._parts
+        history, system, model = self._history, self._system, self._model
         if self._last is None:
-            parts.system.show(())
-        parts.history.own = parts.system.own_versions
-        parts.history.take(path)
+            system.show(())
+        history.own = system.own_versions
+        history.take(path)
         if self._last is None:
-            parts.system.begin(parts.history.former)
-        parts.system.show(list(parts.history.instructions.values()))
-        parts.tools.show(tools)
-        board = self._board(parts.budget.board) if self._board else None
+            system.former = history.former
+        system.show(list(history.instructions.values()))
+        self._tools.show(tools)
+        board = self._board(self._budget.board) if self._board else None
         trailing = [board_message(board)] if board else []
-        trimmed = self._make_fit(trailing, may_drop=may_drop)
-        use = self._use(trailing)
+        around = sum(estimate_blocks(message.content) for message in trailing)
+        scale = self._scale.of(model.name)
+        taken = system.static_tokens + system.dynamic_tokens + self._tools.tokens + around
+        room = int(self._budget.prompt / scale) - taken
+        trimmed = trim(history, room, may_drop=may_drop, kept=self._kept)
+        use = Use(
+            static_system=system.static_tokens,
+            dynamic_system=system.dynamic_tokens,
+            tools=self._tools.tokens,
+            messages=history.builder.tokens + around,
+            scale=scale,
+        )
         self._estimated = use.estimated
+        settings: dict[str, Any] = {
+            "model": model.name,
+            "temperature": model.temperature,
+            "max_output_tokens": self._budget.output_for(use.total),
+        }
         request = ModelRequest(
-            **parts.settings(use),
-            system=parts.system.blocks,
-            messages=parts.history.fold.messages + trailing,
+            **settings,
+            system=system.blocks,
+            messages=history.builder.messages + trailing,
             tools=list(tools),
             metadata=self._metadata,
         )
-        self._estimated = use.estimated
-        report = self._account.report(parts, use=use, trimmed=trimmed, board=board)
+        report = self._reporter.report(
+            history,
+            trimmed,
+            system=system,
+            tools=self._tools,
+            settings=settings,
+            budget=self._budget,
+            use=use,
+            over_budget=use.total > self._budget.prompt,
+            board=board,
+        )
         self._last = Built(request, report)
-        self._view.show(self._shown)
+        self._view.show(self._loaded_texts)
         return self._last
 
     def keep(self, text: str) -> None:
@@ -141,18 +151,13 @@ class Composer:
     @property
     def room_for_kept(self) -> int:
         """Estimated tokens that `keep` may take: at most a quarter of the window."""
-        budget, scale = self._parts.budget, self._scale.of(self._parts.model.name)
+        budget, scale = self._budget, self._scale.of(self._model.name)
         return max(int(min(budget.window // 4, budget.prompt // 5) / scale), 1)
 
     @property
     def settled(self) -> Collection[str]:
         """Ids of the instruction files of the system part, for the agent's next composer."""
-        return frozenset(self._parts.history.settled or ())
-
-    def _shown(self, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
-        if node_type is NodeType.INSTRUCTION_CONTEXT:
-            yield from self._parts.system.instructions()
-        yield from shown_texts(self._parts.history, node_type)
+        return frozenset(self._history.settled or ())
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -162,29 +167,20 @@ class Composer:
     def observe(self, usage: Usage) -> None:
         """Learn from what the last built request really cost, cached tokens included."""
         whole = max(usage.input_tokens, usage.total_tokens - usage.output_tokens)
-        model = self._parts.model.name
-        self._scale.observe(model, self._estimated, whole, usage.input_tokens)
+        self._scale.observe(self._model.name, self._estimated, whole, usage.input_tokens)
 
     def refused(self) -> None:
         """Learn that the provider found the last built request too long.
 
         The same path, built again, is over budget.
         """
-        budget = self._parts.budget
-        self._scale.exceeded(self._parts.model.name, self._estimated, budget.prompt)
+        self._scale.exceeded(self._model.name, self._estimated, self._budget.prompt)
 
-    def _make_fit(self, trailing: Sequence[ModelMessage], *, may_drop: bool) -> Trimmed:
-        history, use = self._parts.history, self._use(trailing)
-        room = int(self._parts.budget.prompt / use.scale) - use.estimated + history.fold.tokens
-        return trim(history, room, may_drop=may_drop, kept=self._kept)
-
-    def _use(self, trailing: Sequence[ModelMessage]) -> Use:
-        parts = self._parts
-        extra = sum(estimate_blocks(message.content) for message in trailing)
-        return Use(
-            static_system=parts.system.static_tokens,
-            dynamic_system=parts.system.dynamic_tokens,
-            tools=parts.tools.tokens,
-            messages=parts.history.fold.tokens + extra,
-            scale=self._scale.of(parts.model.name),
-        )
+    def _loaded_texts(self, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
+        """The metadata of the texts of one type in the system part and among the messages."""
+        if node_type is NodeType.INSTRUCTION_CONTEXT:
+            yield from self._system.instructions()
+        for entry in self._history.builder.entries:
+            for node in entry.nodes:
+                if node.node_type is node_type:
+                    yield node.metadata

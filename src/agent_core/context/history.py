@@ -1,37 +1,55 @@
-"""One path as a model's conversation: where it starts, what is carried along, what was cut."""
+"""One path as a model's conversation: where it starts, what is carried along, what was cut.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+Trimming goes a little further than it must, so that the next turns do not change the past again
+and the provider's prompt cache keeps its prefix.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-from agent_core.context.fold import MessageBuilder
+from agent_core.context.messages import (
+    Entry,
+    EntryKind,
+    MessageBuilder,
+    shorten_result,
+    synthetic_message,
+)
 from agent_core.context.tokens import estimate_blocks
-from agent_core.context.wrappers import kept_message
 from agent_core.types import Node, NodeType, Role, ToolCallBlock, ToolResultBlock
 
+MAX_PICTURE_BYTES = 24_000_000
+"""Base64 of all pictures of a request; services refuse requests of more than 32 MB."""
+
+_SLACK = 0.85
+_LATEST_SHARE = 0.5
 _CONSUMED_BY = {
     NodeType.PLAN_INSTRUCTION: "code.write_file",
     NodeType.TASK_INSTRUCTION: "agent.task_create",
 }
+_NAMED_BY = {NodeType.SKILL_CONTEXT: "name", NodeType.MEMORY_CONTEXT: "ids"}
 
 
 class History:
-    """Keeps the fold of a growing path up to date.
+    """Keeps the messages of a growing path up to date.
 
     Args:
         reattached: tokens that skills and memories carried over a compaction may take.
         cut: tool nodes not to show whole, and the tokens to show of their exchange (0: only
             summaries); grows by `trim`.
-        dropped: ids of nodes to leave out; grows by `drop`.
+        dropped: ids of nodes to leave out; grows by `trim`.
         settled: ids of nodes of instruction files that stand in the system part. None: all that
             the path has when it is first taken. Those that come later are messages, so that the
             beginning of the request stays, until a compaction changes it anyway; but not those
             that are there already, or too large.
-        kept: what must not be lost, where `dropped` leaves exchanges out.
 
     Attributes:
         own: the hashes of the instruction files that were in the prompt from the start, by path.
         instructions: the files of the system part, by path, in their latest version.
         former: ids of the nodes of instruction files on the path when it was first taken.
+        kept: what must not be lost, where `dropped` leaves exchanges out.
+        revision: grows when messages that were there before have changed.
     """
 
     def __init__(
@@ -41,20 +59,19 @@ class History:
         cut: Mapping[str, int] | None = None,
         dropped: Iterable[str] = (),
         settled: Iterable[str] | None = None,
-        kept: str | None = None,
     ) -> None:
         self.path: Sequence[Node] = ()
         self.instructions: dict[str, Node] = {}
         self.own: Mapping[str, str] = {}
         self.former: frozenset[str] = frozenset()
         self.settled: set[str] | None = None if settled is None else set(settled)
-        self.kept = kept
+        self.kept: str | None = None
         self.compaction: Node | None = None
         self.summarised = 0
         self.revision = 0
         self.cut = dict(cut or {})
         self.dropped = set(dropped)
-        self.fold = MessageBuilder(self.cut, self.dropped)
+        self.builder = MessageBuilder(self.cut, self.dropped)
         self._reattached = reattached
         self._late: dict[str, ToolResultBlock] = {}
         self._positions: dict[str, int] = {}
@@ -64,24 +81,28 @@ class History:
         """Follow the path to its end; only what is new costs anything."""
         seen = len(self._positions)
         if seen and (len(path) < seen or path[seen - 1] is not self._last):
-            self._forget()
-            seen = 0
+            self.instructions.clear()
+            self.compaction = self.kept = None
+            self._late.clear()
+            self._positions.clear()
+            self.builder = MessageBuilder(self.cut, self.dropped)
+            self.revision += 1
+            self.summarised = seen = 0
         self.path = path
         new = path[seen:]
-        compacted = False
+        is_compacted = False
         for position, node in enumerate(new, seen):
             self._positions[node.node_id] = position
             if node.node_type is NodeType.COMPACTION and self._is_valid(node):
-                self.compaction, compacted = node, True
-        self._settle(new, is_first=seen == 0)
-        if compacted:
-            self.refold()
+                self.compaction, is_compacted = node, True
+        self._settle(new, is_first=seen == 0, is_compacted=is_compacted)
+        if is_compacted:
+            self.rebuild()
         else:
             self._add(new)
-            self.fold.seal()
-        if self.fold.answered_late:
-            self._late |= self.fold.answered_late
-            self.refold()
+        if self.builder.answered_late:
+            self._late |= self.builder.answered_late
+            self.rebuild()
         if new:
             self._last = new[-1]
 
@@ -89,12 +110,39 @@ class History:
         """Put what must not be lost before the messages, or take it away."""
         if text != self.kept:
             self.kept = text
-            self.refold()
+            self.rebuild()
 
-    def _settle(self, new: Sequence[Node], *, is_first: bool) -> None:
+    def rebuild(self) -> None:
+        """Build the messages anew: the past has changed."""
+        if self.builder.entries:
+            self.revision += 1
+        self.builder = MessageBuilder(self.cut, self.dropped, self._late)
+        self.summarised = 0
+        if self.compaction is not None:
+            kept = self.compaction.metadata.get("first_kept_node_id")
+            start = self._positions[kept if kept is not None else self.compaction.node_id]
+            while start > 0 and self.path[start].role is Role.TOOL:
+                start -= 1  # never begin at a result whose call has been summarised
+            self.summarised = start
+            self.builder.add(self.compaction)
+            for node in self._carried(self.compaction):
+                self.builder.add(node)
+        if self.kept:
+            self.builder.note(synthetic_message(self.kept, "kept"))
+        self._add(self.path[self.summarised :])
+
+    def _add(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if node.node_type is NodeType.COMPACTION:
+                if node is not self.compaction:
+                    self.builder.excluded.append(node.node_id)
+            elif node.node_id not in (self.settled or ()):
+                self.builder.add(node)
+        self.builder.seal()
+
+    def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Decide which instruction files belong to the system part from now on."""
         files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
-        is_compacted = self.compaction is not None and any(n is self.compaction for n in new)
         if is_first:
             self.former = frozenset(node.node_id for node in files)
         if is_first and self.settled is None:
@@ -120,42 +168,10 @@ class History:
         is_there = self.own.get(file) == node.metadata.get("hash")
         return is_there or (node.token_count or estimate_blocks(node.content)) > self._reattached
 
-    def refold(self) -> None:
-        """Make the messages anew: the past has changed."""
-        if self.fold.entries:
-            self.revision += 1
-        self.fold = MessageBuilder(self.cut, self.dropped, self._late)
-        self.summarised = 0
-        if self.compaction is not None:
-            self.summarised = self._start(self.compaction)
-            self.fold.add(self.compaction)
-            for node in self._carried(self.compaction):
-                self.fold.add(node)
-        if self.kept:
-            self.fold.note(kept_message(self.kept))
-        self._add(self.path[self.summarised :])
-        self.fold.seal()
-
-    def _add(self, nodes: Iterable[Node]) -> None:
-        for node in nodes:
-            if node.node_type is NodeType.COMPACTION:
-                if node is not self.compaction:
-                    self.fold.excluded.append(node.node_id)
-            elif node.node_id not in (self.settled or ()):
-                self.fold.add(node)
-
     def _is_valid(self, node: Node) -> bool:
         kept = node.metadata.get("first_kept_node_id")
         here = self._positions[node.node_id]
         return bool(node.text.strip()) and (kept is None or self._positions.get(kept, here) < here)
-
-    def _start(self, compaction: Node) -> int:
-        """Where the kept tail begins: never at a result whose call has been summarised."""
-        kept = compaction.metadata.get("first_kept_node_id")
-        start = self._positions[kept if kept is not None else compaction.node_id]
-        while start > 0 and self.path[start].role is Role.TOOL:
-            start -= 1
-        return start
 
     def _carried(self, compaction: Node) -> list[Node]:
         """What a compaction re-attaches: loaded skills and memories, instructions still open.
@@ -163,15 +179,14 @@ class History:
         The newest come first when not all of them fit; a newer version replaces an older one.
         What comes after the compaction has no say: it must not change the past.
         """
-        kept = self.path[self.summarised : self._positions[compaction.node_id]]
-        before = self.path[: self.summarised]
-        open_then = {node.node_id for node in open_instructions([*before, *kept])}
-        names = {_name(node) for node in kept}
+        until = self._positions[compaction.node_id]
+        open_then = {node.node_id for node in open_instructions(self.path[:until])}
+        names = {_loaded_name(node) for node in self.path[self.summarised : until]}
         room, carried = self._reattached, list[Node]()
-        for node in reversed(before):
+        for node in reversed(self.path[: self.summarised]):
             if node.node_id in open_then:
                 carried.append(node)
-            elif (name := _name(node)) is not None and name not in names:
+            elif (name := _loaded_name(node)) is not None and name not in names:
                 names.add(name)
                 cost = estimate_blocks(node.content)
                 if cost <= room:
@@ -179,23 +194,11 @@ class History:
                     carried.append(node)
         return carried[::-1]
 
-    def _forget(self) -> None:
-        self.instructions.clear()
-        self.compaction = None
-        self.kept = None
-        self._late.clear()
-        self._positions.clear()
-        self.fold = MessageBuilder(self.cut, self.dropped)
-        self.summarised = 0
-        self.revision += 1
 
-
-def shown_texts(history: History, node_type: NodeType) -> Iterator[Mapping[str, Any]]:
-    """The metadata of the texts of one type that stand among the messages."""
-    for entry in history.fold.entries:
-        for node in entry.nodes:
-            if node.node_type is node_type:
-                yield node.metadata
+def _loaded_name(node: Node) -> tuple[NodeType, str] | None:
+    """What a skill or memory node holds: two with one name are versions of one thing."""
+    key = _NAMED_BY.get(node.node_type)
+    return (node.node_type, str(node.metadata.get(key, node.node_id))) if key else None
 
 
 def open_instructions(path: Iterable[Node]) -> list[Node]:
@@ -216,19 +219,124 @@ def open_instructions(path: Iterable[Node]) -> list[Node]:
     return list(waiting.values())
 
 
-def _name(node: Node) -> tuple[NodeType, str] | None:
-    """What a skill or memory node holds: two with one name are versions of one thing."""
-    match node.node_type:
-        case NodeType.SKILL_CONTEXT:
-            return node.node_type, str(node.metadata.get("name", node.node_id))
-        case NodeType.MEMORY_CONTEXT:
-            return node.node_type, str(node.metadata.get("ids", node.node_id))
-        case _:
-            return None
-
-
 def _acts_on(node_type: NodeType, arguments: dict[str, Any]) -> bool:
     """A plan is written as a Markdown file; other writes do not use the instruction up."""
     if node_type is NodeType.PLAN_INSTRUCTION:
         return str(arguments.get("path", "")).endswith(".md")
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What stands in a request as a summary or in part, and what not at all, from now on."""
+
+    cut: Sequence[Node] = ()
+    dropped: Sequence[str] = ()
+
+
+def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = None) -> Trimmed:
+    """Bring a history below `limit` estimated tokens, as far as that is possible and allowed.
+
+    First older tool results are shortened; then, where allowed, whole groups are left out.
+
+    Args:
+        history: of one run.
+        limit: estimated tokens.
+        may_drop: whole groups may be left out.
+        kept: what must not be lost with them; it stands before the messages from then on.
+    """
+    cut: list[Node] = []
+    if history.builder.picture_bytes > MAX_PICTURE_BYTES:
+        excess = history.builder.picture_bytes - int(MAX_PICTURE_BYTES * _SLACK)
+        cut += _cut_older(history, excess, lambda entry: entry.picture_bytes)
+    if history.builder.tokens <= limit:
+        return Trimmed(cut)
+    excess = history.builder.tokens - int(limit * _SLACK)
+    cut += _cut_older(
+        history,
+        excess,
+        lambda e: e.tokens - estimate_blocks(map(shorten_result, e.message.content)),
+    )
+    if history.builder.tokens > limit:
+        # Only the latest exchange is left to cut: the model sees a part and can ask for the next.
+        share = int(limit * _LATEST_SHARE)
+        latest = [e for e in history.builder.entries if e.kind is EntryKind.TOOL][-1:]
+        cut += _cut(history, [n for e in latest if e.tokens > share for n in e.nodes], share)
+    if not may_drop or history.builder.tokens <= limit:
+        return Trimmed(cut)
+    history.keep(kept or history.kept)
+    dropped = _drop(history, int(limit * _SLACK), is_last_resort=False)
+    if history.builder.tokens > limit:
+        dropped += _drop(history, limit, is_last_resort=True)
+    if history.builder.tokens > limit:
+        history.keep(None)  # better a request without it than none
+    return Trimmed(cut, dropped)
+
+
+def _cut_older(history: History, excess: int, saved_by: Callable[[Entry], int]) -> list[Node]:
+    """Cut tool results down to summaries, oldest first; never those of the latest exchange."""
+    tools = [entry for entry in history.builder.entries if entry.kind is EntryKind.TOOL]
+    cut: list[Node] = []
+    for entry in tools[:-1]:
+        if excess <= 0:
+            break
+        if (saved := saved_by(entry)) > 0:
+            excess -= saved
+            cut.extend(entry.nodes)
+    return _cut(history, cut, 0)
+
+
+def _cut(history: History, nodes: list[Node], tokens: int) -> list[Node]:
+    if nodes:
+        history.cut.update((node.node_id, tokens) for node in nodes)
+        history.rebuild()
+    return nodes
+
+
+def _drop(history: History, limit: int, *, is_last_resort: bool) -> list[str]:
+    """Leave out whole groups until the rest has `limit` tokens.
+
+    First the oldest ones, without what must never go. As a last resort the largest ones before
+    the current message, the otherwise protected ones too: a first goal or a latest exchange that
+    fills the window alone would end every later run.
+    """
+    entries = history.builder.entries
+    users = [entry for entry in entries if entry.kind is EntryKind.USER]
+    protected = _always_kept(history)
+    if not is_last_resort:
+        latest = next((e.group for e in reversed(entries) if e.kind is EntryKind.TOOL), None)
+        first = users[:1] if history.compaction is None else []  # a compaction carries the goal
+        in_latest = [entry for entry in entries if entry.group == latest]
+        protected |= {id(entry) for entry in (*first, *users[-1:], *in_latest)}
+    groups = [list(group) for _, group in groupby(entries, lambda entry: entry.group)]
+    if is_last_resort:
+        current = users[-1].group if users else 0
+        groups = [group for group in groups if group[0].group < current]
+    groups = [[entry for entry in group if id(entry) not in protected] for group in groups]
+    if is_last_resort:
+        groups.sort(key=lambda group: -sum(entry.tokens for entry in group))
+    excess = history.builder.tokens - limit
+    dropped: list[str] = []
+    for group in groups:
+        if excess <= 0:
+            break
+        excess -= sum(entry.tokens for entry in group)
+        dropped += [node.node_id for entry in group for node in entry.nodes]
+    if dropped:
+        history.dropped.update(dropped)
+        history.rebuild()
+    return dropped
+
+
+def _always_kept(history: History) -> set[int]:
+    """Summaries, open instructions, and what is kept word for word."""
+    open_now = {node.node_id for node in open_instructions(history.path)}
+    return {
+        id(entry)
+        for entry in history.builder.entries
+        if (not entry.nodes and entry.kind is EntryKind.SYNTHETIC)
+        or any(
+            node.node_type is NodeType.COMPACTION or node.node_id in open_now
+            for node in entry.nodes[:1]
+        )
+    }

@@ -4,46 +4,48 @@ The catalog shows where they are and what their heads say, never their bodies. I
 a project contributes to a prompt before the model has read anything.
 """
 
+import asyncio
+import logging
 import os
 import stat
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import date
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from time import thread_time
 from typing import Any, cast
 
 from agent_core.assets import parse_front_matter
-from agent_core.context.blocks import bounded_lines
-from agent_core.context.ignores import IgnoreFile, is_ignored, read_ignore_file
+from agent_core.context.tokens import estimate_text
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
-from agent_core.text import one_line
+from agent_core.text import content_hash, fit_lines, one_line
+from agent_core.tools.base import ToolContext
+from agent_core.tools.loaded import LoadedTexts, View
+from agent_core.tools.wildcards import Wildcards
+from agent_core.tools.workspace import Reading
+from agent_core.types import NodeType, user_text
+
+logger = logging.getLogger(__name__)
 
 MOST_FILES = 200
 SKIPPED_FOLDERS = frozenset(
     {
-        ".git",
-        "node_modules",
-        ".venv",
-        "venv",
-        "dist",
-        "build",
-        "target",
-        ".next",
-        ".cache",
-        "__pycache__",
-        ".soong-agent",
+        *(".git", "node_modules", ".venv", "venv", "dist", "build", "target", ".next"),
+        *(".cache", "__pycache__", ".soong-agent"),
     }
 )
 """Never entered, ignored or not. `.soong-agent` holds the program's own files."""
 
 _NAMES = ("CLAUDE.md", "AGENTS.md")
-_TELLING = frozenset({*_NAMES, ".gitignore"})
+_RELEVANT = frozenset({*_NAMES, ".gitignore"})
 _MOST_ENTRIES = 200_000
 _MOST_SECONDS = 1.0
 """Of CPU time: a tree that takes longer is cut short there, and marked as `truncated`."""
+_MOST_IGNORE_BYTES = 262_144
 _VALUE_CHARS, _FIELDS_CHARS = 200, 400
 _PLAIN = (str, int, float, bool, date)
 
@@ -70,8 +72,14 @@ class InstructionFile:
 
     @property
     def line(self) -> str:
-        """The file's entry in the catalog."""
-        described = _described(self.fields)
+        """The file's entry in the catalog: front matter on one line, each value bounded."""
+        parts: list[str] = []
+        for key, value in self.fields.items():
+            items = cast("list[Any]", value) if isinstance(value, list) else [value]
+            plain = [str(item) for item in items if isinstance(item, _PLAIN) and item != ""]
+            if plain:
+                parts.append(f"{one_line(str(key))}: {one_line(', '.join(plain))[:_VALUE_CHARS]}")
+        described = "; ".join(parts)[:_FIELDS_CHARS]
         return f"- {one_line(self.shown)}" + (f" ({described})" if described else "")
 
 
@@ -87,7 +95,7 @@ class InstructionCatalog:
         lines = [file.line for file in self.files]
         if self.truncated:
             lines.append(f"- (truncated: there are more than {len(self.files)} files)")
-        return bounded_lines(lines, budget)
+        return fit_lines(lines, budget, estimate_text)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -117,28 +125,22 @@ def find_instructions(
         is_closed: tells a path that is read only after a question: such a folder is not entered,
             and a file that leads to such a place is not listed.
     """
-    found = dict(_at_home(home))
+    found: dict[Path, str] = {}
+    if own := _own_file(home, _NAMES, root=home):
+        found[own[0]] = str(home / own[1])
+    rules = (Path(folder, name) for folder, _, names in os.walk(home / "rules") for name in names)
+    for path in sorted(path for path in rules if path.suffix == ".md"):
+        if (resolved := _resolve_file(path, home)) is not None:
+            found[resolved] = str(path)
     walk = _Walk(project, is_closed)
     for shown, path in sorted(walk.files()):
         found.setdefault(path, shown)
-    own = {str(home / name) for name in _NAMES} | set(_NAMES)
+    own_names = {str(home / name) for name in _NAMES} | set(_NAMES)
     files = [
-        _described_file(path, shown, is_own=shown in own)
+        _read_head(path, shown, is_own=shown in own_names)
         for path, shown in islice(found.items(), MOST_FILES)
     ]
     return InstructionCatalog(tuple(files), walk.cut_short or len(found) > MOST_FILES)
-
-
-def _at_home(home: Path) -> Iterator[tuple[Path, str]]:
-    """The user's own files: resolved path, and the path to show."""
-    if own := _own_file(home, _NAMES, root=home):
-        yield own[0], str(home / own[1])
-    rules = home / "rules"
-    names = (Path(folder, name) for folder, _, files in os.walk(rules) for name in files)
-    for path in sorted(path for path in names if path.suffix == ".md"):
-        resolved = _inside(path, home)
-        if resolved is not None:
-            yield resolved, str(path)
 
 
 class _Walk:
@@ -152,7 +154,7 @@ class _Walk:
     def files(self) -> Iterator[tuple[str, Path]]:
         """Path below the root, and resolved path, of each instruction file."""
         entries, end = 0, thread_time() + _MOST_SECONDS
-        waiting = deque[tuple[str, tuple[IgnoreFile, ...]]]([("", ())])
+        waiting = deque[tuple[str, tuple[_IgnoreRules, ...]]]([("", ())])
         while waiting and not self.cut_short:
             below, rules = waiting.popleft()
             names, folders, seen = self._list(below)
@@ -161,20 +163,17 @@ class _Walk:
             own = _own_file(self._root / below, names, root=self._root) if names else None
             if own and not self._is_closed(own[0]):
                 yield f"{below}{own[1]}", own[0]
-            if ".gitignore" in names:
-                rule = read_ignore_file(f"{self._root}/{below}.gitignore", below)
-                rules = (*rules, rule) if rule else rules
+            if ".gitignore" in names and (rule := _read_ignore_file(self._root, below)):
+                rules = (*rules, rule)
             for name in folders:
                 folder = f"{below}{name}"
-                if not (rules and is_ignored(folder, rules)) and not self._is_closed(
-                    self._root / folder
-                ):
+                if not _is_ignored(folder, rules) and not self._is_closed(self._root / folder):
                     waiting.append((f"{folder}/", rules))
 
     def _list(self, below: str) -> tuple[frozenset[str], list[str], int]:
-        """The telling files of a folder, the folders worth entering, and how much is in it.
+        """The relevant files of a folder, the folders worth entering, and how much is in it.
 
-        Links are no folders: what they lead to is found where it is, or is none of ours.
+        Links are no folders: what they lead to is found where it is, or is not in the project.
         """
         try:
             with os.scandir(f"{self._root}/{below}") as listing:
@@ -182,19 +181,49 @@ class _Walk:
         except OSError:
             return frozenset(), [], 0  # a folder that cannot be listed holds nothing for us
         folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        names = _TELLING.intersection([entry.name for entry in entries])
+        names = _RELEVANT.intersection([entry.name for entry in entries])
         return names, [name for name in folders if name not in SKIPPED_FOLDERS], len(entries)
+
+
+_IgnoreRules = tuple[str, Wildcards]
+"""The folder of a `.gitignore` (ending in `/`, or empty), and its patterns."""
+
+
+def _read_ignore_file(root: Path, below: str) -> _IgnoreRules | None:
+    """Read a `.gitignore`; None if it cannot be read or is too long to be one."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(f"{root}/{below}.gitignore", flags), "rb") as file:
+            content = file.read(_MOST_IGNORE_BYTES + 1)
+    except OSError:
+        return None
+    return None if len(content) > _MOST_IGNORE_BYTES else (below, _parse_ignore_file(content))
+
+
+@lru_cache(maxsize=32)
+def _parse_ignore_file(content: bytes) -> Wildcards:
+    """The patterns of a file; one run after another reads the same ones."""
+    return Wildcards.parse(content, folders=True)
+
+
+def _is_ignored(folder: str, rules: tuple[_IgnoreRules, ...]) -> bool:
+    """Whether the closest ignore file with a pattern for the folder excludes it."""
+    for base, patterns in reversed(rules):
+        verdict = patterns.verdict(os.fsencode(folder[len(base) :]))
+        if verdict is not None:
+            return verdict
+    return False
 
 
 def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path, str] | None:
     """The one instruction file of a folder, resolved, and its name: `CLAUDE.md` wins."""
     for name in _NAMES:
-        if name in names and (resolved := _inside(folder / name, root)) is not None:
+        if name in names and (resolved := _resolve_file(folder / name, root)) is not None:
             return resolved, name
     return None
 
 
-def _inside(path: Path, root: Path) -> Path | None:
+def _resolve_file(path: Path, root: Path) -> Path | None:
     """The regular file behind `path`; None if there is none, or a link leads out of `root`."""
     try:
         resolved = path.resolve(strict=True)
@@ -204,7 +233,7 @@ def _inside(path: Path, root: Path) -> Path | None:
     return resolved if is_file and resolved.is_relative_to(root) else None
 
 
-def _described_file(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
+def _read_head(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
     try:
         head = read_text_file(path, MAX_TEXT_BYTES + 1 if is_own else HEAD_BYTES)
     except OSError as error:
@@ -214,12 +243,39 @@ def _described_file(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
     return InstructionFile(path, shown, described.fields, described.problem, content)
 
 
-def _described(fields: Mapping[str, Any]) -> str:
-    """Front matter on one line: plain values and lists of them, each of bounded length."""
-    parts: list[str] = []
-    for key, value in fields.items():
-        items = cast("list[Any]", value) if isinstance(value, list) else [value]
-        plain = [str(item) for item in items if isinstance(item, _PLAIN) and item != ""]
-        if plain:
-            parts.append(f"{one_line(str(key))}: {one_line(', '.join(plain))[:_VALUE_CHARS]}")
-    return "; ".join(parts)[:_FIELDS_CHARS]
+class LoadedInstructions:
+    """Recognises instruction files when a run reads them, for `code.read_file`.
+
+    The read itself stays an ordinary one. Beside it the whole body comes into view, as an
+    `instruction_context` node, unless that version of the file already is there.
+    """
+
+    def __init__(self, catalog: InstructionCatalog, view: View) -> None:
+        self._catalog = catalog
+        self._loaded = LoadedTexts(view, NodeType.INSTRUCTION_CONTEXT, "path")
+
+    def in_order(self, path: Path, /) -> AbstractAsyncContextManager[None]:
+        """Let reads of instruction files pass one at a time, and others as they like."""
+        return nullcontext() if self._catalog.find(path) is None else self._loaded.in_order
+
+    async def note(self, path: Path, context: ToolContext, /) -> Reading:
+        """Return what reading the file at this resolved path adds to the conversation."""
+        file = self._catalog.find(path)
+        if file is None:
+            return Reading()
+        try:
+            content = await asyncio.to_thread(read_text_file, path, MAX_TEXT_BYTES)
+        except OSError as error:
+            logger.warning("%s was read but cannot be kept in view: %s", file.shown, error)
+            return Reading()
+        version = content_hash(content)
+        if not self._loaded.add(file.shown, version):
+            return Reading(already_loaded=True)
+        node = user_text(
+            content.decode("utf-8", "replace").replace("\0", ""),
+            NodeType.INSTRUCTION_CONTEXT,
+            path=file.shown,
+            hash=version,
+            tool_call_id=context.tool_call_id,
+        )
+        return Reading(adds=[node])

@@ -1,20 +1,28 @@
 """The ContextBuildReport: why the model saw what it saw, and why a prompt cache missed."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_core.context.blocks import CutBlock
-from agent_core.context.budget import Budget
-from agent_core.text import json_bytes
-from agent_core.types import SystemBlock, ToolDefinition
+from agent_core.assets import load_asset
+from agent_core.context.history import History, Trimmed
+from agent_core.context.messages import artifact_ids, board_message
+from agent_core.context.system_prompt import (
+    CutBlock,
+    SystemSegment,
+    ToolSegment,
+    hash_system,
+    hash_tools,
+    instruction_block,
+)
+from agent_core.context.tokens import Budget
+from agent_core.types import ModelRequest, Node, SystemBlock, ToolDefinition
 
 MOST_IDS = 200
 """A report lists at most this many node ids, the newest ones, and says how many there are."""
 
-SEGMENTS = ("static_system", "tools", "dynamic_system", "history")
-"""The parts of a request in the order in which a provider's prompt cache compares them."""
+_SEGMENTS = ("static_system", "tools", "dynamic_system")
+"""The parts of a request before its history, in the order in which a prompt cache compares them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +63,8 @@ class ContextBuildReport:
         system: the blocks as they stand, where they differ from the last report.
         tools: the tools' names, where they differ from the last report.
         message_count: messages of the history; `hashes["history"]` covers these.
-        changed_segment: the first of `SEGMENTS` that is not what it was; a history that has only
-            grown at its end has not changed.
+        changed_segment: the first of static_system, tools, dynamic_system and history that is not
+            what it was; a history that has only grown at its end has not changed.
     """
 
     turn: int
@@ -108,14 +116,11 @@ class ContextBuildReport:
             "over_budget": self.over_budget,
             "path_end_node_id": self.path_end_node_id,
             "node_count": self.node_count,
-            **_listed("excluded_node_ids", self.excluded_node_ids),
+            **_newest("excluded_node_ids", self.excluded_node_ids),
             "compaction_node_id": self.compaction_node_id,
             "system_blocks": {
                 "kept": list(self.kept_blocks),
-                "cut": [
-                    {"block_id": c.block_id, "tokens": c.tokens, "kept_tokens": c.kept_tokens}
-                    for c in self.cut_blocks
-                ],
+                "cut": [block._asdict() for block in self.cut_blocks],
             },
             "downgraded_artifacts": [dict(result) for result in self.cut_results],
             "dropped_node_ids": list(self.dropped_node_ids),
@@ -129,7 +134,7 @@ class ContextBuildReport:
         if self.node_ids is not None:
             payload["node_ids"] = list(self.node_ids)
         if self.added_node_ids is not None:
-            payload |= _listed("added_node_ids", self.added_node_ids)
+            payload |= _newest("added_node_ids", self.added_node_ids)
         if self.system is not None:
             payload["system"] = [_block_reference(block) for block in self.system]
         if self.tools is not None:
@@ -137,28 +142,9 @@ class ContextBuildReport:
         return payload
 
 
-def hash_system(blocks: Iterable[SystemBlock]) -> str:
-    """A hash of what the model reads of these blocks."""
-    rolling = hashlib.sha256()
-    for block in blocks:
-        rolling.update(block.content.encode("utf-8", "surrogatepass"))
-        rolling.update(b"\0")
-    return rolling.hexdigest()[:16]
-
-
-def hash_tools(tools: Iterable[ToolDefinition]) -> str:
-    """A hash of what the model sees of these tools."""
-    rolling = hashlib.sha256()
-    for tool in tools:
-        rolling.update(json_bytes([tool.name, tool.description, tool.input_schema]))
-    return rolling.hexdigest()[:16]
-
-
-def _listed(key: str, ids: Sequence[str]) -> dict[str, Any]:
+def _newest(key: str, ids: Sequence[str]) -> dict[str, Any]:
     listed: dict[str, Any] = {key: list(ids[-MOST_IDS:])}
-    if len(ids) > MOST_IDS:
-        listed[f"{key}_count"] = len(ids)
-    return listed
+    return listed | {f"{key}_count": len(ids)} if len(ids) > MOST_IDS else listed
 
 
 def _block_reference(block: SystemBlock) -> dict[str, Any]:
@@ -174,3 +160,179 @@ def _block_reference(block: SystemBlock) -> dict[str, Any]:
     if not block.metadata.keys() & {"asset_id", "node_id"}:
         reference["content"] = block.content
     return reference
+
+
+class ContextReporter:
+    """Remembers what was reported last, so that a report costs what has changed.
+
+    Args:
+        previous: the last report's payload of an earlier run of this session, if there is one.
+    """
+
+    def __init__(self, previous: Mapping[str, Any] | None = None) -> None:
+        self._previous = previous
+        self._turn = 0
+        self._nodes = 0
+        self._revision = 0
+        self._excluded = 0
+        self._summarised = 0
+        self._cut: list[Mapping[str, Any]] = []
+        self._dropped: list[str] = []
+        self._hashes: dict[str, str] = {}
+        self._blocks: Sequence[SystemBlock] | None = None
+        self._tools: Sequence[ToolDefinition] | None = None
+
+    def report(
+        self,
+        history: History,
+        trimmed: Trimmed,
+        *,
+        system: SystemSegment,
+        tools: ToolSegment,
+        **known: Any,
+    ) -> ContextBuildReport:
+        """Describe the request that has just been put together.
+
+        A request that is over budget is not sent: the next report repeats what its report holds.
+
+        Args:
+            history: whose messages stand in the request.
+            trimmed: what was cut and dropped for it.
+            system: the system part.
+            tools: the tools on offer.
+            known: `settings`, `budget`, `use`, `over_budget` and `board` of the report.
+        """
+        path, builder = history.path, history.builder
+        is_first = self._turn == 0
+        for node in trimmed.cut:
+            artifacts = [known for result in node.results for known in artifact_ids(result)]
+            reference: dict[str, Any] = {"node_id": node.node_id, "artifact_ids": artifacts}
+            if shown := history.cut[node.node_id]:
+                reference["shown_tokens"] = shown
+            self._cut.append(reference)
+        self._dropped += trimmed.dropped
+        is_rebuilt = history.revision != self._revision
+        excluded = builder.excluded[0 if is_rebuilt else self._excluded :]
+        if history.summarised > self._summarised:
+            excluded = _ids(path[self._summarised : history.summarised]) + excluded
+        hashes = {
+            "static_system": system.static_hash,
+            "tools": tools.hash,
+            "dynamic_system": system.dynamic_hash,
+            "history": builder.hash,
+        }
+        has_new_tools = tools.definitions is not self._tools
+        report = ContextBuildReport(
+            **known,
+            turn=self._turn + 1,
+            path_end_node_id=path[-1].node_id if path else None,
+            node_count=len(path),
+            node_ids=_ids(path[-MOST_IDS:]) if is_first else None,
+            added_node_ids=None if is_first else _ids(path[self._nodes :]),
+            excluded_node_ids=excluded,
+            compaction_node_id=history.compaction.node_id if history.compaction else None,
+            kept_blocks=[block.block_id for block in system.blocks],
+            cut_blocks=system.cut,
+            cut_results=self._cut,
+            dropped_node_ids=self._dropped,
+            settled_node_ids=sorted(history.settled or ()),
+            kept=history.kept,
+            system=system.blocks if system.blocks is not self._blocks else None,
+            tools=[tool.name for tool in tools.definitions] if has_new_tools else None,
+            message_count=len(builder.messages),
+            hashes=hashes,
+            changed_segment=self._first_change(hashes, history),
+        )
+        if not report.over_budget:
+            self._turn += 1
+            self._nodes, self._revision, self._hashes = len(path), history.revision, hashes
+            self._excluded, self._summarised = len(builder.excluded), history.summarised
+            self._blocks, self._tools = system.blocks, tools.definitions
+            self._cut, self._dropped = [], []
+        return report
+
+    def _first_change(self, hashes: Mapping[str, str], history: History) -> str | None:
+        before: Mapping[str, Any] = self._hashes
+        count: int | None = None
+        if not before and self._previous is not None:
+            before = self._previous.get("hashes", {})
+            count = self._previous.get("message_count")
+        for segment in _SEGMENTS:
+            if before and before.get(segment) != hashes[segment]:
+                return segment
+        if count is not None:
+            has_changed = history.builder.hash_at(count) != before.get("history")
+        else:
+            has_changed = bool(before) and history.revision != self._revision
+        return "history" if has_changed else None
+
+
+def _ids(nodes: Sequence[Node]) -> list[str]:
+    return [node.node_id for node in nodes]
+
+
+def rebuild_requests(
+    nodes: Iterable[Node], reports: Sequence[Mapping[str, Any]], tools: Mapping[str, ToolDefinition]
+) -> list[ModelRequest]:
+    """Build the requests of a run's turns again.
+
+    Args:
+        nodes: at least the path up to the last report's `path_end_node_id`, in any order.
+        reports: the payloads of the run's `context_built` events, from the first one on.
+        tools: definitions by name; definitions are not part of the history, so these are the
+            ones of today.
+
+    Returns:
+        One request for each report. `metadata.exact` says whether all its hashes are those of
+        the original: redaction, or a newer version of a prompt or tool, makes them differ.
+    """
+    known = {node.node_id: node for node in nodes}
+    blocks: list[SystemBlock] = []
+    names: list[str] = []
+    cut: dict[str, int] = {}
+    dropped: set[str] = set()
+    requests: list[ModelRequest] = []
+    for report in reports:
+        if "system" in report:
+            blocks = [_restore_block(reference, known) for reference in report["system"]]
+        names = report.get("tools", names)
+        for result in report["downgraded_artifacts"]:
+            cut[result["node_id"]] = result.get("shown_tokens", 0)
+        dropped |= set(report["dropped_node_ids"])
+        settled = report.get("settled_node_ids")
+        history = History(report["budget"]["reattached"], cut=cut, dropped=dropped, settled=settled)
+        path: list[Node] = []
+        node_id = report["path_end_node_id"]
+        while node_id is not None and (node := known.get(node_id)) is not None:
+            path.append(node)
+            node_id = node.parent_id
+        history.take(path[::-1])
+        history.keep(report.get("kept"))
+        offered = [tools[name] for name in names if name in tools]
+        hashes = {
+            "static_system": hash_system(block for block in blocks if not block.dynamic),
+            "tools": hash_tools(offered),
+            "dynamic_system": hash_system(block for block in blocks if block.dynamic),
+            "history": history.builder.hash,
+        }
+        board, is_exact = report["task_board"], hashes == report["hashes"]
+        request = ModelRequest(
+            **report["settings"],
+            system=blocks,
+            messages=history.builder.messages + ([board_message(board)] if board else []),
+            tools=offered,
+            metadata={"rebuilt": True, "turn": report["turn"], "exact": is_exact},
+        )
+        requests.append(request)
+    return requests
+
+
+def _restore_block(reference: Mapping[str, Any], known: Mapping[str, Node]) -> SystemBlock:
+    """A block as it was; text that stands elsewhere is read there."""
+    if "content" in reference:
+        return SystemBlock.model_validate(reference)
+    metadata = reference["metadata"]
+    if "asset_id" in metadata:
+        return SystemBlock(**reference, content=load_asset(metadata["asset_id"]).text)
+    node = known.get(metadata["node_id"])
+    return instruction_block(node) if node else SystemBlock(**reference, content="")

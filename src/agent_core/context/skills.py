@@ -3,21 +3,20 @@
 import asyncio
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from agent_core.assets import parse_front_matter
-from agent_core.context.blocks import bounded_lines
-from agent_core.context.loaded import LoadedTexts, View
+from agent_core.context.tokens import estimate_text
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import content_hash, one_line
+from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.loaded import LoadedTexts, View
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
 
@@ -52,7 +51,8 @@ class SkillCatalog:
 
     def text(self, budget: int) -> str:
         """Name and description of each, within `budget` tokens; empty if there are none."""
-        return bounded_lines([f"- {s.name}: {s.description}" for s in self.skills], budget)
+        lines = (f"- {skill.name}: {skill.description}" for skill in self.skills)
+        return fit_lines(lines, budget, estimate_text)
 
     def get(self, name: str) -> Skill:
         """Find a skill.
@@ -74,9 +74,21 @@ def find_skills(home: Path) -> SkillCatalog:
     """
     skills: dict[str, Skill] = {}
     problems: list[str] = []
-    for path in _candidates(home / "skills"):
+    folder = home / "skills"
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
+    except OSError:
+        names = []
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            path /= "SKILL.md"
+            if not path.is_file():
+                continue
+        elif path.suffix != ".md":
+            continue
         try:
-            skill = _skill(path)
+            skill = _read_skill(path)
         except (OSError, ValueError) as error:
             problems.append(f"{path}: {error}")
             continue
@@ -87,90 +99,7 @@ def find_skills(home: Path) -> SkillCatalog:
     return SkillCatalog(tuple(skills[name] for name in sorted(skills)), tuple(problems))
 
 
-class LoadSkill(Arguments):
-    """Arguments of `internal.load_skill`."""
-
-    name: str = Field(description="A name from the skill catalog.")
-
-
-def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
-    """`internal.load_skill` for one run."""
-    loaded = LoadedTexts(view, NodeType.SKILL_CONTEXT, "name")
-
-    async def prepare(arguments: LoadSkill, context: ToolContext, /) -> Action:
-        skill = catalog.get(arguments.name)
-        run = partial(_load, skill, loaded, context.tool_call_id)
-        return Action(Access(summary=skill.name, target=str(skill.path)), run)
-
-    definition = _definition()
-    return Tool(definition, model_check(definition.name, LoadSkill), prepare, Concurrency.READ)
-
-
-@cache
-def _definition() -> ToolDefinition:
-    return ToolDefinition(
-        name=LOAD_SKILL,
-        description="Load a skill from the catalog; its text follows this call's result.",
-        input_schema=model_schema(LoadSkill),
-        permission=ToolPermission.READONLY,
-        tags={"internal", "readonly"},
-    )
-
-
-async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:
-    async with loaded.in_order:
-        content = await _content(skill)
-        version = content_hash(content)
-        is_new = loaded.add(skill.name, version)
-    body = parse_front_matter(content).body.strip()
-    answer: dict[str, Any] = {
-        "name": skill.name,
-        "path": str(skill.path),
-        "hash": version,
-        "already_loaded": not is_new,
-        "summary": " ".join(body.split())[:_SUMMARY_CHARS],
-    }
-    if skill.folder is not None:
-        answer["folder"] = str(skill.folder)
-    node = user_text(
-        body,
-        NodeType.SKILL_CONTEXT,
-        name=skill.name,
-        path=str(skill.path),
-        hash=version,
-        tool_call_id=tool_call_id,
-    )
-    return ToolOutput(answer, [node] if is_new else [])
-
-
-async def _content(skill: Skill) -> bytes:
-    try:
-        content = await asyncio.to_thread(read_text_file, skill.path, MAX_TEXT_BYTES + 1)
-    except OSError as error:
-        message = f"the skill {skill.name!r} cannot be read from {skill.path}: {error.strerror}"
-        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message) from error
-    if len(content) > MAX_TEXT_BYTES:
-        message = f"the skill {skill.name!r} is larger than {MAX_TEXT_BYTES} bytes: {skill.path}"
-        raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message)
-    return content
-
-
-def _candidates(folder: Path) -> Iterator[Path]:
-    """Both forms, in the order of their names."""
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
-    except OSError:
-        return
-    for name in names:
-        path = folder / name
-        if path.is_dir():
-            if (path / "SKILL.md").is_file():
-                yield path / "SKILL.md"
-        elif path.suffix == ".md":
-            yield path
-
-
-def _skill(path: Path) -> Skill:
+def _read_skill(path: Path) -> Skill:
     """Read a skill's head.
 
     Raises:
@@ -186,3 +115,57 @@ def _skill(path: Path) -> Skill:
     if not _NAME.fullmatch(name):
         raise ValueError(f"the name {name[:100]!r} is too long or has signs a name cannot have")
     return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)
+
+
+class LoadSkill(Arguments):
+    """Arguments of `internal.load_skill`."""
+
+    name: str = Field(description="A name from the skill catalog.")
+
+
+@cache
+def _definition() -> ToolDefinition:
+    return ToolDefinition(
+        name=LOAD_SKILL,
+        description="Load a skill from the catalog; its text follows this call's result.",
+        input_schema=model_schema(LoadSkill),
+        permission=ToolPermission.READONLY,
+        tags={"internal", "readonly"},
+    )
+
+
+def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
+    """`internal.load_skill` for one run."""
+    loaded = LoadedTexts(view, NodeType.SKILL_CONTEXT, "name")
+
+    async def prepare(arguments: LoadSkill, context: ToolContext, /) -> Action:
+        skill = catalog.get(arguments.name)
+        access = Access(summary=skill.name, target=str(skill.path))
+        return Action(access, lambda: _load(skill, loaded, context.tool_call_id))
+
+    check = model_check(LOAD_SKILL, LoadSkill)
+    return Tool(_definition(), check, prepare, Concurrency.READ)
+
+
+async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:
+    async with loaded.in_order:
+        try:
+            content = await asyncio.to_thread(read_text_file, skill.path, MAX_TEXT_BYTES + 1)
+        except OSError as error:
+            message = f"the skill {skill.name!r} cannot be read from {skill.path}: {error.strerror}"
+            raise ToolError(ErrorCode.SKILL_LOAD_FAILED, message) from error
+        if len(content) > MAX_TEXT_BYTES:
+            message = f"the skill {skill.name!r} is larger than {MAX_TEXT_BYTES} bytes: "
+            raise ToolError(ErrorCode.SKILL_LOAD_FAILED, f"{message}{skill.path}")
+        version = content_hash(content)
+        is_new = loaded.add(skill.name, version)
+    body = parse_front_matter(content).body.strip()
+    facts: dict[str, Any] = {"name": skill.name, "path": str(skill.path), "hash": version}
+    summary = " ".join(body.split())[:_SUMMARY_CHARS]
+    answer = {**facts, "already_loaded": not is_new, "summary": summary}
+    if skill.folder is not None:
+        answer["folder"] = str(skill.folder)
+    if not is_new:
+        return ToolOutput(answer, [])
+    node = user_text(body, NodeType.SKILL_CONTEXT, **facts, tool_call_id=tool_call_id)
+    return ToolOutput(answer, [node])

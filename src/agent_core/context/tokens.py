@@ -1,14 +1,16 @@
-"""How many tokens something costs: a quick local guess, corrected by what providers report.
+"""How a context window is shared out, and how many tokens something costs.
 
-The provider's usage is the record; the guess decides budgets before a request is sent. It counts
-UTF-8 bytes, four to a token, and `TokenScale` learns per model how far off that is.
+The provider's usage is the record; a local estimate decides budgets before a request is sent. It
+counts UTF-8 bytes, four to a token, and `TokenScale` learns per model how far off that is.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.text import json_bytes
 from agent_core.types import (
     ArtifactRefBlock,
@@ -38,15 +40,57 @@ _WORTH_LEARNING = 200
 _MARGIN = 1.05
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Shares of one model's window, in tokens; clamped, so that a small window works.
+
+    Attributes:
+        window: all of it.
+        output_reserve: kept free for the answer, at most a quarter.
+        max_output: the longest answer that is asked for, at most a quarter.
+        dynamic: dynamic system blocks, at most a quarter.
+        catalog: one catalog, at most an eighth.
+        board: the task board, at most an eighth.
+        reattached: skills and memories carried over a compaction, an eighth.
+    """
+
+    window: int
+    output_reserve: int
+    max_output: int
+    dynamic: int
+    catalog: int
+    board: int
+    reattached: int
+
+    @classmethod
+    def share_out(cls, model: ModelConfig, context: ContextConfig) -> "Budget":
+        window = model.context_window
+        quarter, eighth = max(window // 4, 1), max(window // 8, 1)
+        return cls(
+            window=window,
+            output_reserve=min(context.reserve_output_tokens, quarter),
+            max_output=min(model.max_output_tokens, quarter),
+            dynamic=min(context.dynamic_system_budget, quarter),
+            catalog=eighth,
+            board=min(context.task_board_token_budget, eighth),
+            reattached=eighth,
+        )
+
+    @property
+    def prompt(self) -> int:
+        """What system, tools and messages may take together."""
+        return self.window - self.output_reserve
+
+    def output_for(self, used: int) -> int:
+        """The longest answer to a prompt of `used` tokens: never more than is left."""
+        least = min(self.max_output, self.output_reserve)
+        return max(min(self.max_output, self.window - used), least, 1)
+
+
 def estimate_text(text: str) -> int:
     """Tokens of a text."""
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     return -(-size // BYTES_PER_TOKEN)
-
-
-def estimate_json(value: Any) -> int:
-    """Tokens of a value written as JSON."""
-    return -(-len(json_bytes(value)) // BYTES_PER_TOKEN)
 
 
 def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
@@ -60,9 +104,13 @@ def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
         MESSAGE_TOKENS
         + estimate_text(tool.name)
         + estimate_text(tool.description)
-        + estimate_json(tool.input_schema)
+        + _estimate_json(tool.input_schema)
         for tool in tools
     )
+
+
+def _estimate_json(value: Any) -> int:
+    return -(-len(json_bytes(value)) // BYTES_PER_TOKEN)
 
 
 def _estimate_block(block: ContentBlock) -> int:
@@ -70,12 +118,12 @@ def _estimate_block(block: ContentBlock) -> int:
         case TextBlock(text=text) | ReasoningBlock(text=text):
             return estimate_text(text)
         case ToolCallBlock():
-            return MESSAGE_TOKENS + estimate_text(block.name) + estimate_json(block.arguments)
+            return MESSAGE_TOKENS + estimate_text(block.name) + _estimate_json(block.arguments)
         case ToolResultBlock():
             error = estimate_text(block.error.message) if block.error else 0
             return MESSAGE_TOKENS + error + sum(map(_estimate_block, block.content))
         case JsonBlock():
-            return estimate_json(block.data) + estimate_text(block.summary or "")
+            return _estimate_json(block.data) + estimate_text(block.summary or "")
         case ArtifactRefBlock():
             return estimate_text(block.artifact_id) + estimate_text(block.summary or "")
         case ImageBlock():

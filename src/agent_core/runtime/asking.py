@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent_core.config.models import ModelConfig
-from agent_core.context.blocks import system_block
+from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop import stream_reply
 from agent_core.providers.base import ProviderAdapter

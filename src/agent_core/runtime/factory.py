@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from agent_core.agents.ports import RunSpec
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.context.blocks import (
+from agent_core.context.composer import Composer
+from agent_core.context.instructions import InstructionCatalog, find_instructions
+from agent_core.context.skills import LOAD_SKILL, SkillCatalog, find_skills
+from agent_core.context.system_prompt import (
     definition_block,
     memory_block,
     own_file_blocks,
@@ -16,11 +19,7 @@ from agent_core.context.blocks import (
     skills_block,
     static_blocks,
 )
-from agent_core.context.budget import Budget
-from agent_core.context.composer import Composer
-from agent_core.context.instructions import InstructionCatalog, find_instructions
-from agent_core.context.skills import LOAD_SKILL, SkillCatalog, find_skills
-from agent_core.context.tokens import TokenScale, estimate_text
+from agent_core.context.tokens import Budget, TokenScale, estimate_text
 from agent_core.events import Journal
 from agent_core.loop import RunContext, RunLimits
 from agent_core.memory import MemoryFolder, bounded

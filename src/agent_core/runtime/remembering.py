@@ -10,7 +10,6 @@ from typing import Any
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile
-from agent_core.context.loaded import View
 from agent_core.context.tokens import estimate_text
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
@@ -33,6 +32,7 @@ from agent_core.runtime.jobs import Jobs
 from agent_core.runtime.models import Models
 from agent_core.runtime.spending import UsageLedger
 from agent_core.tools.base import Tool, ToolOutput
+from agent_core.tools.loaded import View
 from agent_core.types import ErrorPayload, EventLevel, EventType, Node, RunIdentity, SessionRecord
 
 EXTRACTION = "memory_extraction"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from agent_core.context.rebuild import rebuild_requests
+from agent_core.context.report import rebuild_requests
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor

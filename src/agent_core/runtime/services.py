@@ -22,7 +22,6 @@ from agent_core.config.load import read_setup
 from agent_core.config.models import Config
 from agent_core.config.paths import Setup
 from agent_core.config.profiles import Profile, secret_env_names
-from agent_core.context.loaded import View
 from agent_core.context.tokens import estimate_blocks
 from agent_core.disk.unfinished import Notes, UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -48,6 +47,7 @@ from agent_core.runtime.unclosed import UnclosedRuns
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.limits import ResultLimiter
+from agent_core.tools.loaded import View
 from agent_core.types import (
     AgentDefinition,
     AgentRole,

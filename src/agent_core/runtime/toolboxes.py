@@ -9,8 +9,7 @@ from agent_core.agents.ports import RunSpec
 from agent_core.agents.roles import BUILT_IN_TOOLS, tools_of
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
-from agent_core.context.instructions import InstructionCatalog
-from agent_core.context.loaded import LoadedInstructions
+from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
 from agent_core.context.plans import plan_template_tool
 from agent_core.context.skills import SkillCatalog, load_skill_tool
 from agent_core.errors import ConfigError, ErrorCode

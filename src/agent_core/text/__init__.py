@@ -1,6 +1,7 @@
 """Pure functions on text that several packages use."""
 
 import hashlib
+from collections.abc import Callable, Iterable
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -33,3 +34,18 @@ def json_bytes(value: object) -> bytes:
         return repr(value).encode("utf-8", "replace")
     except (ValueError, RecursionError):
         return f"({type(value).__name__})".encode()
+
+
+def fit_lines(lines: Iterable[str], room: int, estimate: Callable[[str], int]) -> str:
+    """Join as many whole lines as fit into `room` tokens; a last line counts the missing ones."""
+    kept: list[str] = []
+    missing = 0
+    for line in filter(str.strip, lines):
+        room -= estimate(line) + 1 if not missing else 0
+        if missing or room < 0:
+            missing += 1
+        else:
+            kept.append(line)
+    if missing:
+        kept.append(f"- (truncated: {missing} more are not listed)")
+    return "\n".join(kept)

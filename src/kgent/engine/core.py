@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.blocks import system_block
 from agent_core.context.composer import Composer
+from agent_core.context.system_prompt import system_block
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal

@@ -342,7 +342,7 @@ def test_a_role_hears_only_of_what_it_has() -> None:
 def test_the_prefix_is_the_same_in_every_process() -> None:
     code = (
         "from agent_core.context import static_blocks\n"
-        "from agent_core.context.report import hash_system, hash_tools\n"
+        "from agent_core.context.system_prompt import hash_system, hash_tools\n"
         "from agent_core.types import AgentRole, ToolDefinition\n"
         "blocks = static_blocks(AgentRole.MAIN, {'code.read_file', 'agent.fork_agent', 'x', 'y'})\n"
         "tool = ToolDefinition(name='a', description='b', tags={'p', 'q', 'r', 's'})\n"

@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from agent_core.context import Built, TokenScale
-from agent_core.context.rebuild import rebuild_requests
+from agent_core.context.report import rebuild_requests
 from agent_core.types import (
     ArtifactRefBlock,
     JsonBlock,

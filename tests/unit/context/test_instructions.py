@@ -7,12 +7,12 @@ import pytest
 from agent_core.context import (
     InstructionCatalog,
     LoadedInstructions,
-    View,
     find_instructions,
     static_blocks,
 )
-from agent_core.context.blocks import own_file_blocks
+from agent_core.context.system_prompt import own_file_blocks
 from agent_core.tools import ToolContext
+from agent_core.tools.loaded import View
 from agent_core.tools.paths import PathPolicy
 from agent_core.types import AgentRole, ModelRequest, NodeType, TextBlock
 from unit.context.conversations import READ_FILE, Talk, composer, write

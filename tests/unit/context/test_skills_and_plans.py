@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from agent_core.context import (
-    View,
     find_skills,
     load_skill_tool,
     plan_template_tool,
@@ -12,6 +11,7 @@ from agent_core.context import (
 )
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import Tool, ToolContext, ToolOutput
+from agent_core.tools.loaded import View
 from agent_core.types import NodeType, TextBlock, ToolPermission
 from unit.context.conversations import Talk, composer, write
 

@@ -4,7 +4,6 @@ import pytest
 
 from agent_core.context import (
     SkillCatalog,
-    View,
     estimate_blocks,
     estimate_text,
     estimate_tools,
@@ -15,6 +14,7 @@ from agent_core.context import (
 from agent_core.context.tokens import IMAGE_TOKENS, MESSAGE_TOKENS
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools.code import code_tools
+from agent_core.tools.loaded import View
 from agent_core.tools.paths import PathPolicy
 from agent_core.tools.workspace import Workspace
 from agent_core.types import (

@@ -1,0 +1,357 @@
+"""Nodes become messages, one after another; what was built from a node is never built again.
+
+The runtime's own additions (skills, summaries, notes) are user messages in a wrapper. What stands
+inside is data from any source: it is never raised to system level, and cannot close its wrapper.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from html import escape
+from typing import Any, cast
+
+from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_blocks
+from agent_core.errors import ErrorCode
+from agent_core.text import json_bytes
+from agent_core.types import (
+    ArtifactRefBlock,
+    ContentBlock,
+    ErrorPayload,
+    ImageBlock,
+    JsonBlock,
+    ModelMessage,
+    Node,
+    NodeType,
+    Role,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+)
+
+_TAGS = {
+    NodeType.SKILL_CONTEXT: "skill",
+    NodeType.MEMORY_CONTEXT: "memory",
+    NodeType.TASK_BOARD: "task_board",
+    NodeType.COMPACTION: "compaction_summary",
+    NodeType.CHILD_RESULT: "child_result",
+    NodeType.PLAN_INSTRUCTION: "plan_instruction",
+    NodeType.TASK_INSTRUCTION: "task_instruction",
+    NodeType.SYSTEM_NOTE: "system_note",
+    NodeType.INSTRUCTION_CONTEXT: "instructions",
+}
+_ATTRIBUTES = {
+    NodeType.SKILL_CONTEXT: ("name",),
+    NodeType.MEMORY_CONTEXT: ("ids", "categories"),
+    NodeType.INSTRUCTION_CONTEXT: ("path",),
+}
+_CLOSING = re.compile(r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)", re.IGNORECASE)
+_HEAD_CHARS = 160
+_NOTE_TOKENS = 64
+_ARTIFACT_KEYS = ("artifact_id", "stdout_artifact_id", "stderr_artifact_id")
+
+
+def wrap(node_type: NodeType, text: str, **attributes: Any) -> str:
+    """Put `text` between the tags of its type; lists become comma-separated values."""
+    named = ""
+    for key, value in attributes.items():
+        items = cast("list[Any]", value) if isinstance(value, list) else [value]
+        named += f' {key}="{escape(" ".join(",".join(map(str, items)).split()))}"'
+    tag = _TAGS[node_type]
+    return f"<{tag}{named}>\n{_CLOSING.sub('&lt;', text.strip())}\n</{tag}>"
+
+
+def wrap_node(node: Node) -> str:
+    """The text of a node of an inner type, in its wrapper."""
+    names = _ATTRIBUTES.get(node.node_type, ())
+    attributes = {name: node.metadata.get(name, "") for name in names}
+    return wrap(node.node_type, plain_text(node.content), **attributes)
+
+
+def synthetic_message(text: str, source_type: str, **metadata: Any) -> ModelMessage:
+    """A user message that no user wrote; its metadata says so."""
+    metadata = {"synthetic": True, "source_type": source_type, **metadata}
+    return ModelMessage(role=Role.USER, content=[TextBlock(text=text)], metadata=metadata)
+
+
+def board_message(board: str) -> ModelMessage:
+    """The task board as it stands now: it follows the history and is no part of it."""
+    return synthetic_message(wrap(NodeType.TASK_BOARD, board), NodeType.TASK_BOARD.value)
+
+
+def plain_text(blocks: Iterable[ContentBlock]) -> str:
+    """What of a content can be read as text; pictures and calls cannot."""
+    parts: list[str] = []
+    for block in blocks:
+        match block:
+            case TextBlock(text=text):
+                parts.append(text)
+            case JsonBlock(data=data):
+                parts.append(json_bytes(data).decode("utf-8", "replace"))
+            case ArtifactRefBlock():
+                parts.append(f"[artifact {block.artifact_id}: {block.summary or 'no summary'}]")
+            case _:
+                pass
+    return "\n".join(parts)
+
+
+def artifact_ids(block: ToolResultBlock) -> list[str]:
+    """The artifacts a result points to."""
+    found: list[object] = []
+    for part in block.content:
+        if isinstance(part, ArtifactRefBlock | JsonBlock):
+            found.append(part.artifact_id)
+        data: object = part.data if isinstance(part, JsonBlock) else None
+        if isinstance(data, dict):
+            fields = cast("dict[str, Any]", data)
+            found.extend(map(fields.get, _ARTIFACT_KEYS))
+    return list(dict.fromkeys(known for known in found if isinstance(known, str) and known))
+
+
+def shorten_result(block: ContentBlock) -> ContentBlock:
+    """Cut a tool result down to its artifacts, its summaries and a few words of its beginning.
+
+    Anything else, and a result that would not become much smaller, comes back as it is: the same
+    object.
+    """
+    if not isinstance(block, ToolResultBlock):
+        return block
+    text = plain_text(block.content)
+    parts = (part for part in block.content if isinstance(part, JsonBlock | ArtifactRefBlock))
+    summary = " ".join(part.summary for part in parts if part.summary)
+    head = " ".join((summary or text[: _HEAD_CHARS * 2]).split())[:_HEAD_CHARS]
+    stored = "".join(f"; all of it is artifact {known}" for known in artifact_ids(block))
+    note = f"[older result of {len(text)} characters, cut down{stored}] {head}"
+    cut = block.model_copy(update={"content": [TextBlock(text=note)]})
+    return cut if 2 * estimate_blocks([cut]) < estimate_blocks([block]) else block
+
+
+def fit_results(results: Sequence[ContentBlock], tokens: int) -> list[ContentBlock]:
+    """One exchange's results within `tokens` together; 0 leaves only summaries."""
+    if tokens == 0:
+        return [shorten_result(result) for result in results]
+    fair = tokens // len(results)
+    sizes = [estimate_blocks([result]) for result in results]
+    large = [size for size in sizes if size > fair]
+    share = max(tokens - sum(sizes) + sum(large), 0) // max(len(large), 1)
+    return [
+        _keep_head_and_tail(result, share)
+        if size > fair and isinstance(result, ToolResultBlock)
+        else result
+        for result, size in zip(results, sizes, strict=True)
+    ]
+
+
+def _keep_head_and_tail(block: ToolResultBlock, tokens: int) -> ToolResultBlock:
+    raw = plain_text(block.content).encode("utf-8", "replace")
+    room = max(tokens - _NOTE_TOKENS, 0) * BYTES_PER_TOKEN
+    head = raw[: room * 2 // 3].decode("utf-8", "ignore")
+    tail = raw[len(raw) - room // 3 :].decode("utf-8", "ignore")
+    stored = "".join(f" All of it is artifact {known}." for known in artifact_ids(block))
+    note = (
+        f"[{len(raw) - room} bytes left out: the whole result does not fit the context window."
+        f" Ask for a smaller part.{stored}]"
+    )
+    return block.model_copy(update={"content": [TextBlock(text=f"{head}\n{note}\n{tail}")]})
+
+
+class EntryKind(Enum):
+    """What a message is, for the rules of what may be left out."""
+
+    USER = auto()
+    SYNTHETIC = auto()
+    ASSISTANT = auto()
+    TOOL = auto()
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message of the request and the nodes it comes from.
+
+    Entries with the same `group` belong together: a call, its results and the answer.
+    `picture_bytes` is the size of its pictures in base64.
+    """
+
+    kind: EntryKind
+    message: ModelMessage
+    nodes: tuple[Node, ...]
+    group: int
+    tokens: int
+    digest: bytes
+    picture_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """An assistant's calls that wait for their results; what comes in between waits too."""
+
+    calls: list[ToolCallBlock]
+    open: set[str]
+    results: dict[str, ToolResultBlock] = field(default_factory=dict[str, ToolResultBlock])
+    nodes: list[Node] = field(default_factory=list[Node])
+    after: list[Node] = field(default_factory=list[Node])
+
+
+class MessageBuilder:
+    """Builds the messages of a path, or of its tail.
+
+    A turn costs what is new in it: messages, token sums and the rolling hash only ever grow.
+    Whatever changes the past (a compaction, a late result, a cut) needs a new builder.
+
+    Args:
+        cut: tool nodes whose results do not stand whole in the request: the tokens that are
+            shown of each exchange, 0 for summaries only.
+        dropped: ids of nodes that are left out.
+        late: results, by call id, that were stored after the conversation had gone on.
+    """
+
+    def __init__(
+        self,
+        cut: Mapping[str, int] | None = None,
+        dropped: Collection[str] = (),
+        late: Mapping[str, ToolResultBlock] | None = None,
+    ) -> None:
+        self.entries: list[Entry] = []
+        self.messages: list[ModelMessage] = []
+        self.tokens = 0
+        self.picture_bytes = 0
+        self.excluded: list[str] = []
+        self.answered_late: dict[str, ToolResultBlock] = {}
+        self._cut: Mapping[str, int] = {} if cut is None else cut
+        self._dropped = dropped
+        self._late = late or {}
+        self._unanswered: set[str] = set()
+        self._exchange: _Exchange | None = None
+        self._group = 0
+        self._group_has_reply = False
+        self._rolling = hashlib.sha256()
+
+    @property
+    def hash(self) -> str:
+        """A hash of all messages so far; equal histories have equal hashes, in any session."""
+        return self._rolling.hexdigest()[:16]
+
+    def hash_at(self, count: int) -> str | None:
+        """What `hash` was after the first `count` messages; None if there are fewer."""
+        if count > len(self.entries):
+            return None
+        rolling = hashlib.sha256()
+        for entry in self.entries[:count]:
+            rolling.update(entry.digest)
+        return rolling.hexdigest()[:16]
+
+    def add(self, node: Node) -> None:
+        """Take the next node of the path."""
+        exchange = self._exchange
+        # Providers refuse messages without content.
+        has_content = any(not isinstance(b, TextBlock) or b.text.strip() for b in node.content)
+        if node.node_id in self._dropped or node.is_partial or not has_content:
+            self.excluded.append(node.node_id)
+        elif node.role is Role.TOOL:
+            self._add_results(node)
+        elif exchange is not None and node.node_type is not NodeType.MESSAGE:
+            exchange.after.append(node)
+        else:
+            self.seal()
+            if node.node_type is NodeType.MESSAGE:
+                self._add_message(node)
+            else:
+                self._add_wrapped(node)
+
+    def note(self, message: ModelMessage) -> None:
+        """Add a message of the runtime's own that is no node."""
+        self.seal()
+        self._append(EntryKind.SYNTHETIC, message, [])
+
+    def seal(self) -> None:
+        """End an exchange: calls that have no result yet are answered as cancelled."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is None:
+            return
+        results: list[ContentBlock] = []
+        for call in exchange.calls:
+            result = exchange.results.get(call.tool_call_id) or self._late.get(call.tool_call_id)
+            if result is None:
+                self._unanswered.add(call.tool_call_id)
+                result = _cancelled_result(call)
+            results.append(result)
+        if shown := [self._cut[n.node_id] for n in exchange.nodes if n.node_id in self._cut]:
+            results = fit_results(results, max(shown))
+        message = ModelMessage(role=Role.TOOL, content=results)
+        self._append(EntryKind.TOOL, message, exchange.nodes)
+        for node in exchange.after:
+            self._add_wrapped(node)
+
+    def _add_results(self, node: Node) -> None:
+        exchange = self._exchange
+        for result in node.results:
+            if exchange is not None and result.tool_call_id in exchange.open:
+                exchange.open.remove(result.tool_call_id)
+                exchange.results[result.tool_call_id] = result
+                if node not in exchange.nodes[-1:]:
+                    exchange.nodes.append(node)
+            elif result.tool_call_id in self._unanswered:
+                self.answered_late[result.tool_call_id] = result
+            elif result.tool_call_id not in self._late:
+                self.excluded.append(node.node_id)
+        if exchange is not None and not exchange.open:
+            self.seal()
+
+    def _add_message(self, node: Node) -> None:
+        kind = EntryKind.ASSISTANT if node.role is Role.ASSISTANT else EntryKind.USER
+        message = ModelMessage(
+            role=node.role, content=node.content, metadata={"node_id": node.node_id}
+        )
+        calls = node.calls
+        if kind is EntryKind.USER or (calls and self._group_has_reply):
+            self._group += 1
+            self._group_has_reply = False
+        self._append(kind, message, [node], tokens=node.token_count)
+        if calls:
+            open_ids = {call.tool_call_id for call in calls}
+            self._unanswered -= open_ids
+            self._exchange = _Exchange(calls, open_ids)
+
+    def _add_wrapped(self, node: Node) -> None:
+        message = synthetic_message(wrap_node(node), node.node_type.value, node_id=node.node_id)
+        self._append(EntryKind.SYNTHETIC, message, [node])
+
+    def _append(
+        self, kind: EntryKind, message: ModelMessage, nodes: Sequence[Node], *, tokens: int = 0
+    ) -> None:
+        self._group_has_reply = self._group_has_reply or kind is EntryKind.ASSISTANT
+        tokens = tokens or estimate_blocks(message.content)
+        digest = hashlib.sha256(json_bytes([message.role, message.content])).digest()
+        size = sum(map(_picture_bytes, message.content))
+        self.entries.append(Entry(kind, message, tuple(nodes), self._group, tokens, digest, size))
+        self.messages.append(message)
+        self.picture_bytes += size
+        self.tokens += tokens
+        self._rolling.update(digest)
+
+
+def _picture_bytes(block: ContentBlock) -> int:
+    match block:
+        case ImageBlock(data=str(data)):
+            return len(data)
+        case ToolResultBlock(content=content):
+            return sum(map(_picture_bytes, content))
+        case _:
+            return 0
+
+
+def _cancelled_result(call: ToolCallBlock) -> ToolResultBlock:
+    message = "this call has no result: the run ended before it was answered"
+    return ToolResultBlock(
+        tool_call_id=call.tool_call_id,
+        is_error=True,
+        content=[TextBlock(text=message)],
+        error=ErrorPayload(
+            type="ToolError",
+            code=ErrorCode.CANCELLED,
+            message=message,
+            details={"reason": "no_result"},
+        ),
+        metadata={"synthetic": True, "tool_name": call.name},
+    )

@@ -1,0 +1,340 @@
+"""The part of a request before its messages: the system prompt in blocks, and the tools.
+
+Static blocks never change within a run and are never cut. Whatever may differ from one day,
+folder or turn to the next is dynamic and stands behind them, so that a cached prefix holds.
+"""
+
+import hashlib
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
+from functools import cache, lru_cache
+from operator import is_
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+from agent_core.assets import load_asset
+from agent_core.context.messages import wrap, wrap_node
+from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_text, estimate_tools
+from agent_core.providers.jsontext import whole
+from agent_core.text import content_hash, json_bytes
+from agent_core.types import (
+    AgentDefinition,
+    AgentRole,
+    Node,
+    NodeType,
+    SystemBlock,
+    ToolDefinition,
+)
+
+PRIORITY_STATIC = 100
+PRIORITY_DEFINITION = 50
+PRIORITY_INSTRUCTIONS = 40
+PRIORITY_SKILLS = 30
+PRIORITY_MEMORY = 20
+PRIORITY_RUNTIME = 10
+"""Among dynamic blocks the lowest priority is cut first; they stand in descending order."""
+
+_LEADING = {AgentRole.MAIN, AgentRole.ORCHESTRATOR}
+_STARTS_AGENTS = {"agent.create_sub_agent", "agent.fork_agent", "agent.dispatch_worker"}
+_CUT_MARK = "[the rest is left out: it does not fit]"
+_LEAST_WORTH_KEEPING = 64
+_LONGEST_TAG = 40
+
+
+def system_block(
+    block_id: str,
+    source: str,
+    text: str,
+    *,
+    priority: int = PRIORITY_STATIC,
+    dynamic: bool = False,
+    **metadata: object,
+) -> SystemBlock:
+    """A block of the system prompt, with its estimate."""
+    text = whole(text)  # names of files need not be UTF-8
+    return SystemBlock(
+        block_id=block_id,
+        source=source,
+        content=text,
+        priority=priority,
+        dynamic=dynamic,
+        token_count=estimate_text(text),
+        metadata=metadata,
+    )
+
+
+def static_blocks(
+    role: AgentRole, tool_names: Collection[str], *, instruction_catalog: str = ""
+) -> list[SystemBlock]:
+    """The part that is always kept, in its fixed order.
+
+    Args:
+        role: main and orchestrator hear of other agents and of memory, if they have the tools.
+        tool_names: the run's effective tools; without any, only the core rules are worth saying.
+        instruction_catalog: the list of instruction files, already within its budget; empty if
+            there are none.
+    """
+    names = set(tool_names)
+    leads = role in _LEADING
+    wanted = {
+        "system.core": True,
+        "system.tool_protocol": bool(names),
+        "system.todo": bool(names),
+        "system.permissions": bool(names),
+        "system.multi_agent": leads and bool(names & _STARTS_AGENTS),
+        "system.memory": leads and "internal.recall_memory" in names,
+    }
+    blocks = [_packaged_block(asset_id) for asset_id, is_wanted in wanted.items() if is_wanted]
+    if instruction_catalog:
+        text = f"{load_asset('system.instruction_catalog').text}\n\n{instruction_catalog}"
+        blocks.append(system_block("system.instruction_catalog", "instructions", text))
+    return blocks
+
+
+@cache
+def _packaged_block(asset_id: str) -> SystemBlock:
+    return system_block(asset_id, "asset", load_asset(asset_id).text, asset_id=asset_id)
+
+
+def definition_block(definition: AgentDefinition) -> SystemBlock:
+    """What kind of agent this is; an empty body means the default sub-agent instructions."""
+    frame = Template(load_asset("system.agent_definition").text)
+    body = definition.body.strip() or load_asset("agent.default_sub_agent").text
+    text = f"{frame.safe_substitute(name=definition.name)}\n\n{body}"
+    source = f"agent_definition:{definition.agent_definition_id}"
+    return system_block(
+        "agent_definition", source, text, priority=PRIORITY_DEFINITION, dynamic=True
+    )
+
+
+def instruction_block(node: Node) -> SystemBlock:
+    """An instruction file the model has read: it stays in view, as of its last version."""
+    file = str(node.metadata.get("path", ""))
+    version = node.metadata.get("hash")
+    return _file_block(file, wrap_node(node), node_id=node.node_id, path=file, hash=version)
+
+
+def own_file_blocks(files: Iterable[tuple[str, bytes]], budget: int) -> list[SystemBlock]:
+    """Instruction files that are in the prompt from the start: those that fit into `budget`.
+
+    Args:
+        files: the path to show, and the content.
+        budget: estimated tokens for all of them.
+    """
+    blocks: list[SystemBlock] = []
+    for shown, content in files:
+        body = content.decode("utf-8", "replace").replace("\0", "")
+        if not body.strip():
+            continue
+        text = wrap(NodeType.INSTRUCTION_CONTEXT, body, path=shown)
+        block = _file_block(shown, text, path=shown, hash=content_hash(content))
+        if block.token_count <= budget:
+            budget -= block.token_count
+            blocks.append(block)
+    return blocks
+
+
+def _file_block(file: str, text: str, **metadata: object) -> SystemBlock:
+    name, priority = f"instructions:{file}", PRIORITY_INSTRUCTIONS
+    return system_block(name, file, text, priority=priority, dynamic=True, **metadata)
+
+
+def skills_block(catalog: str) -> SystemBlock:
+    """Which skills there are: names and descriptions, no bodies."""
+    text = f"{load_asset('system.skill_catalog').text}\n\n{catalog}"
+    return system_block("skill_catalog", "skills", text, priority=PRIORITY_SKILLS, dynamic=True)
+
+
+def memory_block(catalog: str) -> SystemBlock:
+    """Which memories there are: ids and summaries, no bodies."""
+    text = f"{load_asset('system.memory_catalog').text}\n\n{catalog}"
+    return system_block("memory_catalog", "memory", text, priority=PRIORITY_MEMORY, dynamic=True)
+
+
+def runtime_block(role: AgentRole, project_dir: Path, *, today: date) -> SystemBlock:
+    """Where and when the run takes place."""
+    text = Template(load_asset("system.runtime_state").text).safe_substitute(
+        date=today.isoformat(),
+        project=" ".join(str(project_dir).split()),
+        platform=sys.platform,
+        role=role.value,
+    )
+    return system_block("runtime_state", "runtime", text, priority=PRIORITY_RUNTIME, dynamic=True)
+
+
+class CutBlock(NamedTuple):
+    """A dynamic block that did not fit; `kept_tokens` is 0 if it was left out."""
+
+    block_id: str
+    tokens: int
+    kept_tokens: int
+
+
+class SystemSegment:
+    """Static blocks, then the dynamic ones that fit, instruction files among them.
+
+    Args:
+        static: always kept, in this order.
+        dynamic: kept by priority.
+        own: instruction files as they were on the disk when the run began; a version that was
+            loaded since takes the place of one.
+        budget: estimated tokens for the dynamic blocks together.
+
+    Attributes:
+        former: ids of the nodes of instruction files that are older than the run.
+    """
+
+    def __init__(
+        self,
+        static: Sequence[SystemBlock],
+        dynamic: Sequence[SystemBlock],
+        *,
+        own: Sequence[SystemBlock] = (),
+        budget: int,
+    ) -> None:
+        self.former: Collection[str] = ()
+        self._own = {block.block_id: block for block in own}
+        self._read: frozenset[str] = frozenset()
+        self._static = list(static)
+        self._dynamic = list(dynamic)
+        self._budget = budget
+        self._files: list[Node] | None = None
+        self.blocks: list[SystemBlock] = []
+        self.cut: list[CutBlock] = []
+        self.static_tokens = sum(block.token_count for block in static)
+        self.static_hash = hash_system(static)
+        self.dynamic_tokens = 0
+        self.dynamic_hash = ""
+
+    def show(self, files: Sequence[Node]) -> None:
+        """Take the instruction files that belong here now."""
+        if self._files is not None and _are_same(files, self._files):
+            return
+        self._files = list(files)
+        loaded = {block.block_id: block for block in map(instruction_block, files)}
+        self._read = frozenset(loaded)
+        own: list[SystemBlock] = []
+        for name, block in self._own.items():
+            known = loaded.get(name)
+            is_newest = known is None or known.metadata["node_id"] in self.former
+            if is_newest or (known and known.metadata["hash"] == block.metadata["hash"]):
+                own.append(block)
+                loaded.pop(name, None)
+        fitted, self.cut = fit_blocks([*self._dynamic, *own, *loaded.values()], self._budget)
+        self.blocks = [*self._static, *fitted]
+        self.dynamic_tokens = sum(block.token_count for block in fitted)
+        self.dynamic_hash = hash_system(fitted)
+
+    @property
+    def own_versions(self) -> dict[str, str]:
+        """The hash of each instruction file that was in the prompt from the start, by path."""
+        return {
+            str(block.metadata["path"]): str(block.metadata["hash"])
+            for block in self.blocks
+            if self._own.get(block.block_id) is block
+        }
+
+    def instructions(self) -> list[Mapping[str, Any]]:
+        """The metadata of the instruction files here that the model has read."""
+        return [block.metadata for block in self.blocks if block.block_id in self._read]
+
+
+def fit_blocks(
+    blocks: Iterable[SystemBlock], budget: int
+) -> tuple[list[SystemBlock], list[CutBlock]]:
+    """Keep what fits, highest priority first; of equal ones, the one that came last.
+
+    Returns:
+        The blocks in order of priority, the last of them possibly shortened, and what was cut.
+    """
+    ranked = sorted(blocks, key=lambda block: -block.priority)
+    excess = sum(block.token_count for block in ranked) - budget
+    by_worth = sorted((block.priority, place) for place, block in enumerate(ranked))
+    kept: list[SystemBlock | None] = [*ranked]
+    cut: list[CutBlock] = []
+    for _, place in by_worth:
+        if excess <= 0:
+            break
+        block = ranked[place]
+        kept[place] = shorter = _shorten_block(block, block.token_count - excess)
+        now = shorter.token_count if shorter else 0
+        cut.append(CutBlock(block.block_id, block.token_count, now))
+        excess -= block.token_count - now
+    return [block for block in kept if block], cut
+
+
+def _shorten_block(block: SystemBlock, tokens: int) -> SystemBlock | None:
+    """The beginning of a block, whole lines where possible, with its closing tag if it has one."""
+    if tokens < _LEAST_WORTH_KEEPING:
+        return None
+    text, _, last = block.content.rpartition("\n")
+    closing = f"\n{last}" if last.startswith("</") and len(last) < _LONGEST_TAG else ""
+    body = text if closing else block.content
+    room = tokens * BYTES_PER_TOKEN - len(f"\n{_CUT_MARK}{closing}".encode())
+    head = body.encode("utf-8", "replace")[:room].decode("utf-8", "ignore")
+    head = head[: head.rfind("\n")] if "\n" in head[1:] else head
+    content = f"{head}\n{_CUT_MARK}{closing}"
+    metadata = {key: value for key, value in block.metadata.items() if key != "node_id"}
+    return block.model_copy(
+        update={
+            "content": content,
+            "token_count": estimate_text(content),
+            "metadata": {**metadata, "cut": True},
+        }
+    )
+
+
+class ToolSegment:
+    """The tools on offer."""
+
+    def __init__(self) -> None:
+        self.definitions: Sequence[ToolDefinition] = ()
+        self.tokens = 0
+        self.hash = hash_tools(())
+
+    def show(self, definitions: Sequence[ToolDefinition]) -> None:
+        """Take the tools as they are now; the same sequence again costs nothing."""
+        if definitions is not self.definitions:
+            self.definitions = definitions
+            self.tokens, self.hash = _measure_tools(_SameTools(definitions))
+
+
+class _SameTools(tuple[ToolDefinition, ...]):
+    """Definitions as a cache key: the same objects in the same order are the same key."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameTools) and _are_same(self, other)
+
+
+@lru_cache(maxsize=64)
+def _measure_tools(tools: _SameTools) -> tuple[int, str]:
+    """Tokens and hash; one run after another offers the same tools."""
+    return estimate_tools(tools), hash_tools(tools)
+
+
+def hash_system(blocks: Iterable[SystemBlock]) -> str:
+    """A hash of what the model reads of these blocks."""
+    rolling = hashlib.sha256()
+    for block in blocks:
+        rolling.update(block.content.encode("utf-8", "surrogatepass"))
+        rolling.update(b"\0")
+    return rolling.hexdigest()[:16]
+
+
+def hash_tools(tools: Iterable[ToolDefinition]) -> str:
+    """A hash of what the model sees of these tools."""
+    rolling = hashlib.sha256()
+    for tool in tools:
+        rolling.update(json_bytes([tool.name, tool.description, tool.input_schema]))
+    return rolling.hexdigest()[:16]
+
+
+def _are_same(these: Sequence[object], those: Sequence[object]) -> bool:
+    return len(these) == len(those) and all(map(is_, these, those))

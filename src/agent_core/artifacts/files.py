@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import unicodedata
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,12 +72,12 @@ def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
     with explained(place):
         make_private(place.parent)
         try:
-            size = _write_part(part, _redacted(source, redactor))
+            size = write_new(part, _redacted(source, redactor))
             part.replace(place)
         except BaseException:
             remove(place)
             raise
-        _flush_folder(place.parent)
+        flush_folder(place.parent)
     return size
 
 
@@ -87,7 +87,7 @@ def read(place: Path) -> bytes:
     Raises:
         StorageError: `file_not_found`, or it cannot be read.
     """
-    with explained(place), os.fdopen(_open_regular(place), "rb") as file:
+    with explained(place), open_file(place) as file:
         return file.read()
 
 
@@ -97,8 +97,8 @@ def remove(place: Path) -> None:
     Raises:
         StorageError: something cannot be removed.
     """
-    with explained(place):
-        _remove_tree(place.parent)
+    with explained(place), suppress(FileNotFoundError):
+        shutil.rmtree(place.parent)
 
 
 def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
@@ -177,47 +177,67 @@ def _beneath(root: Path, folder: Path) -> Path:
     return folder
 
 
-def _redacted(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
+def pieces_of(source: ArtifactSource) -> Iterator[bytes]:
+    """The source's content, in pieces.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: it is no regular file.
+    """
     if isinstance(source, bytes):
-        yield redactor.raw(source)
+        yield source
     elif isinstance(source, Path):
-        with os.fdopen(_open_regular(source), "rb") as file:
-            yield from _redacted_pieces(file, redactor)
+        with open_file(source) as file:
+            yield from _pieces_in(file)
     else:
         source.seek(0)
-        yield from _redacted_pieces(source, redactor)
+        yield from _pieces_in(source)
 
 
-def _redacted_pieces(file: BinaryIO, redactor: Redactor) -> Iterator[bytes]:
-    stream = redactor.raw_stream()
+def _pieces_in(file: BinaryIO) -> Iterator[bytes]:
     while piece := file.read(_CHUNK):
+        yield piece
+
+
+def _redacted(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
+    stream = redactor.raw_stream()
+    for piece in pieces_of(source):
         yield stream.feed(piece)
     yield stream.finish()
 
 
-def _write_part(part: Path, pieces: Iterator[bytes]) -> int:
+def write_new(place: Path, pieces: Iterable[bytes]) -> int:
+    """Write a new private file and flush it; returns its size in bytes.
+
+    Raises:
+        OSError: it is there already, or cannot be written.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
-        size = sum(file.write(piece) for piece in pieces)
+    size = 0
+    with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+        for piece in pieces:
+            size += file.write(piece)
         file.flush()
         os.fsync(file.fileno())
     return size
 
 
-def _open_regular(path: Path) -> int:
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file; never wait for a pipe, never follow a link.
+
+    Raises:
+        OSError: it cannot be opened.
+        StorageError: it is no regular file.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _refused(str(path))
-    return descriptor
+    return os.fdopen(descriptor, "rb")
 
 
-def _remove_tree(folder: Path) -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-
-
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
+    """Make a new name in the folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+from agent_core.aio import to_the_end
 from agent_core.artifacts import files
 from agent_core.disk.unfinished import Note, Notes
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
@@ -53,12 +54,6 @@ class ArtifactRows(Protocol):
     async def delete_artifact_row(self, artifact_id: str) -> None:
         """Forget an artifact."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    record: ArtifactRecord
-    changed_at: datetime
 
 
 class ArtifactStore:
@@ -117,13 +112,7 @@ class ArtifactStore:
             summary=self._redactor.text(summary) if summary else summary,
             created_at=utc_now(),
         )
-        work = asyncio.create_task(self._store(record, place, data))
-        try:
-            return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            work.add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.wait([work])
-            raise
+        return await to_the_end(self._store(record, place, data))
 
     async def sweep(self) -> None:
         """Remove the files of killed processes that were never registered."""
@@ -177,12 +166,17 @@ class ArtifactStore:
             AgentCoreError: `validation_error`: `older_than` is naive or `max_bytes` negative.
             StorageError: `session_not_found`.
         """
-        _check(older_than, max_bytes)
+        if older_than is not None and older_than.utcoffset() is None:
+            raise AgentCoreError(
+                ErrorCode.VALIDATION_ERROR, "older_than needs a time zone, as in datetime.now(UTC)"
+            )
+        if max_bytes is not None and max_bytes < 0:
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "max_bytes is negative")
         if session_id is not None and await self._rows.session(session_id) is None:
             raise StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         kinds = None if include_all else DEBUG_KINDS
         rows = await self._rows.artifacts(session_id=session_id, kinds=kinds)
-        found = await asyncio.to_thread(self._look_at, rows)
+        found = await asyncio.to_thread(self._with_ages, rows)
         chosen = _chosen(found, older_than, max_bytes)
         if dry_run:
             return CleanupResult(
@@ -197,10 +191,10 @@ class ArtifactStore:
         try:
             folder = files.session_folder(self._root, session_id)
         except StorageError as error:
-            return [CleanupFailure(id=session_id, error=_payload(error))]
+            return [CleanupFailure(id=session_id, error=ErrorPayload.of(error))]
         failures = await asyncio.to_thread(files.remove_folder, folder)
         return [
-            CleanupFailure(id=str(path.relative_to(self._root)), error=_payload(error))
+            CleanupFailure(id=str(path.relative_to(self._root)), error=ErrorPayload.of(error))
             for path, error in failures
         ]
 
@@ -247,17 +241,17 @@ class ArtifactStore:
             self._root, record.session_id, record.artifact_id, filename=record.filename
         )
 
-    def _look_at(self, records: Sequence[ArtifactRecord]) -> list[_Found]:
-        found = [
-            _Found(record, self._changed_at(record) or record.created_at) for record in records
-        ]
-        return sorted(found, key=lambda one: one.changed_at)
-
-    def _changed_at(self, record: ArtifactRecord) -> datetime | None:
-        try:
-            return files.changed_at(self._place(record))
-        except StorageError:  # deleting it will say what is wrong
-            return None
+    def _with_ages(
+        self, records: Sequence[ArtifactRecord]
+    ) -> list[tuple[datetime, ArtifactRecord]]:
+        """The records with the time each file last changed, oldest first."""
+        found: list[tuple[datetime, ArtifactRecord]] = []
+        for record in records:
+            changed_at = None
+            with suppress(StorageError):  # deleting it will say what is wrong
+                changed_at = files.changed_at(self._place(record))
+            found.append((changed_at or record.created_at, record))
+        return sorted(found, key=lambda one: one[0])
 
     async def _delete(self, record: ArtifactRecord) -> None:
         await asyncio.to_thread(files.remove, self._place(record))
@@ -271,7 +265,7 @@ class ArtifactStore:
             try:
                 await self._delete(record)
             except StorageError as error:
-                failed.append(CleanupFailure(id=record.artifact_id, error=_payload(error)))
+                failed.append(CleanupFailure(id=record.artifact_id, error=ErrorPayload.of(error)))
             else:
                 deleted.append(record.artifact_id)
                 freed += record.size_bytes
@@ -284,36 +278,19 @@ class ArtifactStore:
         )
 
 
-def _check(older_than: datetime | None, max_bytes: int | None) -> None:
-    if older_than is not None and older_than.utcoffset() is None:
-        raise AgentCoreError(
-            ErrorCode.VALIDATION_ERROR, "older_than needs a time zone, as in datetime.now(UTC)"
-        )
-    if max_bytes is not None and max_bytes < 0:
-        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, "max_bytes is negative")
-
-
 def _chosen(
-    found: Sequence[_Found], older_than: datetime | None, max_bytes: int | None
+    found: Sequence[tuple[datetime, ArtifactRecord]],
+    older_than: datetime | None,
+    max_bytes: int | None,
 ) -> list[ArtifactRecord]:
     """Of all that was found, oldest first, what has to go."""
     chosen: list[ArtifactRecord] = []
-    rest = sum(one.record.size_bytes for one in found)
-    for one in found:
-        if older_than is not None and one.changed_at >= older_than:
+    rest = sum(record.size_bytes for _, record in found)
+    for changed_at, record in found:
+        if older_than is not None and changed_at >= older_than:
             break
         if max_bytes is not None and rest <= max_bytes:
             break
-        chosen.append(one.record)
-        rest -= one.record.size_bytes
+        chosen.append(record)
+        rest -= record.size_bytes
     return chosen
-
-
-def _payload(error: StorageError) -> ErrorPayload:
-    return ErrorPayload(
-        type=type(error).__name__,
-        code=error.code,
-        message=error.message,
-        retryable=error.retryable,
-        details=error.details,
-    )

@@ -1,9 +1,8 @@
-"""What happened in a run: the journal that writes it down, and the stream that shows it."""
+"""What happened in a run: the journal that stores it, and the stream that shows it."""
 
-from agent_core.events.background import SessionJournal
-from agent_core.events.history import HistoryStore
 from agent_core.events.journal import DeltaRedactor, HistoryRedactor, Journal, RunEnd
-from agent_core.events.sessions import SessionReads, SessionStore, SessionWrites
+from agent_core.events.session_journal import SessionJournal
+from agent_core.events.store import HistoryStore, SessionReads, SessionStore, SessionWrites
 from agent_core.events.stream import EventStream
 from agent_core.types import Batch, PendingEvent, Position, RunChange
 

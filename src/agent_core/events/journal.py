@@ -1,4 +1,8 @@
-"""The only writer of a run's history: nodes and events together, stored first, then shown."""
+"""Writes a run's history: nodes and events together, stored first, then shown.
+
+What happens outside of runs is written by `SessionJournal`; the store itself closes runs whose
+owner has died, and records that a session was moved.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from agent_core.events.history import HistoryStore
+from agent_core.events.store import HistoryStore
 from agent_core.events.stream import EventStream
 from agent_core.types import (
     AgentStatus,
@@ -119,7 +123,7 @@ class Journal:
         self.is_closing = False
         self._store = store
         self._stream = stream
-        self._journal_redactor = redactor
+        self._redactor = redactor
         self._estimate = estimate
         self._owner = session_owner
         self._on_unclosed = on_unclosed
@@ -153,27 +157,21 @@ class Journal:
         tool_call_id: str | None = None,
     ) -> Node:
         """Hang the draft under the last node, and announce it: by default, with what it is."""
-        content = self._journal_redactor.content(draft.content)
-        node = Node(
-            node_id=new_id("node"),
+        node = build_node(
+            draft,
+            self._redactor,
+            self._estimate,
             session_id=self.run.session_id,
-            node_seq=0,
-            parent_id=self.path[-1].node_id if self.path else None,
             agent_id=self.run.agent_id,
             run_id=self.run.run_id,
-            role=draft.role,
-            node_type=draft.node_type,
-            content=content,
-            metadata=self._journal_redactor.metadata(draft.metadata),
-            token_count=draft.token_count or self._estimate(content),
-            created_at=utc_now(),
+            parent_id=self.path[-1].node_id if self.path else None,
         )
         if not self._is_open:
             return node
         self.path.append(node)
         self._nodes.append(node)
-        told = {"role": draft.role, "node_type": draft.node_type} if payload is None else payload
-        self._record(announce, told, level, node.node_id, tool_call_id)
+        facts = {"role": draft.role, "node_type": draft.node_type} if payload is None else payload
+        self._record(announce, facts, level, node.node_id, tool_call_id)
         return node
 
     def note(
@@ -191,7 +189,7 @@ class Journal:
         """Show text as it arrives; the finished message is what gets stored."""
         redactor = self._deltas.get(event_type)
         if redactor is None:
-            redactor = self._deltas[event_type] = self._journal_redactor.stream()
+            redactor = self._deltas[event_type] = self._redactor.stream()
         for start in range(0, len(text), _PIECE_CHARS):
             if start:
                 await asyncio.sleep(0)  # a text of any size leaves room for a cancellation
@@ -267,7 +265,7 @@ class Journal:
 
     def clean(self, value: Any) -> Any:
         """Text or JSON-like data as an event would hold it: for what leaves the run beside it."""
-        return self._journal_redactor.payload(value)
+        return self._redactor.payload(value)
 
     def _record(
         self,
@@ -279,9 +277,9 @@ class Journal:
     ) -> None:
         if not self._is_open:
             return
-        clean: dict[str, Any] = self._journal_redactor.payload(payload) if payload else {}
+        clean: dict[str, Any] = self._redactor.payload(payload) if payload else {}
         draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
-        self._events.append(_pending(draft))
+        self._events.append(pending(draft))
         self._recorded += 1
         if not self._scheduled:
             self._scheduled = True
@@ -289,7 +287,7 @@ class Journal:
 
     def _show_delta(self, event_type: EventType, text: str) -> None:
         draft = EventDraft(event_type, {"text": text})
-        self._stream.write(self._event(_pending(draft)))
+        self._stream.write(self._event(pending(draft)))
 
     @property
     def _is_open(self) -> bool:
@@ -308,7 +306,7 @@ class Journal:
         agent_status = AgentStatus.RUNNING if is_begun else None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
-            events = [*events, *(_pending(event) for event in self._cleaned(end.events))]
+            events = [*events, *(pending(event) for event in self._cleaned(end.events))]
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(
@@ -325,10 +323,7 @@ class Journal:
         )
 
     def _cleaned(self, events: Sequence[EventDraft]) -> list[EventDraft]:
-        return [
-            replace(event, payload=self._journal_redactor.payload(event.payload))
-            for event in events
-        ]
+        return [replace(event, payload=self._redactor.payload(event.payload)) for event in events]
 
     def _write(self, batch: Batch, on_stored: Callable[[], None] | None = None) -> None:
         writing = self._writing = self._store.append(batch)
@@ -386,5 +381,34 @@ class Journal:
         )
 
 
-def _pending(draft: EventDraft) -> PendingEvent:
+def pending(draft: EventDraft) -> PendingEvent:
+    """The event with its id and time, not yet stored."""
     return PendingEvent(new_id("evt"), utc_now(), draft)
+
+
+def build_node(
+    draft: Draft,
+    redactor: HistoryRedactor,
+    estimate: Callable[[Sequence[ContentBlock]], int],
+    *,
+    session_id: str,
+    agent_id: str,
+    run_id: str | None,
+    parent_id: str | None,
+) -> Node:
+    """The draft as a node without secrets; its `node_seq` comes from the store."""
+    content = redactor.content(draft.content)
+    return Node(
+        node_id=new_id("node"),
+        session_id=session_id,
+        node_seq=0,
+        parent_id=parent_id,
+        agent_id=agent_id,
+        run_id=run_id,
+        role=draft.role,
+        node_type=draft.node_type,
+        content=content,
+        metadata=redactor.metadata(draft.metadata),
+        token_count=draft.token_count or estimate(content),
+        created_at=utc_now(),
+    )

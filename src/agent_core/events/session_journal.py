@@ -1,9 +1,10 @@
-"""The writer for what happens in a session outside of any run: work in the background."""
+"""Writes what happens in a session outside of its runs: work in the background."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from agent_core.events.journal import HistoryRedactor
+from agent_core.events.journal import HistoryRedactor, build_node, pending
+from agent_core.events.store import SessionStore
 from agent_core.types import (
     ContentBlock,
     Draft,
@@ -11,38 +12,27 @@ from agent_core.types import (
     EventLevel,
     EventType,
     Node,
-    PendingEvent,
     SessionNote,
-    new_id,
-    utc_now,
 )
 
 
-class NoteStore(Protocol):
-    """What this writer needs from storage."""
-
-    async def note(self, note: SessionNote) -> bool:
-        """Store a note; False, and nothing is stored, if its node comes too late."""
-        ...
-
-
 class SessionJournal:
-    """Writes between runs. Inside of a run its own journal is the only writer.
+    """Writes nodes and events of no run: summaries that are ready between runs, memory, costs.
 
     Args:
         store: where it is written.
-        scrubber: removes secrets, as for a run's journal.
+        redactor: removes secrets, as for a run's journal.
         estimate: what content will cost in a request, in tokens.
     """
 
     def __init__(
         self,
-        store: NoteStore,
+        store: SessionStore,
         redactor: HistoryRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
     ) -> None:
         self._store = store
-        self._journal_redactor = redactor
+        self._redactor = redactor
         self._estimate = estimate
 
     async def note(
@@ -59,7 +49,7 @@ class SessionJournal:
         Raises:
             StorageError: it could not be stored.
         """
-        event = self._event(EventDraft(event_type, self._journal_redactor.payload(payload), level))
+        event = pending(EventDraft(event_type, self._redactor.payload(payload), level))
         await self._store.note(
             SessionNote(session_id=session_id, events=[event], metadata=dict(metadata or {}))
         )
@@ -89,24 +79,15 @@ class SessionJournal:
         Raises:
             StorageError: it could not be stored.
         """
-        content = self._journal_redactor.content(draft.content)
-        node = Node(
-            node_id=new_id("node"),
+        node = build_node(
+            draft,
+            self._redactor,
+            self._estimate,
             session_id=after.session_id,
-            node_seq=0,
-            parent_id=after.node_id,
             agent_id=agent_id,
             run_id=None,
-            role=draft.role,
-            node_type=draft.node_type,
-            content=content,
-            metadata=self._journal_redactor.metadata(draft.metadata),
-            token_count=draft.token_count or self._estimate(content),
-            created_at=utc_now(),
+            parent_id=after.node_id,
         )
-        told = EventDraft(announce, self._journal_redactor.payload(payload), node_id=node.node_id)
-        note = SessionNote(session_id=after.session_id, events=[self._event(told)], node=node)
+        announcement = EventDraft(announce, self._redactor.payload(payload), node_id=node.node_id)
+        note = SessionNote(session_id=after.session_id, events=[pending(announcement)], node=node)
         return node if await self._store.note(note) else None
-
-    def _event(self, draft: EventDraft) -> PendingEvent:
-        return PendingEvent(new_id("evt"), utc_now(), draft)

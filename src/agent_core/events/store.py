@@ -9,16 +9,17 @@ Leases are judged by the store's own clock. Each time a session gets another own
 on, and what was begun under an earlier epoch cannot be added to any more.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from agent_core.events.history import HistoryStore
 from agent_core.types import (
     LEASE,
     AgentRecord,
     AgentStatus,
     ArtifactRecord,
+    Batch,
     Claim,
     Node,
     OpenedRun,
@@ -32,6 +33,18 @@ from agent_core.types import (
     SessionNote,
     SessionRecord,
 )
+
+
+class HistoryStore(Protocol):
+    """What the journal needs from storage: one atomic, ordered write."""
+
+    def append(self, batch: Batch) -> asyncio.Future[Position]:
+        """Queue a write and return at once; batches are stored in the order of the calls.
+
+        The future fails with `StorageError` if nothing was stored: `session_active` if another
+        owner than the batch's holds the session, or has closed the run. It must not be cancelled.
+        """
+        ...
 
 
 class SessionWrites(HistoryStore, Protocol):
@@ -232,7 +245,7 @@ class SessionReads(Protocol):
         ...
 
     async def run_history(self, run_id: str) -> ReplayResult:
-        """All of one run, whoever's it is: its events, nodes, agent and artifacts.
+        """All of one run, a child's too: its events, nodes, agent and artifacts.
 
         Raises:
             StorageError: `run_not_found`.

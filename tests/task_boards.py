@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.redaction import Redactor
-from agent_core.tasks.actor import Actor, TaskScope
-from agent_core.tasks.board import BoardSettings, TaskBoard, open_board
-from agent_core.tasks.ports import NoRuns, RunStopper
+from agent_core.tasks.board import BoardSettings, StopRun, TaskBoard, open_board
+from agent_core.tasks.model import Actor, TaskScope
 from agent_core.tasks.tools import task_tools
 from agent_core.tools.base import Tool, ToolContext, ToolOutput
 from agent_core.tools.results import wrap
@@ -135,17 +134,17 @@ class Desk:
         self.folder = project / ".soong-agent" / "tasks" / SESSION
         self.notes = Notes()
 
-    def orchestrator(self, *, stopper: RunStopper | None = None) -> Caller:
-        return self._caller("run_o", AgentRole.ORCHESTRATOR, None, stopper or NoRuns())
+    def orchestrator(self, *, stop_run: StopRun | None = None) -> Caller:
+        return self._caller("run_o", AgentRole.ORCHESTRATOR, None, stop_run)
 
     def worker(self, run_id: str, scope: TaskScope | None = None) -> Caller:
-        return self._caller(run_id, AgentRole.WORKER, scope or TaskScope("t1"), NoRuns())
+        return self._caller(run_id, AgentRole.WORKER, scope or TaskScope("t1"), None)
 
     def _caller(
-        self, run_id: str, role: AgentRole, scope: TaskScope | None, stopper: RunStopper
+        self, run_id: str, role: AgentRole, scope: TaskScope | None, stop_run: StopRun | None
     ) -> Caller:
         agent_id = run_id.replace("run", "agent")
-        tools = task_tools(self.board, self.notes, scope=scope, stopper=stopper)
+        tools = task_tools(self.board, self.notes, scope=scope, stop_run=stop_run)
         actor = Actor(agent_id, run_id, self.notes, scope)
         by_name = {tool.name: tool for tool in tools}
         return Caller(run_id, agent_id, role, by_name, self.notes, actor)
@@ -174,7 +173,9 @@ async def desk_in(
     notes = Notes()
     by = Actor("agent_o", "run_o", notes)
     redactor = Redactor(secrets or {})
-    async with open_board(settings(project), by, redactor=redactor, clock=clock) as board:
+    async with open_board(
+        settings(project), by, redactor=redactor, now=clock.now, monotonic=clock.monotonic
+    ) as board:
         desk = Desk(board, project, clock)
         desk.notes = notes
         yield desk

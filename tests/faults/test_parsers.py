@@ -32,7 +32,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.decoding import EventDecoder, JsonLineDecoder
 from agent_core.providers.failures import CallError
 from agent_core.redaction.redactor import Redactor
-from agent_core.tasks.lines import read_log
+from agent_core.tasks.log_format import read_log
 from agent_core.tools.patch import Patch, unified_diff
 from agent_core.tools.script import parse_script
 from agent_core.tools.templates import PLACEHOLDER, filled_argv, placeholders

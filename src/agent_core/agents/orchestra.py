@@ -66,8 +66,8 @@ class OrchestratorSpawner(ChildSpawner):
     @property
     def tools(self) -> list[Tool]:
         """The tools that start agents, and those of the Tasks."""
-        stopper = self._deps.children
-        return [*super().tools, *task_tools(self._board, self._leader, stopper=stopper)]
+        stop_run = self._deps.children.stop
+        return [*super().tools, *task_tools(self._board, self._leader, stop_run=stop_run)]
 
     @property
     def board(self) -> TaskBoardSource | None:

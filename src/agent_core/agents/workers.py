@@ -12,7 +12,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
-    from agent_core.tasks.dag import Dag
+    from agent_core.tasks.graph import Dag
 
 _MAX_ID = 128
 

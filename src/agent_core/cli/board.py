@@ -10,7 +10,7 @@ from agent_core.cli.terminal import Style, Terminal
 from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
-from agent_core.tasks.stored import StoredTask, stored_tasks
+from agent_core.tasks.log_store import StoredTask, stored_tasks
 
 _REFRESH_S = 0.3
 

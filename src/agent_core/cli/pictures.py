@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.cli.secrets import Clean
 from agent_core.redaction.visible import shortened, visible
-from agent_core.tasks.dag import Dag
+from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import Step, StepStatus
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from agent_core.cli.secrets import terminal_redactor
 from agent_core.config.load import read_setup
 from agent_core.errors import ConfigError
 from agent_core.redaction.visible import visible
-from agent_core.tasks.stored import StoredTask, StoredTasks, stored_tasks
+from agent_core.tasks.log_store import StoredTask, StoredTasks, stored_tasks
 
 _PIPE_WIDTH = 120
 _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")

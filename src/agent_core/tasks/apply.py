@@ -1,36 +1,53 @@
-"""What each change does to a Task. Live or replayed, every change goes through here."""
+"""What each change does to a Task, live or replayed, and which change can follow which state.
+
+The rules yield nothing else. A log that holds something else is damaged: a wrong byte has turned
+one event into another, or an edit claims what cannot have happened.
+"""
 
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
 from agent_core.errors import ErrorCode, SchemaError
-from agent_core.tasks.changes import (
+from agent_core.tasks.graph import Dag, GraphEdit, find_cycle
+from agent_core.tasks.model import (
+    OPEN,
+    UNFINISHED,
     Change,
-    Payload,
+    Step,
     StepBlocked,
     StepCancelled,
+    StepClaim,
     StepClaimed,
     StepCompleted,
     StepFailed,
     StepLeaseExpired,
+    StepPayload,
     StepReady,
     StepStarted,
+    StepStatus,
     StepUpdated,
+    Task,
     TaskCancelled,
     TaskCompleted,
     TaskCreated,
+    TaskDocument,
     TaskFailed,
     TaskRunning,
+    TaskStatus,
     TaskUpdated,
 )
-from agent_core.tasks.dag import Dag
-from agent_core.tasks.edit import Edit
-from agent_core.tasks.model import Claim, Step, StepStatus, Task, TaskDocument, TaskStatus
-from agent_core.tasks.transitions import require_new, require_step_change, require_task_change
 from agent_core.types import EventType
 
-_NO_CLAIM = {"claimed_by_agent_id": None, "claimed_by_run_id": None, "lease_expires_at": None}
+_COPIED = {
+    "status",
+    "claimed_by_agent_id",
+    "claimed_by_run_id",
+    "lease_expires_at",
+    "result_summary",
+    "artifact_ids",
+}
+"""The fields of a payload that become the step's."""
 
 
 def replay(changes: Iterable[Change]) -> Dag | None:
@@ -45,146 +62,154 @@ def apply(dag: Dag | None, change: Change) -> Dag:
         SchemaError: the change does not fit the Task; the Task may be half changed.
         TaskError: the same, found by the rules of an update.
     """
-    if isinstance(change.payload, TaskCreated):
-        if dag is not None:
-            raise SchemaError(ErrorCode.SCHEMA_ERROR, "a Task is created once")
-        return _created(change.payload.task)
+    payload = change.payload
     if dag is None:
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, "a Task begins with task_created")
+        if not isinstance(payload, TaskCreated):
+            raise schema_error("a Task begins with task_created")
+        return _create(payload.task)
+    step = _find_subject(dag, change)
+    if dag.announced and dag.announced[0] == (change.step_id, change.event_type):
+        dag.announced.popleft()  # the update before it has made the change already
+        if step is not None:
+            dag.put(step.model_copy(update={"updated_at": change.at}))
+    else:
+        dag.announced.clear()
+        if step is not None and isinstance(payload, StepPayload):
+            _change_step(dag, step, payload, change)
+        else:
+            _change_task(dag, change)
+    dag.task = dag.task.model_copy(update={"updated_at": change.at})
+    return dag
+
+
+def _find_subject(dag: Dag, change: Change) -> Step | None:
+    """Return the step that a change concerns, None for the Task, if it may come now."""
+    if isinstance(change.payload, TaskCreated):
+        raise schema_error("a Task is created once")
     if dag.task.status.is_terminal:
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, f"nothing follows a {dag.task.status} Task")
+        raise schema_error(f"nothing follows a {dag.task.status} Task")
     step = None if change.step_id is None else dag.find(change.step_id)
     if change.step_id is not None and step is None:
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, f"there is no step {change.step_id}")
-    if dag.announced and dag.announced[0] == (change.step_id, change.event_type):
-        dag.announced.popleft()
-        _stamp(dag, step, change)
-        return dag
-    dag.announced.clear()
-    if step is None:
-        _change_task(dag, change)
-    else:
-        _change_step(dag, step, change)
-    return dag
+        raise schema_error(f"there is no step {change.step_id}")
+    if (step is not None) is not change.payload.concerns_step:
+        owner = "a step" if change.payload.concerns_step else "the Task"
+        raise schema_error(f"{change.event_type} belongs to {owner}")
+    return step
 
 
-def _created(document: TaskDocument) -> Dag:
-    header = {name: getattr(document, name) for name in Task.model_fields}
-    dag = Dag(Task.model_validate(header))
+def schema_error(message: str, **details: Any) -> SchemaError:
+    """A log or a line is not what it should be."""
+    return SchemaError(ErrorCode.SCHEMA_ERROR, message, details=details)
+
+
+def _create(document: TaskDocument) -> Dag:
+    """Build a Task as it is created: a graph in which nothing has happened."""
+    dag = Dag(Task.model_validate({name: getattr(document, name) for name in Task.model_fields}))
+    steps = {step.step_id: step for step in document.steps}
     for step in document.steps:
         dag.put(step)
-    require_new(document, dag)
+    if len(steps) != len(document.steps):
+        raise schema_error("two steps have one id")
+    if any(each not in steps for step in document.steps for each in step.depends_on_step_ids):
+        raise schema_error("a step depends on one that is not there")
+    if find_cycle(steps, lambda step_id: steps[step_id].depends_on_step_ids):
+        raise schema_error("steps wait for each other")
+    names_roots = "root_step_ids" in document.model_fields_set
+    if names_roots and document.root_step_ids != tuple(dag.roots()):
+        raise schema_error("root_step_ids are not the steps that depend on nothing")
+    given = {"step_id", "title", "summary", "depends_on_step_ids", "required"}
+    given |= {"worker_pool_id", "updated_at"}
+    fresh = (Step(**{name: getattr(step, name) for name in given}) for step in document.steps)
+    if document.status is not TaskStatus.PENDING or tuple(fresh) != document.steps:
+        raise schema_error("a new Task and its steps are pending, and nobody has claimed one")
     return dag
-
-
-def _stamp(dag: Dag, step: Step | None, change: Change) -> None:
-    """The update before it has made the change already."""
-    if step is not None:
-        dag.put(step.model_copy(update={"updated_at": change.at}))
-    dag.task = dag.task.model_copy(update={"updated_at": change.at})
 
 
 def _change_task(dag: Dag, change: Change) -> None:
-    require_task_change(dag, change.payload)
-    match change.payload:
-        case TaskUpdated() as update:
-            _update(dag, update, change)
-        case TaskRunning(status=status):
-            _set_task(dag, change, status)
+    task, payload = dag.task, change.payload
+    match payload:
+        case TaskUpdated():
+            _update(dag, payload, change)
+            return
+        case TaskRunning(previous_status=before, status=after):
+            is_possible = before is task.status is TaskStatus.PENDING
+            is_possible = is_possible and after is TaskStatus.RUNNING
         case TaskCompleted():
-            _set_task(dag, change, TaskStatus.COMPLETED)
-        case TaskFailed():
-            _set_task(dag, change, TaskStatus.FAILED)
-        case TaskCancelled():
-            _set_task(dag, change, TaskStatus.CANCELLED)
-        case payload:
-            raise _misplaced(payload)
-
-
-def _set_task(dag: Dag, change: Change, status: TaskStatus) -> None:
-    dag.task = dag.task.model_copy(update={"status": status, "updated_at": change.at})
+            is_possible = dag.is_completable and dag.count(*OPEN) == 0
+            after = TaskStatus.COMPLETED
+        case TaskFailed() | TaskCancelled():
+            is_possible = dag.count(*UNFINISHED) == 0
+            is_failed = isinstance(payload, TaskFailed)
+            after = TaskStatus.FAILED if is_failed else TaskStatus.CANCELLED
+        case _:
+            is_possible, after = False, task.status  # only a task_updated line reopens a Task
+    if not is_possible:
+        raise schema_error(f"{payload.event_type} cannot be: the Task is {task.status}")
+    dag.task = task.model_copy(update={"status": after})
 
 
 def _update(dag: Dag, update: TaskUpdated, change: Change) -> None:
-    edit = Edit(dag, change.at).run(update.operations)
+    edit = GraphEdit(dag, change.at).run(update.operations)
     if set(edit.marked) != set(update.updated_after_dispatch_step_ids):
-        message = "updated_after_dispatch_step_ids are not the claimed steps it changes"
-        raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+        raise schema_error("updated_after_dispatch_step_ids are not the claimed steps it changes")
     was_blocked = dag.task.status is TaskStatus.BLOCKED
     for step_id in edit.removed:
         dag.remove(step_id)
     for step in edit.changed.values():
         dag.put(step)
-    dag.marked.update(update.updated_after_dispatch_step_ids)
+    dag.marked.update(edit.marked)
     for step_id, reason in edit.reasons.items():
-        _remember(dag, step_id, reason)
-    dag.task = edit.task.model_copy(update={"updated_at": change.at})
+        _set_reason(dag, step_id, reason)
+    dag.task = edit.task
     dag.announced.extend((step_id, each.event_type) for step_id, each in edit.outcomes())
     if was_blocked and dag.task.status is TaskStatus.PENDING:
         dag.announced.append((None, EventType.TASK_REOPENED))
 
 
-def _change_step(dag: Dag, step: Step, change: Change) -> None:
-    require_step_change(dag, step, change.payload)
-    update: dict[str, Any]
-    match change.payload:
-        case StepReady(status=status):
-            update = {"status": status}
-        case StepClaimed() as claim:
+def _change_step(dag: Dag, step: Step, payload: StepPayload, change: Change) -> None:
+    if step.status not in payload.begins_in or not _is_possible(dag, step, payload):
+        message = f"{payload.event_type} cannot be: step {step.step_id} is {step.status}"
+        raise schema_error(message)
+    match payload:
+        case StepClaimed(claimed_by_run_id=run_id, fencing_token=token):
+            dag.add_claim(run_id, StepClaim(step.step_id, token or dag.next_token))
             dag.marked.discard(step.step_id)
             dag.reasons.pop(step.step_id, None)
-            token = claim.fencing_token or dag.next_token
-            dag.remember_claim(claim.claimed_by_run_id, Claim(step.step_id, token))
-            update = {
-                "status": StepStatus.CLAIMED,
-                "claimed_by_agent_id": claim.claimed_by_agent_id,
-                "claimed_by_run_id": claim.claimed_by_run_id,
-                "lease_expires_at": claim.lease_expires_at,
-            }
-        case StepStarted(status=status, lease_expires_at=lease):
-            update = {"status": status, "lease_expires_at": lease}
-        case StepUpdated() as note:
-            update = {
-                "status": note.status,
-                "lease_expires_at": note.lease_expires_at,
-                "result_summary": note.result_summary,
-                "artifact_ids": note.artifact_ids,
-            }
-        case StepLeaseExpired():
-            update = {"status": StepStatus.PENDING, **_NO_CLAIM}
-        case payload:
-            update = _ended(dag, step, payload)
-    dag.put(step.model_copy(update={**update, "updated_at": change.at}))
-    dag.task = dag.task.model_copy(update={"updated_at": change.at})
-
-
-def _ended(dag: Dag, step: Step, payload: Payload) -> dict[str, Any]:
-    update: dict[str, Any] = {"lease_expires_at": None}
-    match payload:
-        case StepCompleted(result_summary=result, artifact_ids=artifact_ids):
-            update |= {"status": StepStatus.COMPLETED, "artifact_ids": artifact_ids}
-        case StepFailed(reason=reason, result_summary=result, artifact_ids=artifact_ids):
-            _remember(dag, step.step_id, reason)
-            update |= {"status": StepStatus.FAILED, "artifact_ids": artifact_ids}
-        case StepBlocked(reason=reason, result_summary=result, artifact_ids=artifact_ids):
-            _remember(dag, step.step_id, reason)
-            update |= {"status": StepStatus.BLOCKED, "artifact_ids": artifact_ids, **_NO_CLAIM}
-        case StepCancelled(reason=reason, result_summary=result):
-            _remember(dag, step.step_id, reason)
-            update["status"] = StepStatus.CANCELLED
+        case StepBlocked() | StepFailed() | StepCancelled():
+            dag.marked.discard(step.step_id)
+            _set_reason(dag, step.step_id, payload.reason)
+        case StepCompleted():
+            dag.marked.discard(step.step_id)
         case _:
-            raise _misplaced(payload)
-    dag.marked.discard(step.step_id)
-    return {**update, "result_summary": result}
+            pass
+    update = {name: value for name, value in payload if name in _COPIED}
+    if payload.becomes is not None:
+        update["status"] = payload.becomes
+    dag.put(step.model_copy(update={**update, **payload.clears, "updated_at": change.at}))
 
 
-def _remember(dag: Dag, step_id: str, reason: str | None) -> None:
+def _is_possible(dag: Dag, step: Step, payload: StepPayload) -> bool:
+    """Whether a change that may begin in the step's state fits everything else."""
+    has_come_from = payload.previous_status is step.status
+    match payload:
+        case StepReady(status=after):
+            return has_come_from and after is StepStatus.READY and not dag.waits_for(step.step_id)
+        case StepClaimed(claimed_by_run_id=run_id, fencing_token=token):
+            is_new = run_id not in dag.claims and dag.accepts_token(token)
+            return has_come_from and is_new and dag.task.status is not TaskStatus.BLOCKED
+        case StepStarted(status=after):
+            return has_come_from and after is StepStatus.RUNNING
+        case StepUpdated(previous_status=before, status=after):
+            has_started = before is StepStatus.CLAIMED and step.status is StepStatus.RUNNING
+            return after is step.status and (has_come_from or has_started)
+        case StepLeaseExpired(claimed_by_run_id=run_id):
+            return has_come_from and run_id == step.claimed_by_run_id
+        case _:
+            return has_come_from
+
+
+def _set_reason(dag: Dag, step_id: str, reason: str | None) -> None:
     if reason:
         dag.reasons[step_id] = reason
     else:
         dag.reasons.pop(step_id, None)
-
-
-def _misplaced(payload: Payload) -> SchemaError:
-    message = f"{payload.event_type} belongs to {'a step' if payload.concerns_step else 'the Task'}"
-    return SchemaError(ErrorCode.SCHEMA_ERROR, message)

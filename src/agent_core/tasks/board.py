@@ -1,50 +1,73 @@
 """A session's Tasks: who may do what to which, one change at a time.
 
-Every change goes the same way: decide (rights, state, graph), append to the log, apply, tell the
-journal. A caller that is cancelled never leaves one half done.
+Every change goes the same way: decide (rights, state, graph), append to the log, apply, note in
+the journal. A caller that is cancelled never leaves one half done.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial, wraps
+from datetime import datetime, timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agent_core.errors import AgentCoreError, ErrorCode, TaskError
 from agent_core.redaction.redactor import Redactor
-from agent_core.tasks.actor import Actor
-from agent_core.tasks.commands import (
+from agent_core.tasks.apply import apply
+from agent_core.tasks.graph import Dag
+from agent_core.tasks.log_format import Stamp, encode, redact_change
+from agent_core.tasks.log_store import (
+    SUFFIX,
+    AnyLog,
+    EndedLog,
+    LogChangedError,
+    OpenTask,
+    TaskLog,
+    TaskLogStore,
+    UnreadableLog,
+)
+from agent_core.tasks.model import (
+    CLAIMS,
+    DURABLE,
     AbortTask,
+    Actor,
+    Change,
     ClaimStep,
     CloseRun,
     Command,
     Complete,
     ExpireLeases,
+    NewTask,
+    Operation,
     Report,
     ReportStep,
     RunEnding,
+    Step,
+    Task,
+    TaskCreated,
+    TaskStatus,
+    TaskUpdated,
     Update,
+    not_dispatchable,
+    task_error,
+    task_over,
 )
-from agent_core.tasks.dag import Dag
-from agent_core.tasks.decide import decide, decide_creation
-from agent_core.tasks.exclusive import SerialExecutor
-from agent_core.tasks.folder import LogFolder
-from agent_core.tasks.leases import Leases
-from agent_core.tasks.ledger import TaskRepository, Written
-from agent_core.tasks.model import CLAIMS, Step, Task, TaskStatus
-from agent_core.tasks.operations import NewTask, Operation
-from agent_core.tasks.ports import Clock, RunStopper, SystemClock
-from agent_core.tasks.shelf import AnyLog, EndedLog, OpenTask, TaskLogStore, log_name
-from agent_core.tasks.step_rules import not_dispatchable
-from agent_core.types import EventLevel, EventType
+from agent_core.tasks.rules import decide, decide_creation
+from agent_core.types import EventLevel, EventType, new_id, utc_now
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
+
+StopRun = Callable[[str], Awaitable[None]]
+"""Asks a run to stop and returns when it has; at once, if there is no such run here.
+
+The board bounds the wait, and cancels the call when it has lasted too long; the request stands.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +79,14 @@ class BoardSettings:
     wal_dir: Path
     step_lease_timeout_ms: int = 300_000
     child_cancel_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A Task after a change, and the ids of the log lines that made it."""
+
+    dag: Dag
+    event_ids: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +115,21 @@ class ClaimOutcome:
 
 @asynccontextmanager
 async def open_board(
-    settings: BoardSettings, by: Actor, *, redactor: Redactor, clock: Clock | None = None
+    settings: BoardSettings,
+    by: Actor,
+    *,
+    redactor: Redactor,
+    now: Callable[[], datetime] = utc_now,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator["TaskBoard"]:
     """Replay a session's Tasks, and give their logs back at the end.
 
-    `by` is the run that needs the board first: its journal hears what was replayed, what cannot
+    `by` is the run that needs the board first: its journal gets what was replayed, what cannot
     be read, and which leases have run out. Live claims of earlier runs are left alone.
-    `redactor` cleans every text of a Task before it is written.
+    `redactor` cleans every text of a Task before it is written. `now` stamps changes; only
+    `monotonic`, in seconds, measures leases.
     """
-    folder = LogFolder(settings.wal_dir, settings.session_id, project_dir=settings.project_dir)
-    ledger = TaskRepository(TaskLogStore(folder), settings.session_id, redactor=redactor)
-    board = TaskBoard(ledger, settings, clock or SystemClock())
+    board = TaskBoard(settings, redactor, now=now, monotonic=monotonic)
     try:
         await board.resume(by)
         yield board
@@ -105,13 +140,19 @@ async def open_board(
 def in_turn(
     method: Callable[Concatenate["TaskBoard", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["TaskBoard", P], Coroutine[Any, Any, T]]:
-    """Give a method the board for itself, and run it to its end even if its caller is gone."""
+    """Give a method the board for itself, and run it to its end even if its caller is cancelled.
+
+    A caller that is cancelled while it waits for its turn has done nothing.
+    """
 
     @wraps(method)
-    async def taking_turns(board: "TaskBoard", *args: P.args, **kwargs: P.kwargs) -> T:
-        return await board.turns.run(partial(method, board, *args, **kwargs))
+    async def take_turn(board: "TaskBoard", *args: P.args, **kwargs: P.kwargs) -> T:
+        await board.turn.acquire()
+        work = asyncio.create_task(method(board, *args, **kwargs))
+        work.add_done_callback(board.end_turn)
+        return await asyncio.shield(work)
 
-    return taking_turns
+    return take_turn
 
 
 class TaskBoard:
@@ -119,30 +160,63 @@ class TaskBoard:
 
     A `Dag` that a method returns is the living one: read it before the next `await`. Every
     method may raise `TaskError` with `task_not_found`, `task_terminal` or `task_wal_unavailable`,
-    and `PermissionDeniedError` for what is beyond the actor's scope.
+    and `PermissionDeniedError` for what is beyond the actor's scope. Changes lose their secrets
+    before they are written: the log, the graph in memory and the events are the same.
     """
 
-    def __init__(self, ledger: TaskRepository, settings: BoardSettings, clock: Clock) -> None:
-        self.turns = SerialExecutor()
-        self._ledger = ledger
-        self._clock = clock
-        self._leases = Leases(clock, timedelta(milliseconds=settings.step_lease_timeout_ms))
-        self._stop_timeout = settings.child_cancel_timeout_ms / 1000
+    def __init__(
+        self,
+        settings: BoardSettings,
+        redactor: Redactor,
+        *,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.turn = asyncio.Lock()
+        self._store = TaskLogStore(
+            settings.wal_dir, settings.session_id, project_dir=settings.project_dir
+        )
+        self._session_id = settings.session_id
+        self._redactor = redactor
+        self._now = now
+        self._monotonic = monotonic
+        self._lease = timedelta(milliseconds=settings.step_lease_timeout_ms)
+        self._stop_timeout_s = settings.child_cancel_timeout_ms / 1000
+        self._open: dict[str, OpenTask] = {}
+        self._ended: list[EndedLog] = []
+        self._unreadable: dict[str, UnreadableLog] = {}
         self._workers: dict[str, str] = {}
         self._claims: dict[str, tuple[str, str]] = {}
         self._left: dict[str, Step] = {}
 
+    def end_turn(self, work: "asyncio.Task[Any]") -> None:
+        """Let the next caller have the board."""
+        self.turn.release()
+        if not work.cancelled():
+            work.exception()  # retrieved: its caller may be gone
+
     @in_turn
     async def resume(self, by: Actor) -> None:
-        """Replay the logs; take back what has expired, mend what a crash left half written."""
-        await self._ledger.load(by)
-        for task in list(self._ledger.open.values()):
+        """Replay the logs; take back what has expired, mend what a crash left half written.
+
+        A log that cannot be read is reported, and harms no other one.
+        """
+        try:
+            names = await asyncio.to_thread(self._store.names)
+        except TaskError as error:
+            _note_failure(by, error)
+            return
+        for name in names:
+            self._place(await asyncio.to_thread(self._store.look_at, name), by)
+        for task in list(self._open.values()):
             await self._settle(task, by)
 
     @in_turn
     async def close(self) -> None:
         """Give the logs back."""
-        self._ledger.close()
+        for task in self._open.values():
+            task.log.close()
+        self._open.clear()
 
     # what an orchestrator does
 
@@ -151,20 +225,20 @@ class TaskBoard:
         """Make a Task and its log.
 
         Raises:
-            TaskError: `validation_error` (an id is taken), `path_conflict`, `dependency_cycle`,
-                `step_not_found`.
+            TaskError: `validation_error` (an id is taken or holds a secret), `path_conflict`,
+                `dependency_cycle`, `step_not_found`; there is no such Task then.
         """
         by.require_orchestrator()
-        if await self._is_active(new.task_id, by):
+        if isinstance(await self._find(new.task_id, by), OpenTask):
             message = (
                 f"Task {new.task_id} is active already; take another task_id, or go on with it"
             )
-            details = {"task_id": new.task_id}
-            raise TaskError(ErrorCode.VALIDATION_ERROR, message, details=details)
-        now, name = self._clock.now(), log_name(new.wal_name)
+            raise task_error(ErrorCode.VALIDATION_ERROR, message, task_id=new.task_id)
+        now = self._now()
+        name = new.wal_name if new.wal_name.endswith(SUFFIX) else new.wal_name + SUFFIX
         header = Task(
             task_id=new.task_id,
-            wal_path=self._ledger.path(name),
+            wal_path=str(self._store.path(name)),
             title=new.title,
             summary=new.summary,
             created_by_agent_id=by.agent_id,
@@ -172,7 +246,26 @@ class TaskBoard:
             created_at=now,
             updated_at=now,
         )
-        return await self._ledger.create(name, decide_creation(header, new.steps), by)
+        changes = decide_creation(header, new.steps)
+        if self._redactor.secrets_only(name) != name:
+            message = "wal_name holds the value of a configured secret; choose another name"
+            raise task_error(ErrorCode.VALIDATION_ERROR, message)
+        changes = [redact_change(change, self._redactor) for change in changes]
+        dag = apply(None, changes[0])
+        for change in changes[1:]:
+            apply(dag, change)
+        task_id = dag.task.task_id
+
+        try:
+            log, event_ids = await asyncio.to_thread(self._begin, name, task_id, changes, by)
+        except TaskError as error:
+            if error.code is ErrorCode.TASK_WAL_UNAVAILABLE:
+                _note_failure(by, error)
+            raise
+        task = self._open[task_id] = OpenTask(dag, log, len(changes))
+        task.recent.extend(changes)
+        _note_changes(by, task_id, changes, event_ids)
+        return Written(dag, event_ids)
 
     @in_turn
     async def update(self, task_id: str, operations: Sequence[Operation], by: Actor) -> Written:
@@ -186,7 +279,7 @@ class TaskBoard:
 
     @in_turn
     async def complete(self, task_id: str, result_summary: str | None, by: Actor) -> Written:
-        """End a Task well; optional steps that nobody has begun are cancelled.
+        """End a Task well; optional steps that have not begun are cancelled.
 
         Raises:
             TaskError: `task_not_completable`, naming the steps in the way.
@@ -194,27 +287,25 @@ class TaskBoard:
         by.require_orchestrator()
         return await self._do(task_id, Complete(result_summary), by)
 
-    async def give_up(
-        self, task_id: str, end: AbortTask, by: Actor, *, stopper: RunStopper
-    ) -> Written:
+    async def abort(self, task_id: str, end: AbortTask, by: Actor, *, stop_run: StopRun) -> Written:
         """Fail or cancel a Task, after asking the runs that work on it to stop.
 
         These are the runs that hold a claim and the workers that were sent to it. They have
         `child_cancel_timeout_ms`; then the Task ends without them.
         """
         by.require_orchestrator()
-        task = await self._find_open(task_id, by)
-        task.require_steady()
+        task = await self._await_open(task_id, by)
+        task.require_not_ending()
         task.ending = ending = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
                 for run_id in await self._runs_on(task):
-                    group.create_task(self._stop(run_id, task_id, by, stopper=stopper))
+                    group.create_task(self._stop(run_id, task_id, by, stop_run=stop_run))
             return await self._end(task_id, end, by)
         finally:
             try:
                 if task.is_ending:
-                    await self._go_on(task, by)
+                    await self._cancel_ending(task, by)
             finally:
                 ending.set()
 
@@ -226,44 +317,42 @@ class TaskBoard:
 
         Raises:
             TaskError: `step_not_ready`, `step_already_claimed_by_run`, `task_not_dispatchable`;
-                `step_already_claimed`, somebody was faster, noted as `task_step_claim_skipped`.
+                `step_already_claimed`, another run was faster, noted as `task_step_claim_skipped`.
         """
         by.require_scope(task_id, step_id)
-        task = await self._ledger.find_open(task_id, by)
+        task = await self._find_open(task_id, by)
         await self._settle(task, by)
-        task.require_steady()
+        task.require_not_ending()
         by.require_pool(task.dag.step(step_id))
-        claim = ClaimStep(step_id, by.agent_id, by.run_id, self._leases.end_of_new())
+        command = ClaimStep(step_id, by.agent_id, by.run_id, self._now() + self._lease)
         try:
-            changes = decide(task.dag, claim, self._clock.now())
+            changes = decide(task.dag, command, self._now())
         except TaskError as error:
             if error.code is ErrorCode.STEP_ALREADY_CLAIMED:
                 payload = {"task_id": task_id, **error.details}
                 skipped = EventType.TASK_STEP_CLAIM_SKIPPED
                 by.journal.note(skipped, payload, level=EventLevel.DEBUG)
             raise
-        written = await self._ledger.commit(task, changes, by)
-        self._leases.begin(task, step_id)
+        written = await self._commit(task, changes, by)
+        self._begin_lease(task, step_id)
         self._claims[by.run_id] = task_id, step_id
         return written
 
     @in_turn
-    async def report(self, task_id: str, said: Report, by: Actor) -> Written:
-        """Say how a step goes. A worker's report renews its lease; an orchestrator's does not.
+    async def report(self, task_id: str, report: Report, by: Actor) -> Written:
+        """Record how a step goes. A worker's report renews its lease; an orchestrator's does not.
 
         Raises:
             PermissionDeniedError: the worker's run does not hold the step (`details.reason`).
             TaskError: `no_step_claimed`, `step_not_cancellable`.
         """
-        by.require_scope(task_id, said.step_id)
-        task = await self._ledger.find_open(task_id, by)
-        command = ReportStep(said, by.holder, self._leases.end_of_new())
-        changes = decide(task.dag, command, self._clock.now())
-        written = await self._ledger.commit(task, changes, by)
+        by.require_scope(task_id, report.step_id)
+        command = ReportStep(report, by.holder, self._now() + self._lease)
+        written = await self._do(task_id, command, by)
         if by.holder is not None:
-            step = task.dag.step(said.step_id)
+            step = written.dag.step(report.step_id)
             if step.status.is_claim:
-                self._leases.begin(task, said.step_id)
+                self._begin_lease(self._open[task_id], report.step_id)
             else:
                 self._left[by.run_id] = step
         return written
@@ -274,27 +363,27 @@ class TaskBoard:
     ) -> Written | None:
         """Fail the step that a worker's run leaves open; None if there is none.
 
-        Only the process of that run calls this. While the whole Task is being given up, that
-        settles the step. `error` says what made the run fail.
+        Only the process of that run calls this. While the whole Task is being failed or
+        cancelled, that settles the step. `error` is what made the run fail.
         """
         claimed, close = self.claimed_by(run_id), CloseRun(run_id, ending, error)
         if claimed is None or not claimed.is_held:
             return None
-        task = self._ledger.open[claimed.task_id]
+        task = self._open[claimed.task_id]
         if task.is_ending:
             task.left_open.append(close)
             return None
-        return await self._close(task, close, by)
+        return await self._close_run(task, close, by)
 
-    # what everybody may ask
+    # what every run may ask
 
     @in_turn
     async def get(self, task_id: str, by: Actor) -> Dag:
         """The Task as it is now, whatever its state."""
         by.require_scope(task_id)
-        task = await self._ledger.find(task_id, by)
+        task = await self._require(task_id, by)
         if isinstance(task, EndedLog):
-            return await self._ledger.read(task)
+            return await self.read(task)
         await self._settle(task, by)
         return task.dag
 
@@ -304,20 +393,20 @@ class TaskBoard:
 
         Each group has the last changed first. Finished ones are not read for it.
         """
-        for task in list(self._ledger.open.values()):
+        for task in list(self._open.values()):
             await self._settle(task, by)
         active = sorted(self.active(), key=lambda task: task.dag.task.updated_at, reverse=True)
-        ended = sorted(self._ledger.ended, key=lambda log: log.updated_at, reverse=True)
-        return [*active, *self._ledger.unreadable.values(), *ended]
+        ended = sorted(self._ended, key=lambda log: log.updated_at, reverse=True)
+        return [*active, *self._unreadable.values(), *ended]
 
     async def read(self, log: EndedLog) -> Dag:
         """Replay a Task that is over."""
-        return await self._ledger.read(log)
+        return await asyncio.to_thread(self._store.read, log.name)
 
     async def require_dispatchable(
         self, task_id: str, step_ids: Sequence[str] | None, by: Actor
-    ) -> None:
-        """Return if a worker may be sent to this Task, for these steps or (None) for any.
+    ) -> Dag:
+        """The Task, if a worker may be sent to it, for these steps or (None) for any.
 
         Raises:
             TaskError: `task_not_dispatchable`; `validation_error`, a step is unknown or the list
@@ -326,21 +415,22 @@ class TaskBoard:
         dag = await self.get(task_id, by)
         if dag.task.status.is_terminal or dag.task.status is TaskStatus.BLOCKED:
             raise not_dispatchable(dag.task)
-        self._ledger.open[task_id].require_steady()
+        self._open[task_id].require_not_ending()
         unknown = [step_id for step_id in step_ids or () if dag.find(step_id) is None]
         if step_ids is not None and (unknown or not step_ids):
             what = f"unknown steps: {', '.join(unknown[:10])}" if unknown else "no step"
             message = f"allowed_step_ids names {what}; leave it out to allow every step"
-            details = {"task_id": task_id, "unknown_step_ids": unknown[:50]}
-            raise TaskError(ErrorCode.VALIDATION_ERROR, message, details=details)
+            facts = {"task_id": task_id, "unknown_step_ids": unknown[:50]}
+            raise task_error(ErrorCode.VALIDATION_ERROR, message, **facts)
+        return dag
 
     def active(self) -> list[OpenTask]:
         """The Tasks that go on, in the order of their creation."""
-        return sorted(self._ledger.open.values(), key=lambda task: task.dag.task.created_at)
+        return sorted(self._open.values(), key=lambda task: task.dag.task.created_at)
 
     def claimed_by(self, run_id: str) -> ClaimedStep | None:
         """The step of an active Task that a run has claimed, whatever became of it."""
-        for task in self._ledger.open.values():
+        for task in self._open.values():
             claim = task.dag.claims.get(run_id)
             step = task.dag.find(claim.step_id) if claim is not None else None
             if step is not None:
@@ -353,12 +443,11 @@ class TaskBoard:
         Raises:
             TaskError: `task_not_dispatchable`, the Task has been blocked or ended meanwhile.
         """
-        task = self._ledger.open.get(task_id)
+        task = self._open.get(task_id)
         if task is None:
             message = f"Task {task_id} is not active any more; no new work starts in it"
-            details = {"task_id": task_id}
-            raise TaskError(ErrorCode.TASK_NOT_DISPATCHABLE, message, details=details)
-        task.require_steady()
+            raise task_error(ErrorCode.TASK_NOT_DISPATCHABLE, message, task_id=task_id)
+        task.require_not_ending()
         if task.dag.task.status is TaskStatus.BLOCKED:
             raise not_dispatchable(task.dag.task)
         self._workers[run_id] = task_id
@@ -377,7 +466,7 @@ class TaskBoard:
         task_id = claimed[0] if claimed else self._workers.get(run_id)
         if task_id is None:
             return False
-        task = self._ledger.open.get(task_id)
+        task = self._open.get(task_id)
         if task is None or task.is_ending:
             return True
         if claimed is None:
@@ -397,7 +486,7 @@ class TaskBoard:
         if (claimed := self._claims.get(run_id)) is None:
             return None
         task_id, step_id = claimed
-        task, left = self._ledger.open.get(task_id), self._left.get(run_id)
+        task, left = self._open.get(task_id), self._left.get(run_id)
         if task is not None and task.ending is not None:
             await task.ending.wait()
         try:
@@ -410,47 +499,11 @@ class TaskBoard:
             return ClaimOutcome(step_id, left is None, left)
         return ClaimOutcome(step_id, left is None and not step.is_held_by(run_id), step)
 
-    # inside a turn
-
-    async def _do(self, task_id: str, command: Command, by: Actor) -> Written:
-        task = await self._ledger.find_open(task_id, by)
-        changes = decide(task.dag, command, self._clock.now())
-        return await self._ledger.commit(task, changes, by)
-
-    async def _close(self, task: OpenTask, close: CloseRun, by: Actor) -> Written:
-        step_id = task.dag.claims[close.run_id].step_id
-        changes = decide(task.dag, close, self._clock.now())
-        written = await self._ledger.commit(task, changes, by)
-        if changes:
-            self._left[close.run_id] = task.dag.step(step_id)
-        return written
-
-    async def _is_active(self, task_id: str, by: Actor) -> bool:
-        try:
-            return isinstance(await self._ledger.find(task_id, by), OpenTask)
-        except TaskError as error:
-            if error.code is ErrorCode.TASK_NOT_FOUND:
-                return False
-            raise
-
-    async def _settle(self, task: OpenTask, by: Actor) -> None:
-        """Take back claims whose lease has run out, and once what a crash left half written.
-
-        A full disk keeps nobody from looking: then all stays, and the journal has heard why.
-        """
-        expired = self._leases.expired(task)
-        if expired or not task.is_settled:
-            command = ExpireLeases(expired, may_promote=not task.is_settled)
-            changes = decide(task.dag, command, self._clock.now())
-            with suppress(TaskError):
-                await self._ledger.commit(task, changes, by)
-                task.is_settled = True
-
-    # the parts of `give_up`
+    # the parts of `abort`
 
     @in_turn
-    async def _find_open(self, task_id: str, by: Actor) -> OpenTask:
-        return await self._ledger.find_open(task_id, by)
+    async def _await_open(self, task_id: str, by: Actor) -> OpenTask:
+        return await self._find_open(task_id, by)
 
     @in_turn
     async def _runs_on(self, task: OpenTask) -> list[str]:
@@ -460,29 +513,214 @@ class TaskBoard:
         sent = (run_id for run_id, sent_to in self._workers.items() if sent_to == task_id)
         return [run_id for run_id in dict.fromkeys((*holders, *sent)) if run_id is not None]
 
-    @in_turn
-    async def _end(self, task_id: str, end: AbortTask, by: Actor) -> Written:
-        task = await self._ledger.find_open(task_id, by)
-        written = await self._ledger.commit(task, decide(task.dag, end, self._clock.now()), by)
-        task.ending = None
-        return written
-
-    @in_turn
-    async def _go_on(self, task: OpenTask, by: Actor) -> None:
-        """The Task did not end after all; runs that ended meanwhile left their steps to that."""
-        task.ending = None
-        for close in task.left_open:
-            with suppress(AgentCoreError):
-                await self._close(task, close, by)
-        task.left_open.clear()
-
-    async def _stop(self, run_id: str, task_id: str, by: Actor, *, stopper: RunStopper) -> None:
+    async def _stop(self, run_id: str, task_id: str, by: Actor, *, stop_run: StopRun) -> None:
         try:
-            async with asyncio.timeout(self._stop_timeout):
-                await stopper.stop(run_id)
+            async with asyncio.timeout(self._stop_timeout_s):
+                await stop_run(run_id)
         except TimeoutError:
             payload = {"child_run_id": run_id, "task_id": task_id}
             late = EventType.CHILD_AGENT_CANCEL_TIMEOUT
             by.journal.note(late, payload, level=EventLevel.WARNING)
         except AgentCoreError:
             logger.warning("run %s could not be asked to stop", run_id, exc_info=True)
+
+    @in_turn
+    async def _end(self, task_id: str, end: AbortTask, by: Actor) -> Written:
+        task = await self._find_open(task_id, by)
+        written = await self._commit(task, decide(task.dag, end, self._now()), by)
+        task.ending = None
+        return written
+
+    @in_turn
+    async def _cancel_ending(self, task: OpenTask, by: Actor) -> None:
+        """Let the Task go on, and close the runs that ended meanwhile."""
+        task.ending = None
+        for close in task.left_open:
+            with suppress(AgentCoreError):
+                await self._close_run(task, close, by)
+        task.left_open.clear()
+
+    # inside a turn
+
+    async def _do(self, task_id: str, command: Command, by: Actor) -> Written:
+        task = await self._find_open(task_id, by)
+        return await self._commit(task, decide(task.dag, command, self._now()), by)
+
+    async def _close_run(self, task: OpenTask, close: CloseRun, by: Actor) -> Written:
+        step_id = task.dag.claims[close.run_id].step_id
+        changes = decide(task.dag, close, self._now())
+        written = await self._commit(task, changes, by)
+        if changes:
+            self._left[close.run_id] = task.dag.step(step_id)
+        return written
+
+    def _begin_lease(self, task: OpenTask, step_id: str) -> None:
+        task.deadlines[step_id] = self._monotonic() + self._lease.total_seconds()
+
+    async def _settle(self, task: OpenTask, by: Actor) -> None:
+        """Take back claims whose lease has run out, and once what a crash left half written.
+
+        Leases are written as wall time and measured by the monotonic clock: one found in a log
+        goes on from here, for its length at most, wherever the wall clock has jumped meanwhile.
+        A full disk does not keep a Task from being read: all stays, and the journal has the reason.
+        """
+        expired: list[str] = []
+        for step in task.dag.steps(*CLAIMS):
+            if step.step_id not in task.deadlines:
+                now = self._now()
+                left = min(max((step.lease_expires_at or now) - now, timedelta()), self._lease)
+                task.deadlines[step.step_id] = self._monotonic() + left.total_seconds()
+            if task.deadlines[step.step_id] <= self._monotonic():
+                expired.append(step.step_id)
+        if expired or not task.is_settled:
+            command = ExpireLeases(expired, may_promote=not task.is_settled)
+            changes = decide(task.dag, command, self._now())
+            with suppress(TaskError):
+                await self._commit(task, changes, by)
+                task.is_settled = True
+
+    async def _find(self, task_id: str, by: Actor) -> OpenTask | EndedLog | None:
+        """The Task with this id; an active one before one that is over."""
+        if task_id not in self._open:
+            await self._look_again(task_id, by)
+        if (task := self._open.get(task_id)) is not None:
+            return task
+        for log in self._unreadable.values():
+            if log.task_id == task_id:
+                raise log.error
+        ended = [log for log in self._ended if log.task_id == task_id]
+        return max(ended, key=lambda log: log.updated_at, default=None)
+
+    async def _require(self, task_id: str, by: Actor) -> OpenTask | EndedLog:
+        if (task := await self._find(task_id, by)) is not None:
+            return task
+        message = f"this session has no Task {task_id}; agent.task_list lists them"
+        if unknown := [log.error.message for log in self._unreadable.values() if not log.task_id]:
+            message += f". It may be in a log that cannot be read: {unknown[0]}"
+        raise task_error(ErrorCode.TASK_NOT_FOUND, message, task_id=task_id)
+
+    async def _find_open(self, task_id: str, by: Actor) -> OpenTask:
+        task = await self._require(task_id, by)
+        if isinstance(task, EndedLog):
+            raise task_over(task_id, task.status)
+        return task
+
+    async def _look_again(self, task_id: str, by: Actor) -> None:
+        """A log may have been mended, or the process that held it may be gone."""
+        for name, log in list(self._unreadable.items()):
+            if log.task_id in {task_id, None} and not self._store.is_unchanged(log):
+                found = await asyncio.to_thread(self._store.look_at, name)
+                if isinstance(found, UnreadableLog):
+                    self._unreadable[name] = found
+                else:
+                    del self._unreadable[name]
+                    self._place(found, by)
+
+    def _place(self, found: AnyLog | None, by: Actor) -> None:
+        if isinstance(found, OpenTask):
+            task_id, path = found.dag.task.task_id, found.log.path
+            if (other := self._open.get(task_id)) is None:
+                self._open[task_id] = found
+                payload = {"task_id": task_id, "wal_path": str(path), "lines": found.lines}
+                level = EventLevel.DEBUG
+                if found.dropped:
+                    payload["dropped_bytes"] = found.dropped
+                    level = EventLevel.WARNING
+                by.journal.note(EventType.TASK_WAL_REPLAYED, payload, level=level)
+                return
+            found.log.close()
+            message = (
+                f"the Task log {path} cannot be used: Task {task_id} is open in "
+                f"{other.log.path}. Move one of them away"
+            )
+            error = task_error(ErrorCode.TASK_WAL_UNAVAILABLE, message, path=str(path))
+            found = self._store.unreadable(path.name, error)
+        if isinstance(found, EndedLog):
+            self._ended.append(found)
+        elif found is not None:
+            self._unreadable[found.name] = found
+            _note_failure(by, found.error, task_id=found.task_id)
+
+    async def _commit(self, task: OpenTask, changes: Sequence[Change], by: Actor) -> Written:
+        """Write changes down and make them true; without changes nothing happens.
+
+        Raises:
+            TaskError: `task_wal_unavailable`, `validation_error` (an id holds a secret); nothing
+                has changed.
+        """
+        if not changes:
+            return Written(task.dag, [])
+        changes = [redact_change(change, self._redactor) for change in changes]
+        task_id, name = task.dag.task.task_id, task.log.path.name
+        try:
+            event_ids = await asyncio.to_thread(
+                self._append, task.log, task_id, changes, by, first=task.lines + 1
+            )
+        except TaskError as error:
+            _note_failure(by, error)
+            if isinstance(error, LogChangedError):
+                del self._open[task_id]
+                task.log.close()
+                self._unreadable[name] = UnreadableLog(name, error, task_id, None)
+            raise
+        task.lines += len(changes)
+        task.recent.extend(changes)
+        for change in changes:
+            apply(task.dag, change)
+        header = task.dag.task
+        if header.status.is_terminal:
+            del self._open[task_id]
+            self._ended.append(EndedLog(name, task_id, header.status, header.updated_at))
+            task.log.close()
+        _note_changes(by, task_id, changes, event_ids)
+        return Written(task.dag, event_ids)
+
+    def _begin(
+        self, name: str, task_id: str, changes: Sequence[Change], by: Actor
+    ) -> tuple[TaskLog, list[str]]:
+        """Make a log with its first lines, or none."""
+        log = self._store.create(name)
+        try:
+            return log, self._append(log, task_id, changes, by, first=1)
+        except BaseException:
+            self._store.discard(name)
+            log.close()
+            raise
+
+    def _append(
+        self, log: TaskLog, task_id: str, changes: Sequence[Change], by: Actor, *, first: int
+    ) -> list[str]:
+        """Append a line for each change, and return the ids of the lines."""
+        stamp = Stamp(
+            session_id=self._session_id, task_id=task_id, agent_id=by.agent_id, run_id=by.run_id
+        )
+        event_ids = [new_id("evt") for _ in changes]
+        numbered = enumerate(zip(changes, event_ids, strict=True), first)
+        lines = [encode(c, stamp, wal_seq=number, event_id=e) for number, (c, e) in numbered]
+        log.append(b"".join(lines), durable=any(c.event_type in DURABLE for c in changes))
+        return event_ids
+
+
+def _note_changes(
+    by: Actor, task_id: str, changes: Sequence[Change], event_ids: Sequence[str]
+) -> None:
+    """Note each line; of payloads that hold whole documents only what fits into a timeline."""
+    for change, event_id in zip(changes, event_ids, strict=True):
+        note: dict[str, Any] = {"task_id": task_id, "wal_event_id": event_id}
+        if change.step_id is not None:
+            note["step_id"] = change.step_id
+        match change.payload:
+            case TaskCreated(task=task):
+                note |= task.model_dump(mode="json", include={"wal_path", "title", "status"})
+                note["step_count"] = len(task.steps)
+            case TaskUpdated() as update:
+                note |= update.model_dump(mode="json", exclude={"operations"})
+                note["operation_count"] = len(update.operations)
+            case payload:
+                note |= payload.model_dump(mode="json")
+        by.journal.note(change.event_type, note, level=EventLevel.DEBUG)
+
+
+def _note_failure(by: Actor, error: TaskError, *, task_id: str | None = None) -> None:
+    payload = {"task_id": task_id, "message": error.message, **error.details}
+    by.journal.note(EventType.TASK_WAL_FAILED, payload, level=EventLevel.WARNING)

@@ -1,12 +1,16 @@
-"""Tasks and steps as data: what a log holds, what the graph is made of, what answers show."""
+"""Tasks as data: steps, what can be asked of a Task, and every change that its log can hold."""
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
-from agent_core.types import Frozen, SafeId, UtcDatetime
+from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
+from agent_core.tools.schema import Arguments
+from agent_core.types import EventLevel, EventType, Frozen, SafeId, UtcDatetime
 
 TaskId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 """Chosen by the model; unique among the session's active Tasks."""
@@ -16,6 +20,9 @@ StepId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 
 WalName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,80}(\.wal\.jsonl)?$")]
 """The log's file name, with or without its ending; never made from a title."""
+
+PoolId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:\-]{0,128}$")]
+"""A worker pool; empty takes the step out of its pool."""
 
 Title = Annotated[str, StringConstraints(max_length=1000)]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
@@ -35,7 +42,7 @@ class TaskStatus(StrEnum):
     @property
     def is_terminal(self) -> bool:
         """The Task is over for good."""
-        return self in _TASK_ENDS
+        return self in {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED}
 
 
 class StepStatus(StrEnum):
@@ -52,8 +59,8 @@ class StepStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Nobody works on it any more, though a failed step can be reopened."""
-        return self in _STEP_ENDS
+        """The work on it is over, though a failed step can be reopened."""
+        return self not in UNFINISHED
 
     @property
     def is_claim(self) -> bool:
@@ -61,10 +68,15 @@ class StepStatus(StrEnum):
         return self in CLAIMS
 
 
-_TASK_ENDS = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
-_STEP_ENDS = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.CANCELLED})
+OPEN = (StepStatus.PENDING, StepStatus.READY)
 CLAIMS = (StepStatus.CLAIMED, StepStatus.RUNNING)
-UNFINISHED = tuple(status for status in StepStatus if status not in _STEP_ENDS)
+UNFINISHED = (*OPEN, *CLAIMS, StepStatus.BLOCKED)
+NO_LEASE: Mapping[str, None] = {"lease_expires_at": None}
+NO_CLAIM: Mapping[str, None] = {
+    "claimed_by_agent_id": None,
+    "claimed_by_run_id": None,
+    **NO_LEASE,
+}
 
 
 class Step(Frozen):
@@ -115,8 +127,551 @@ class TaskDocument(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class StepClaim:
     """That a run took a step; `token` only grows, so that a later claim is known to be later."""
 
     step_id: str
     token: int
+
+
+# What `agent.task_create` and `agent.task_update` take; the log keeps operations as they came.
+
+
+class NewStep(Arguments):
+    """A step as the model writes it down."""
+
+    step_id: StepId
+    title: Title = ""
+    summary: Text = ""
+    depends_on_step_ids: tuple[StepId, ...] = ()
+    required: bool = True
+    worker_pool_id: PoolId | None = None
+
+
+class StepFields(Arguments):
+    """What to change in a step; absent fields stay as they are."""
+
+    title: Title | None = None
+    summary: Text | None = None
+    depends_on_step_ids: tuple[StepId, ...] | None = None
+    required: bool | None = None
+    worker_pool_id: PoolId | None = None
+
+
+class NewTask(Arguments):
+    """What an orchestrator wants a Task to be."""
+
+    task_id: TaskId
+    wal_name: WalName
+    title: Title = ""
+    summary: Text = ""
+    steps: tuple[NewStep, ...] = ()
+
+
+class UpdateTask(Arguments):
+    """Change the Task's words, block it (`blocked`) or let it go on (`pending`)."""
+
+    op: Literal["update_task"]
+    title: Title | None = None
+    summary: Text | None = None
+    status: Literal["blocked", "pending"] | None = None
+
+
+class AddStep(Arguments):
+    """Add a step at the end."""
+
+    op: Literal["add_step"]
+    step: NewStep
+
+
+class UpdateStep(Arguments):
+    """Change what a step says or depends on."""
+
+    op: Literal["update_step"]
+    step_id: StepId
+    fields: StepFields
+
+
+class DeleteStep(Arguments):
+    """Remove a pending, ready or cancelled step on which nothing depends."""
+
+    op: Literal["delete_step"]
+    step_id: StepId
+
+
+class AddDependency(Arguments):
+    """Let a step wait for another one."""
+
+    op: Literal["add_dependency"]
+    step_id: StepId
+    depends_on_step_id: StepId
+
+
+class RemoveDependency(Arguments):
+    """Let a step no longer wait for another one."""
+
+    op: Literal["remove_dependency"]
+    step_id: StepId
+    depends_on_step_id: StepId
+
+
+class CancelStep(Arguments):
+    """Give up a pending or ready step."""
+
+    op: Literal["cancel_step"]
+    step_id: StepId
+    reason: Text | None = None
+
+
+class ReopenStep(Arguments):
+    """Bring a blocked or failed step back to pending."""
+
+    op: Literal["reopen_step"]
+    step_id: StepId
+    reason: Text | None = None
+
+
+def _drop_discriminator(schema: dict[str, Any]) -> None:
+    """Each kind names its `op`; the table of kinds is no JSON Schema and costs tokens."""
+    schema.pop("discriminator", None)
+
+
+Operation = Annotated[
+    UpdateTask
+    | AddStep
+    | UpdateStep
+    | DeleteStep
+    | AddDependency
+    | RemoveDependency
+    | CancelStep
+    | ReopenStep,
+    Field(discriminator="op", json_schema_extra=_drop_discriminator),
+]
+
+
+# What a board can be asked to do to a Task.
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change the graph."""
+
+    operations: Sequence[Operation]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStep:
+    """Take a ready step, until `lease` unless renewed."""
+
+    step_id: str
+    agent_id: str
+    run_id: str
+    lease: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a step goes; absent values stay as they are.
+
+    `status` is one of running, blocked, completed, failed, cancelled; None renews the lease.
+    """
+
+    step_id: str
+    status: StepStatus | None = None
+    result_summary: str | None = None
+    artifact_ids: tuple[str, ...] | None = None
+    reason: str | None = None
+
+    def update(self) -> dict[str, Any]:
+        """The fields of the step that it replaces."""
+        fields = {"result_summary": self.result_summary, "artifact_ids": self.artifact_ids}
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStep:
+    """Write a report down.
+
+    `holder` is the run that must hold the claim, and renews it until `lease`; None is the
+    orchestrator, who may speak for any step and renews nothing.
+    """
+
+    report: Report
+    holder: str | None
+    lease: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """End the Task well."""
+
+    result_summary: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AbortTask:
+    """End the Task, failed or cancelled, with everything that is unfinished."""
+
+    status: TaskStatus
+    reason: str | None = None
+
+
+class RunEnding(StrEnum):
+    """How a worker's run ended while its step was open; the reason in the step's last line."""
+
+    FINISHED = "worker_finished_without_step_terminal"
+    CANCELLED = "worker_cancelled"
+    TIMEOUT = "worker_timeout"
+    FAILED = "worker_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRun:
+    """Fail the step that a worker's ended run left open; `error` is added to the step's result."""
+
+    run_id: str
+    ending: RunEnding
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireLeases:
+    """Take these claims back. `may_promote` also writes what a crash left unwritten."""
+
+    step_ids: Sequence[str]
+    may_promote: bool = False
+
+
+Command = Update | ClaimStep | ReportStep | Complete | AbortTask | CloseRun | ExpireLeases
+
+
+# On whose behalf that happens.
+
+
+class TaskJournal(Protocol):
+    """Where a run's events go; `agent_core.events.Journal` is one."""
+
+    def note(
+        self,
+        event_type: EventType,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        level: EventLevel = EventLevel.INFO,
+    ) -> None:
+        """Record that something happened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScope:
+    """What a worker may see and claim; its dispatch decides.
+
+    Attributes:
+        task_id: the only Task.
+        allowed_step_ids: the only steps; None is all.
+        worker_pool_id: the worker's pool; steps reserved for another one are not for it.
+    """
+
+    task_id: str
+    allowed_step_ids: frozenset[str] | None = None
+    worker_pool_id: str | None = None
+
+    def allows(self, step_id: str) -> bool:
+        """The step is one of those the worker was sent for."""
+        return self.allowed_step_ids is None or step_id in self.allowed_step_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """On whose behalf something is done: a run, its journal, and how much it may see.
+
+    `scope` is None for an orchestrator, and for core itself.
+    """
+
+    agent_id: str
+    run_id: str
+    journal: TaskJournal
+    scope: TaskScope | None = None
+
+    @property
+    def holder(self) -> str | None:
+        """The run that has to hold what it changes; None for one that may change everything."""
+        return None if self.scope is None else self.run_id
+
+    def require_orchestrator(self) -> None:
+        """Return if this is one, or raise `PermissionDeniedError`."""
+        if self.scope is not None:
+            raise _denied("only the orchestrator changes a Task itself", "orchestrator_only")
+
+    def require_scope(self, task_id: str, step_id: str | None = None) -> None:
+        """Return if the Task, and the step if one is named, are within the actor's scope.
+
+        Raises:
+            PermissionDeniedError: they are not.
+        """
+        scope = self.scope
+        if scope is None:
+            return
+        if task_id != scope.task_id:
+            raise _denied(f"this worker was sent to Task {scope.task_id} only", "other_task")
+        if step_id is not None and not scope.allows(step_id):
+            allowed = ", ".join(sorted(scope.allowed_step_ids or ()))
+            raise _denied(f"this worker was sent for {allowed}, not for {step_id}", "other_step")
+
+    def require_pool(self, step: Step) -> None:
+        """Return unless the step is reserved for another pool, or raise `PermissionDeniedError`."""
+        wanted = step.worker_pool_id
+        if wanted is not None and self.scope is not None and wanted != self.scope.worker_pool_id:
+            message = f"step {step.step_id} is reserved for the worker pool {wanted}"
+            raise _denied(message, "other_pool")
+
+
+# What a log line holds.
+
+
+class Payload(Frozen):
+    """What a line says.
+
+    `concerns_step`: the line names the step in `step_id`. `is_sparse`: absent values are left
+    out of the log, for payloads that hold whole documents.
+    """
+
+    event_type: ClassVar[EventType]
+    concerns_step: ClassVar[bool] = False
+    is_sparse: ClassVar[bool] = False
+
+
+class TaskCreated(Payload):
+    event_type = EventType.TASK_CREATED
+    is_sparse = True
+    task: TaskDocument
+
+
+class TaskRunning(Payload):
+    event_type = EventType.TASK_RUNNING
+    previous_status: TaskStatus
+    status: TaskStatus = TaskStatus.RUNNING
+    reason: str | None = None
+
+
+class TaskUpdated(Payload):
+    """`task_summary` is what the Task looked like after the operations, for people."""
+
+    event_type = EventType.TASK_UPDATED
+    is_sparse = True
+    operations: tuple[Operation, ...]
+    updated_after_dispatch_step_ids: tuple[StepId, ...] = ()
+    task_summary: Any = None
+
+
+class TaskReopened(Payload):
+    event_type = EventType.TASK_REOPENED
+    previous_status: TaskStatus
+    status: TaskStatus = TaskStatus.PENDING
+    reason: str | None = None
+
+
+class TaskCompleted(Payload):
+    event_type = EventType.TASK_COMPLETED
+    result_summary: str | None = None
+    cancelled_optional_step_ids: tuple[StepId, ...] = ()
+
+
+class TaskFailed(Payload):
+    event_type = EventType.TASK_FAILED
+    reason: str | None = None
+    failed_step_ids: tuple[StepId, ...] = ()
+
+
+class TaskCancelled(Payload):
+    event_type = EventType.TASK_CANCELLED
+    reason: str | None = None
+    cancelled_step_ids: tuple[StepId, ...] = ()
+
+
+class StepPayload(Payload):
+    """A change of one step.
+
+    `begins_in`: the states it can follow. `becomes`: the state after it; None is that of the
+    payload's own `status`. `clears`: the fields of the step that it empties.
+    """
+
+    concerns_step = True
+    begins_in: ClassVar[Collection[StepStatus]]
+    becomes: ClassVar[StepStatus | None] = None
+    clears: ClassVar[Mapping[str, None]] = {}
+    previous_status: StepStatus
+
+
+class StepReady(StepPayload):
+    event_type = EventType.TASK_STEP_READY
+    begins_in = (StepStatus.PENDING,)
+    status: StepStatus = StepStatus.READY
+    depends_on_step_ids: tuple[StepId, ...] = ()
+
+
+class StepClaimed(StepPayload):
+    """`fencing_token` only grows within a Task; logs of the first release may lack it."""
+
+    event_type = EventType.TASK_STEP_CLAIMED
+    begins_in = (StepStatus.READY,)
+    becomes = StepStatus.CLAIMED
+    claimed_by_agent_id: SafeId
+    claimed_by_run_id: SafeId
+    lease_expires_at: UtcDatetime
+    fencing_token: Annotated[int, Field(ge=1)] | None = None
+
+
+class StepStarted(StepPayload):
+    event_type = EventType.TASK_STEP_STARTED
+    begins_in = (StepStatus.CLAIMED,)
+    status: StepStatus = StepStatus.RUNNING
+    lease_expires_at: UtcDatetime | None
+
+
+class StepUpdated(StepPayload):
+    event_type = EventType.TASK_STEP_UPDATED
+    begins_in = CLAIMS
+    status: StepStatus
+    result_summary: str | None = None
+    artifact_ids: tuple[SafeId, ...] = ()
+    lease_expires_at: UtcDatetime | None
+
+
+class StepReopened(StepPayload):
+    """Only repeats what a `task_updated` line before it has done: it begins in no state."""
+
+    event_type = EventType.TASK_STEP_REOPENED
+    begins_in = ()
+    status: StepStatus = StepStatus.PENDING
+    reason: str | None = None
+
+
+class StepLeaseExpired(StepPayload):
+    event_type = EventType.TASK_STEP_LEASE_EXPIRED
+    begins_in = CLAIMS
+    becomes = StepStatus.PENDING
+    clears = NO_CLAIM
+    claimed_by_agent_id: SafeId | None
+    claimed_by_run_id: SafeId | None
+    expired_at: UtcDatetime
+
+
+class StepCompleted(StepPayload):
+    event_type = EventType.TASK_STEP_COMPLETED
+    begins_in = CLAIMS
+    becomes = StepStatus.COMPLETED
+    clears = NO_LEASE
+    result_summary: str | None = None
+    artifact_ids: tuple[SafeId, ...] = ()
+
+
+class StepBlocked(StepPayload):
+    event_type = EventType.TASK_STEP_BLOCKED
+    begins_in = CLAIMS
+    becomes = StepStatus.BLOCKED
+    clears = NO_CLAIM
+    reason: str | None = None
+    result_summary: str | None = None
+    artifact_ids: tuple[SafeId, ...] = ()
+
+
+class StepFailed(StepPayload):
+    event_type = EventType.TASK_STEP_FAILED
+    begins_in = UNFINISHED
+    becomes = StepStatus.FAILED
+    clears = NO_LEASE
+    reason: str | None = None
+    result_summary: str | None = None
+    artifact_ids: tuple[SafeId, ...] = ()
+
+
+class StepCancelled(StepPayload):
+    event_type = EventType.TASK_STEP_CANCELLED
+    begins_in = UNFINISHED
+    becomes = StepStatus.CANCELLED
+    clears = NO_LEASE
+    reason: str | None = None
+    result_summary: str | None = None
+
+
+StepEnd = StepBlocked | StepCompleted | StepFailed | StepCancelled
+"""The changes after which no run works on the step."""
+
+PAYLOADS: Mapping[EventType, type[Payload]] = {
+    kind.event_type: kind
+    for kind in (
+        *(TaskCreated, TaskRunning, TaskUpdated, TaskReopened),
+        *(TaskCompleted, TaskFailed, TaskCancelled),
+        *(StepReady, StepClaimed, StepStarted, StepUpdated, StepReopened, StepLeaseExpired),
+        *(StepBlocked, StepCompleted, StepFailed, StepCancelled),
+    )
+}
+
+TASK_ENDS: Mapping[EventType, TaskStatus] = {
+    EventType.TASK_COMPLETED: TaskStatus.COMPLETED,
+    EventType.TASK_FAILED: TaskStatus.FAILED,
+    EventType.TASK_CANCELLED: TaskStatus.CANCELLED,
+}
+"""A log whose last line is one of these is over."""
+
+DURABLE = {
+    *TASK_ENDS,
+    EventType.TASK_STEP_COMPLETED,
+    EventType.TASK_STEP_FAILED,
+    EventType.TASK_STEP_CANCELLED,
+}
+"""Ends: on the disk, not only in the system's cache, before they are announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of a Task's history; `at` only stamps what it touches."""
+
+    at: datetime
+    payload: Payload
+    step_id: str | None = None
+
+    @property
+    def event_type(self) -> EventType:
+        return self.payload.event_type
+
+
+# Refusals.
+
+
+def task_error(code: ErrorCode, message: str, **details: Any) -> TaskError:
+    """A refusal with its facts."""
+    return TaskError(code, message, details=details)
+
+
+def step_error(code: ErrorCode, step: Step, rule: str, **details: Any) -> TaskError:
+    """The state of a step does not allow something."""
+    message = f"step {step.step_id} is {step.status}{rule}"
+    return task_error(code, message, step_id=step.step_id, status=step.status.value, **details)
+
+
+def not_cancellable(step: Step) -> TaskError:
+    """The error for cancelling a step that is not simply waiting."""
+    rule = "; only pending and ready steps can be cancelled, agent.task_cancel ends the whole Task"
+    return step_error(ErrorCode.STEP_NOT_CANCELLABLE, step, rule)
+
+
+def not_dispatchable(task: Task) -> TaskError:
+    """The error for starting work in a Task that is blocked or over."""
+    message = f"Task {task.task_id} is {task.status}; no new work starts in it"
+    if task.status is TaskStatus.BLOCKED:
+        message += " until agent.task_update sets its status to pending"
+    status = task.status.value
+    return task_error(ErrorCode.TASK_NOT_DISPATCHABLE, message, task_id=task.task_id, status=status)
+
+
+def task_over(task_id: str, status: TaskStatus) -> TaskError:
+    """The error for changing a Task that has ended."""
+    message = f"Task {task_id} is {status}; nothing in it changes any more"
+    return task_error(ErrorCode.TASK_TERMINAL, message, task_id=task_id, status=status.value)
+
+
+def _denied(message: str, reason: str) -> PermissionDeniedError:
+    details = {"reason": reason}
+    return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)

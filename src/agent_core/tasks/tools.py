@@ -1,36 +1,37 @@
-"""The `agent.task_*` tools: how models see and change Tasks.
+"""The `agent.task_*` tools: how models see and change Tasks, and what they get as an answer.
 
 Ids of agents and runs come from the run that calls, never from arguments. Which of these tools a
 run has at all is decided by its role; what a worker may see of a Task, by its scope.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from agent_core.assets import load_asset
 from agent_core.errors import ErrorCode, PermissionDeniedError, TaskError
-from agent_core.tasks.actor import Actor, TaskScope
-from agent_core.tasks.answers import (
-    StepQuery,
-    error_view,
-    is_asked_for,
-    page_of,
-    step_view,
-    task_summary,
-    unreadable_view,
-    whole_task,
-    written_answer,
+from agent_core.tasks.board import StopRun, TaskBoard, Written
+from agent_core.tasks.graph import Dag
+from agent_core.tasks.log_store import AnyLog, EndedLog, OpenTask, UnreadableLog
+from agent_core.tasks.model import (
+    UNFINISHED,
+    AbortTask,
+    Actor,
+    NewTask,
+    Operation,
+    Report,
+    Step,
+    StepId,
+    StepStatus,
+    TaskId,
+    TaskJournal,
+    TaskScope,
+    TaskStatus,
+    Text,
 )
-from agent_core.tasks.board import TaskBoard
-from agent_core.tasks.commands import AbortTask, Report
-from agent_core.tasks.ledger import Written
-from agent_core.tasks.model import StepId, StepStatus, TaskId, TaskStatus, Text
-from agent_core.tasks.operations import NewTask, Operation
-from agent_core.tasks.ports import NoRuns, RunStopper, TaskJournal
-from agent_core.tasks.shelf import EndedLog, OpenTask, UnreadableLog
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.types import (
@@ -51,6 +52,8 @@ Limit = Annotated[int, Field(ge=1, le=500)]
 Offset = Annotated[int, Field(ge=0)]
 _READY_LIMIT = 5
 _LIMIT = 50
+_MAX_IDS = 50
+_MAX_STEPS = 100
 
 
 class TemplateArguments(Arguments):
@@ -105,7 +108,7 @@ class CompleteArguments(Arguments):
     result_summary: Text | None = None
 
 
-class GiveUpArguments(Arguments):
+class AbortArguments(Arguments):
     task_id: TaskId
     reason: Text | None = None
 
@@ -115,7 +118,7 @@ def task_tools(
     journal: TaskJournal,
     *,
     scope: TaskScope | None = None,
-    stopper: RunStopper | None = None,
+    stop_run: StopRun | None = None,
 ) -> list[Tool]:
     """The task tools of one run.
 
@@ -124,9 +127,9 @@ def task_tools(
         journal: the run's.
         scope: what the run's dispatch allows; None for an orchestrator, who gets all tools but
             the one that claims.
-        stopper: stops the workers of a Task that is given up.
+        stop_run: stops a worker of a Task that is failed or cancelled; None without workers.
     """
-    calls = _Calls(board, journal, scope, NoRuns() if stopper is None else stopper)
+    calls = _Calls(board, journal, scope, stop_run or _stop_nothing)
     shared = [
         _tool("get", _GET, GetArguments, calls.get),
         _tool("query_steps", _QUERY, QueryArguments, calls.query_steps),
@@ -141,8 +144,8 @@ def task_tools(
         _tool("list", _LIST, ListArguments, calls.list_tasks),
         _tool("update", _UPDATE, UpdateArguments, calls.update, writes=True),
         _tool("complete", _COMPLETE, CompleteArguments, calls.complete, writes=True),
-        _tool("fail", _FAIL, GiveUpArguments, calls.fail, writes=True, lane=Concurrency.END),
-        _tool("cancel", _CANCEL, GiveUpArguments, calls.cancel, writes=True, lane=Concurrency.END),
+        _tool("fail", _FAIL, AbortArguments, calls.fail, writes=True, lane=Concurrency.END),
+        _tool("cancel", _CANCEL, AbortArguments, calls.cancel, writes=True, lane=Concurrency.END),
         *shared,
     ]
 
@@ -204,19 +207,19 @@ def _tool(
 
 
 class _Calls:
-    """What each tool does, for one run."""
+    """The calls of one run."""
 
     def __init__(
         self,
         board: TaskBoard,
         journal: TaskJournal,
         scope: TaskScope | None,
-        stopper: RunStopper,
+        stop_run: StopRun,
     ) -> None:
         self._board = board
         self._journal = journal
         self._scope = scope
-        self._stopper = stopper
+        self._stop_run = stop_run
 
     def _actor(self, context: ToolContext) -> Actor:
         """Who calls; only an orchestrator acts without a scope."""
@@ -246,17 +249,17 @@ class _Calls:
         by = self._actor(context)
         return written_answer(await self._board.complete(given.task_id, given.result_summary, by))
 
-    async def fail(self, given: GiveUpArguments, context: ToolContext) -> ToolReturn:
-        return await self._give_up(given, TaskStatus.FAILED, context)
+    async def fail(self, given: AbortArguments, context: ToolContext) -> ToolReturn:
+        return await self._abort(given, TaskStatus.FAILED, context)
 
-    async def cancel(self, given: GiveUpArguments, context: ToolContext) -> ToolReturn:
-        return await self._give_up(given, TaskStatus.CANCELLED, context)
+    async def cancel(self, given: AbortArguments, context: ToolContext) -> ToolReturn:
+        return await self._abort(given, TaskStatus.CANCELLED, context)
 
-    async def _give_up(
-        self, given: GiveUpArguments, status: TaskStatus, context: ToolContext
+    async def _abort(
+        self, given: AbortArguments, status: TaskStatus, context: ToolContext
     ) -> ToolReturn:
         by, end = self._actor(context), AbortTask(status, given.reason)
-        done = await self._board.give_up(given.task_id, end, by, stopper=self._stopper)
+        done = await self._board.abort(given.task_id, end, by, stop_run=self._stop_run)
         return written_answer(done)
 
     async def get(self, given: GetArguments, context: ToolContext) -> ToolReturn:
@@ -269,29 +272,36 @@ class _Calls:
         shown, more = page_of(wanted, limit=given.limit, offset=given.offset)
         return {"tasks": [await self._listed(log) for log in shown], **more}
 
-    async def _listed(self, log: OpenTask | EndedLog | UnreadableLog) -> Mapping[str, Any]:
+    async def _listed(self, log: AnyLog) -> Mapping[str, Any]:
         match log:
             case OpenTask(dag=dag):
                 return task_summary(dag)
-            case UnreadableLog():
-                return unreadable_view(log)
+            case UnreadableLog(error=error):
+                return {
+                    "task_id": log.task_id,
+                    "wal_path": error.details.get("path", log.name),
+                    "status": "unavailable",
+                    "error": _error_view(error),
+                }
             case EndedLog():
                 try:
                     return task_summary(await self._board.read(log))
                 except TaskError as error:
-                    return {"task_id": log.task_id, "error": error_view(error)}
+                    return {"task_id": log.task_id, "error": _error_view(error)}
 
     async def query_steps(self, given: QueryArguments, context: ToolContext) -> ToolReturn:
         dag = await self._board.get(given.task_id, self._actor(context))
-        query = StepQuery(
-            statuses=given.statuses or (),
+        seeks_work = self._scope is not None and given.statuses == (StepStatus.READY,)
+        limit = given.limit or (_READY_LIMIT if seeks_work else _LIMIT)
+        found = select_steps(
+            dag,
+            self._scope,
+            given.statuses or (),
             worker_pool_id=given.worker_pool_id,
             claimed_by_agent_id=given.claimed_by_agent_id,
             includes_terminal=given.include_terminal_steps,
         )
-        seeks_work = self._scope is not None and given.statuses == (StepStatus.READY,)
-        limit = given.limit or (_READY_LIMIT if seeks_work else _LIMIT)
-        steps, more = page_of(query.select(dag, self._scope), limit=limit, offset=given.offset)
+        steps, more = page_of(found, limit=limit, offset=given.offset)
         shown = [step_view(dag, step) for step in steps]
         return {"task": task_summary(dag, self._scope), "steps": shown, **more}
 
@@ -302,18 +312,26 @@ class _Calls:
         except TaskError as error:
             if error.code is not ErrorCode.STEP_ALREADY_CLAIMED:
                 raise
-            return _not_claimed(error)
+            # Not an error of the worker's, so not shown as one; programs find the code in it.
+            payload = ErrorPayload(
+                type=type(error).__name__,
+                code=error.code,
+                message=error.message,
+                details=error.details,
+            )
+            answer = JsonBlock(data={"claimed": False, **_error_view(error)})
+            return ToolResult(content=[answer], error=payload)
         return {"claimed": True, **self._with_step(done, given.step_id)}
 
     async def update_step(self, given: UpdateStepArguments, context: ToolContext) -> ToolReturn:
-        said = Report(
+        report = Report(
             step_id=given.step_id,
             status=StepStatus(given.status) if given.status else None,
             result_summary=given.result_summary,
             artifact_ids=given.artifact_ids,
             reason=given.reason,
         )
-        done = await self._board.report(given.task_id, said, self._actor(context))
+        done = await self._board.report(given.task_id, report, self._actor(context))
         return self._with_step(done, given.step_id)
 
     def _with_step(self, done: Written, step_id: str) -> dict[str, Any]:
@@ -321,21 +339,95 @@ class _Calls:
         return {"step": step, **written_answer(done, self._scope)}
 
 
-def _is_wanted(log: OpenTask | EndedLog | UnreadableLog, given: ListArguments) -> bool:
-    match log:
-        case OpenTask(dag=dag):
-            status = dag.task.status
-        case EndedLog(status=status):
-            pass
-        case UnreadableLog():
-            return given.status is None
-    return is_asked_for(status, given.status, includes_terminal=given.include_terminal)
+async def _stop_nothing(_: str) -> None:
+    """A session without workers has no runs to stop."""
 
 
-def _not_claimed(error: TaskError) -> ToolResult:
-    """Not an error of the worker's, so not shown as one; programs find the code all the same."""
-    answer = {"claimed": False, **error_view(error)}
-    payload = ErrorPayload(
-        type=type(error).__name__, code=error.code, message=error.message, details=error.details
+def _is_wanted(log: AnyLog, given: ListArguments) -> bool:
+    """The list shows this Task. One that asks for a final status wants final ones."""
+    if isinstance(log, UnreadableLog):
+        return given.status is None
+    status = log.dag.task.status if isinstance(log, OpenTask) else log.status
+    if given.status is not None:
+        return status is given.status
+    return given.include_terminal or not status.is_terminal
+
+
+def select_steps(
+    dag: Dag,
+    scope: TaskScope | None,
+    statuses: tuple[StepStatus, ...] = (),
+    *,
+    worker_pool_id: str | None = None,
+    claimed_by_agent_id: str | None = None,
+    includes_terminal: bool = False,
+) -> Iterable[Step]:
+    """Steps in order of creation. Without `statuses`, those that are not over, or all of them."""
+    default = () if includes_terminal else UNFINISHED
+    return (
+        step
+        for step in dag.steps(*(statuses or default))
+        if (scope is None or scope.allows(step.step_id))
+        and worker_pool_id in {None, step.worker_pool_id}
+        and claimed_by_agent_id in {None, step.claimed_by_agent_id}
     )
-    return ToolResult(content=[JsonBlock(data=answer)], error=payload)
+
+
+def task_summary(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
+    """A Task without its steps; of a worker's Task only what concerns the worker."""
+    header = dag.task.model_dump(mode="json")
+    if scope is not None and scope.allowed_step_ids is not None:
+        visible = [step for s in sorted(scope.allowed_step_ids) if (step := dag.find(s))]
+        counts: dict[str, int] = {}
+        for step in visible:
+            counts[step.status.value] = counts.get(step.status.value, 0) + 1
+    else:
+        counts = dag.counts()
+        header["root_step_ids"] = list(islice(dag.roots(), _MAX_IDS))
+    diagnostics = {"stalled": dag.is_stalled, "completeable": dag.is_completable}
+    return {**header, "step_counts": counts, "diagnostics": diagnostics}
+
+
+def step_view(dag: Dag, step: Step) -> dict[str, Any]:
+    """A step, with the reason for its state where one was given."""
+    view = step.model_dump(mode="json", exclude_none=True)
+    if reason := dag.reasons.get(step.step_id):
+        view["reason"] = reason
+    if step.step_id in dag.marked:
+        view["metadata"] = {"updated_after_dispatch": True}
+    return view
+
+
+def whole_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
+    """A Task with its steps, the first hundred of a large one."""
+    steps = list(select_steps(dag, scope, includes_terminal=includes_terminal))
+    answer = {
+        **task_summary(dag, scope),
+        "steps": [step_view(dag, step) for step in steps[:_MAX_STEPS]],
+    }
+    if len(steps) > _MAX_STEPS:
+        answer["steps_left_out"] = len(steps) - _MAX_STEPS
+        answer["hint"] = "agent.task_query_steps shows the other steps, page by page"
+    return answer
+
+
+def page_of(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
+    """One page, and how to get the next one."""
+    found = list(islice(items, offset, offset + limit + 1))
+    if len(found) <= limit:
+        return found, {"has_more": False}
+    return found[:limit], {"has_more": True, "next_offset": offset + limit}
+
+
+def written_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
+    """What a writing tool answers: the Task after it, and the ids of the log's lines."""
+    answer: dict[str, Any] = {"task": task_summary(done.dag, scope)}
+    answer["wal_event_ids"] = done.event_ids[:_MAX_IDS]
+    if len(done.event_ids) > _MAX_IDS:
+        answer["wal_event_count"] = len(done.event_ids)
+    return answer
+
+
+def _error_view(error: TaskError) -> Mapping[str, Any]:
+    """An error inside an answer."""
+    return {"code": error.code.value, "message": error.message, "details": error.details}

@@ -10,7 +10,7 @@ from agent_core.agents.roles import READERS
 from agent_core.agents.workers import Worker, WorkerQuery, Workers
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tasks.dag import Dag
+from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import Step, Task
 from agent_core.types import utc_now
 

@@ -6,8 +6,12 @@ import pytest
 
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.tasks.apply import apply, replay
-from agent_core.tasks.changes import (
+from agent_core.tasks.graph import Dag, find_cycle
+from agent_core.tasks.model import (
+    AbortTask,
     Change,
+    DeleteStep,
+    NewStep,
     Payload,
     StepBlocked,
     StepCancelled,
@@ -18,20 +22,18 @@ from agent_core.tasks.changes import (
     StepReady,
     StepReopened,
     StepStarted,
+    StepStatus,
+    Task,
     TaskCancelled,
     TaskCompleted,
     TaskCreated,
     TaskFailed,
     TaskReopened,
     TaskRunning,
+    TaskStatus,
     TaskUpdated,
 )
-from agent_core.tasks.commands import AbortTask
-from agent_core.tasks.cycles import find_cycle
-from agent_core.tasks.dag import Dag
-from agent_core.tasks.decide import decide, decide_creation
-from agent_core.tasks.model import StepStatus, Task, TaskStatus
-from agent_core.tasks.operations import DeleteStep, NewStep
+from agent_core.tasks.rules import decide, decide_creation
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

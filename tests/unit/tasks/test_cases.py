@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tasks.actor import TaskScope
-from agent_core.tasks.commands import RunEnding
-from agent_core.tasks.lines import read_log
+from agent_core.tasks.log_format import read_log
+from agent_core.tasks.model import RunEnding, TaskScope
 from task_boards import Desk, Stops, created, desk_in, statuses, step
 
 
@@ -333,7 +332,7 @@ async def five_states(desk: Desk) -> None:
 async def test_k15_cancelling_a_task_cancels_all_that_is_unfinished(desk: Desk) -> None:
     await five_states(desk)
     stops = Stops()
-    orchestrator = desk.orchestrator(stopper=stops)
+    orchestrator = desk.orchestrator(stop_run=stops.stop)
     before = len(desk.lines())
     answer = await orchestrator.call("cancel", task_id="t1", reason="changed my mind")
     assert sorted(stops.run_ids) == ["run_s1", "run_s2"]
@@ -355,7 +354,7 @@ async def test_k15_cancelling_a_task_cancels_all_that_is_unfinished(desk: Desk) 
 async def test_k16_failing_a_task_fails_all_that_is_unfinished(desk: Desk) -> None:
     await five_states(desk)
     stops = Stops()
-    orchestrator = desk.orchestrator(stopper=stops)
+    orchestrator = desk.orchestrator(stop_run=stops.stop)
     before = len(desk.lines())
     answer = await orchestrator.call("fail", task_id="t1", reason="no way")
     assert sorted(stops.run_ids) == ["run_s1", "run_s2"]

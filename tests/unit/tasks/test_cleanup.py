@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import AgentCoreError
-from agent_core.tasks.cleanup import cleanup_ended_tasks
+from agent_core.tasks.log_store import cleanup_ended_tasks
 from agent_core.tasks.model import TaskStatus
 from agent_core.types import CleanupResult
 from task_boards import START, Desk, created, desk_in, step

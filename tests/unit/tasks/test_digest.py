@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tasks.actor import TaskScope
-from agent_core.tasks.digest import BoardLimits, board_text, estimate_tokens
+from agent_core.tasks.board_view import BoardLimits, board_text, estimate_tokens
+from agent_core.tasks.model import TaskScope
 from task_boards import Desk, created, desk_in, step
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from agent_core.tasks.actor import TaskScope
+from agent_core.tasks.model import TaskScope
 from agent_core.tasks.tools import task_tools
 
 PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tasks.commands import RunEnding
+from agent_core.tasks.model import RunEnding
 from agent_core.types import EventLevel
 from task_boards import Caller, Desk, Stops, created, desk_in, statuses, step
 
@@ -50,7 +50,7 @@ async def claimed(desk: Desk) -> Caller:
 
 async def test_k15_a_worker_that_does_not_stop_is_not_waited_for_long(desk: Desk) -> None:
     await claimed(desk)
-    orchestrator = desk.orchestrator(stopper=Stubborn())
+    orchestrator = desk.orchestrator(stop_run=Stubborn().stop)
     answer = await asyncio.wait_for(orchestrator.call("cancel", task_id="t1"), 5)
     assert answer["task"]["status"] == "cancelled"
     late = [note for note in desk.notes.events if note[0].value == "child_agent_cancel_timeout"]
@@ -66,13 +66,13 @@ async def test_k15_a_worker_that_cannot_be_asked_to_stop_holds_nothing_up(desk: 
         async def stop(self, run_id: str) -> None:
             raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, "gone")
 
-    answer = await desk.orchestrator(stopper=Unreachable()).call("cancel", task_id="t1")
+    answer = await desk.orchestrator(stop_run=Unreachable().stop).call("cancel", task_id="t1")
     assert answer["task"]["status"] == "cancelled"
 
 
 async def test_k10_a_worker_stopped_with_its_task_does_not_fail_its_step(desk: Desk) -> None:
     worker = await claimed(desk)
-    orchestrator = desk.orchestrator(stopper=Obedient(worker, desk))
+    orchestrator = desk.orchestrator(stop_run=Obedient(worker, desk).stop)
     await orchestrator.call("cancel", task_id="t1")
     assert "task_step_failed" not in desk.types()
     assert desk.types()[-3:] == ["task_step_cancelled", "task_step_cancelled", "task_cancelled"]
@@ -85,7 +85,7 @@ async def test_a_worker_may_finish_while_it_is_asked_to_stop(desk: Desk) -> None
         async def stop(self, run_id: str) -> None:
             await worker.call("update_step", task_id="t1", step_id="s1", status="completed")
 
-    orchestrator = desk.orchestrator(stopper=Finishing())
+    orchestrator = desk.orchestrator(stop_run=Finishing().stop)
     answer = await orchestrator.call("cancel", task_id="t1")
     assert answer["task"]["step_counts"] == {"cancelled": 1, "completed": 1}
 
@@ -93,7 +93,7 @@ async def test_a_worker_may_finish_while_it_is_asked_to_stop(desk: Desk) -> None
 async def test_nothing_is_claimed_while_a_task_is_given_up(desk: Desk) -> None:
     await claimed(desk)
     stubborn = Stubborn()
-    orchestrator = desk.orchestrator(stopper=stubborn)
+    orchestrator = desk.orchestrator(stop_run=stubborn.stop)
     ending = asyncio.create_task(orchestrator.call("fail", task_id="t1"))
     await stubborn.asked.wait()
     with pytest.raises(ToolError) as refused:
@@ -108,7 +108,9 @@ async def test_nothing_is_claimed_while_a_task_is_given_up(desk: Desk) -> None:
 async def test_an_end_that_is_cancelled_leaves_the_task_usable(desk: Desk) -> None:
     worker = await claimed(desk)
     stubborn = Stubborn()
-    ending = asyncio.create_task(desk.orchestrator(stopper=stubborn).call("fail", task_id="t1"))
+    ending = asyncio.create_task(
+        desk.orchestrator(stop_run=stubborn.stop).call("fail", task_id="t1")
+    )
     await stubborn.asked.wait()
     assert await desk.board.run_ended("run_a", RunEnding.CANCELLED, worker.actor) is None
     ending.cancel()
@@ -275,7 +277,7 @@ async def test_no_worker_is_admitted_to_a_task_that_is_blocked_or_over(desk: Des
     with pytest.raises(ToolError) as refused:
         desk.board.admit("run_b", "t1")
     assert refused.value.code is ErrorCode.TASK_NOT_DISPATCHABLE
-    await desk.orchestrator(stopper=stops).call("cancel", task_id="t1")
+    await desk.orchestrator(stop_run=stops.stop).call("cancel", task_id="t1")
     assert stops.run_ids == ["run_a"], "it was sent, though it has claimed nothing"
     assert desk.board.has_lost_claim("run_a")
     with pytest.raises(ToolError) as refused:

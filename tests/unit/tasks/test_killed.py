@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tasks.lines import read_log
+from agent_core.tasks.log_format import read_log
 from task_boards import created, desk_in, step
 
 WRITER = """

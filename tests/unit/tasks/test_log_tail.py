@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from agent_core.errors import SchemaError
-from agent_core.tasks.lines import Replayed, is_stillborn, read_log
+from agent_core.tasks.log_format import Replayed, is_stillborn, read_log
 from task_boards import created, desk_in, step
 
 LogOf = Callable[[], bytes]

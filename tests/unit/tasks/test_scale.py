@@ -7,16 +7,24 @@ from time import process_time
 
 import pytest
 
-from agent_core.tasks.actor import TaskScope
-from agent_core.tasks.answers import StepQuery, page_of, task_summary
 from agent_core.tasks.apply import apply
-from agent_core.tasks.changes import Change
-from agent_core.tasks.commands import ClaimStep, Command, Report, ReportStep, Update
-from agent_core.tasks.dag import Dag
-from agent_core.tasks.decide import decide, decide_creation
-from agent_core.tasks.lines import Stamp, encode, read_log
-from agent_core.tasks.model import StepStatus, Task
-from agent_core.tasks.operations import AddStep, NewStep
+from agent_core.tasks.graph import Dag
+from agent_core.tasks.log_format import Stamp, encode, read_log
+from agent_core.tasks.model import (
+    AddStep,
+    Change,
+    ClaimStep,
+    Command,
+    NewStep,
+    Report,
+    ReportStep,
+    StepStatus,
+    Task,
+    TaskScope,
+    Update,
+)
+from agent_core.tasks.rules import decide, decide_creation
+from agent_core.tasks.tools import page_of, select_steps, task_summary
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STAMP = Stamp(session_id="sess_1", task_id="t1", agent_id="agent_o", run_id="run_o")
@@ -81,9 +89,8 @@ def work_off(count: int, shape: Shape) -> None:
             lines.append(encode(change, STAMP, wal_seq=len(lines) + 1, event_id="evt_1"))
             apply(dag, change)
 
-    query = StepQuery(statuses=(StepStatus.READY,))
     for number in range(count):
-        ((step, *_), _) = page_of(query.select(dag, scope), limit=5, offset=0)
+        ((step, *_), _) = page_of(select_steps(dag, scope, (StepStatus.READY,)), limit=5, offset=0)
         run_id = f"run_{number}"
         do(ClaimStep(step.step_id, "agent_w", run_id, NOW))
         done = Report(step_id=step.step_id, status=StepStatus.COMPLETED)

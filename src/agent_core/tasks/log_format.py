@@ -1,20 +1,20 @@
-"""The log's format: one JSON object a line, and what counts as its end."""
+"""The format of a Task's log: one JSON object a line, what counts as its end, no secrets in it."""
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import orjson
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
-from agent_core.tasks.apply import apply
-from agent_core.tasks.changes import PAYLOADS, Change, TaskCreated
-from agent_core.tasks.dag import Dag
-from agent_core.tasks.model import StepId, TaskId
+from agent_core.redaction.redactor import Redactor
+from agent_core.tasks.apply import apply, schema_error
+from agent_core.tasks.graph import Dag
+from agent_core.tasks.model import PAYLOADS, Change, StepId, TaskCreated, TaskId, task_error
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
@@ -25,7 +25,7 @@ _UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOT
 """What can follow the word `created_at`, which is the last field of a line and a field of Tasks."""
 
 
-class Line(Frozen):
+class LogLine(Frozen):
     """One line of a log. Only `event_type`, `step_id` and `payload` decide what a Task becomes;
     `created_at` stamps it, and the rest says who did it.
     """
@@ -49,12 +49,11 @@ class Line(Frozen):
         """
         kind = PAYLOADS.get(self.event_type)
         if kind is None or kind.concerns_step is (self.step_id is None):
-            message = f"a line cannot be {self.event_type} with step_id {self.step_id}"
-            raise _error(message)
+            raise schema_error(f"a line cannot be {self.event_type} with step_id {self.step_id}")
         try:
             payload = kind.model_validate(self.payload)
         except ValidationError as error:
-            raise _misshapen(error) from error
+            raise _shape_error(error) from error
         return Change(self.created_at, payload, self.step_id)
 
 
@@ -95,7 +94,7 @@ class Replayed:
         session_id: the session that the lines name; empty if there are none.
         changes: all of them, in order.
         lines: how many lines are good; the next one gets the number after.
-        end: where the good lines end, in bytes; what follows is a tail that says nothing.
+        end: where the good lines end, in bytes; what follows is a tail without meaning.
         is_terminated: the last good line has its newline; if not, the next append begins with it.
     """
 
@@ -125,17 +124,17 @@ def read_log(log: bytes) -> Replayed:
             line = _parse(raw, number)
             owner = owner or (line.session_id, line.task_id)
             if owner != (line.session_id, line.task_id):
-                raise _error("session_id and task_id are not those of the first line")
+                raise schema_error("session_id and task_id are not those of the first line")
             change = line.change()
             if isinstance(change.payload, TaskCreated) and number > 1:
-                raise _error("a Task is created once")
+                raise schema_error("a Task is created once")
             dag = apply(dag, change)
             if dag.task.task_id != line.task_id:
-                raise _error(f"task_id is {line.task_id}, but the Task is {dag.task.task_id}")
+                raise schema_error(f"task_id is {line.task_id}, but the Task is {dag.task.task_id}")
         except AgentCoreError as error:
             if _is_left_by_a_crash(log, end):
                 break
-            raise _damaged(number, error) from error
+            raise schema_error(f"line {number}: {error.message}", line=number) from error
         changes.append(change)
         is_terminated = raw.endswith(b"\n")
         end += len(raw) if is_terminated else len(raw.rstrip(PADDING))
@@ -145,17 +144,17 @@ def read_log(log: bytes) -> Replayed:
 
 
 def is_stillborn(log: bytes) -> bool:
-    """A crash came before the first line was whole: nobody has ever been told of this Task."""
+    """A crash came before the first line was whole: this Task was never announced."""
     start = log.rstrip(PADDING)
     first = b'{"wal_seq":1,'
     return start[: len(first)] == first[: len(start)] and (not start or _is_torn(log))
 
 
-def last_line(tail: bytes) -> Line | None:
+def last_line(tail: bytes) -> LogLine | None:
     """The line at the end of a log; None if there is none that makes sense."""
     kept = tail.rstrip(PADDING)
     try:
-        return Line.model_validate(_loaded(kept[kept.rfind(b"\n") + 1 :].removeprefix(_BOM)))
+        return LogLine.model_validate(_load_json(kept[kept.rfind(b"\n") + 1 :].removeprefix(_BOM)))
     except ValueError:
         return None
 
@@ -168,19 +167,19 @@ def _lines(log: bytes, start: int) -> Iterator[bytes]:
         start = stop
 
 
-def _parse(raw: bytes, number: int) -> Line:
+def _parse(raw: bytes, number: int) -> LogLine:
     try:
-        line = Line.model_validate(_loaded(raw.rstrip(PADDING)))
+        line = LogLine.model_validate(_load_json(raw.rstrip(PADDING)))
     except ValidationError as error:
-        raise _misshapen(error) from error
+        raise _shape_error(error) from error
     except ValueError as error:
-        raise _error(f"not JSON: {error}") from error
+        raise schema_error(f"not JSON: {error}") from error
     if line.wal_seq != number:
-        raise _error(f"wal_seq is {line.wal_seq}, not {number}")
+        raise schema_error(f"wal_seq is {line.wal_seq}, not {number}")
     return line
 
 
-def _loaded(text: bytes) -> Any:
+def _load_json(text: bytes) -> Any:
     """The JSON value of a line.
 
     Raises:
@@ -239,16 +238,46 @@ def _is_object(text: bytes) -> bool:
         return False
 
 
-def _misshapen(error: ValidationError) -> SchemaError:
+def _shape_error(error: ValidationError) -> SchemaError:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    return _error(f"{place}: {first['msg']}")
+    return schema_error(f"{place}: {first['msg']}")
 
 
-def _error(message: str) -> SchemaError:
-    return SchemaError(ErrorCode.SCHEMA_ERROR, message)
+_PROSE = frozenset({"title", "summary", "result_summary", "reason"})
+"""Texts of a model, which lose token shapes too; ids lose only the values of known secrets."""
 
 
-def _damaged(number: int, error: AgentCoreError) -> SchemaError:
-    message = f"line {number}: {error.message}"
-    return SchemaError(ErrorCode.SCHEMA_ERROR, message, details={"line": number})
+def redact_change(change: Change, redactor: Redactor) -> Change:
+    """The change without secrets; the same object if there are none in it.
+
+    Raises:
+        TaskError: `validation_error`: without the secret, an id or a name is none any more.
+    """
+    before = change.payload.model_dump(mode="json")
+    after = _redact(before, redactor.secrets_only, redactor)
+    if after == before:
+        return change
+    try:
+        return replace(change, payload=type(change.payload).model_validate(after))
+    except ValidationError as error:
+        places = [".".join(map(str, each["loc"])) for each in error.errors(include_input=False)]
+        message = (
+            f"the value of a configured secret stands in {places[0]}, which cannot be without it; "
+            "choose another value"
+        )
+        raise task_error(ErrorCode.VALIDATION_ERROR, message, places=places[:20]) from None
+
+
+def _redact(value: Any, clean: Callable[[str], str], redactor: Redactor) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_redact(item, clean, redactor) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {
+            key: _redact(item, redactor.text if key in _PROSE else redactor.secrets_only, redactor)
+            for key, item in table.items()
+        }
+    return value

@@ -1,15 +1,13 @@
-"""The `<task_board>` block: what an agent with Tasks should have before its eyes, in few tokens."""
+"""The `<task_board>` block: the state of a run's Tasks in few tokens."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
-from agent_core.tasks.actor import TaskScope
-from agent_core.tasks.changes import Change
-from agent_core.tasks.dag import Dag
-from agent_core.tasks.model import Step, StepStatus
-from agent_core.tasks.shelf import OpenTask
+from agent_core.tasks.graph import Dag
+from agent_core.tasks.log_store import OpenTask
+from agent_core.tasks.model import Change, Step, StepStatus, TaskScope
 
 _MAX_TITLE = 120
 _BYTES_PER_TOKEN = 4

@@ -1,0 +1,473 @@
+"""One Task in memory, indexed so that every question about it is cheap, and edits of its graph.
+
+A Task may have ten thousand steps, and each change touches a few of them.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from heapq import merge
+from typing import Any, assert_never
+
+from agent_core.errors import ErrorCode, TaskError
+from agent_core.tasks.model import (
+    CLAIMS,
+    NO_CLAIM,
+    OPEN,
+    AddDependency,
+    AddStep,
+    CancelStep,
+    DeleteStep,
+    NewStep,
+    Operation,
+    Payload,
+    RemoveDependency,
+    ReopenStep,
+    Step,
+    StepCancelled,
+    StepClaim,
+    StepFields,
+    StepReopened,
+    StepStatus,
+    Task,
+    TaskDocument,
+    TaskStatus,
+    UpdateStep,
+    UpdateTask,
+    not_cancellable,
+    step_error,
+    task_error,
+)
+from agent_core.types import EventType
+
+
+class Dag:
+    """A Task and its steps. Changed in place, and only by `apply`; steps themselves are frozen.
+
+    Attributes:
+        task: the Task without its steps.
+        marked: claimed steps whose content was changed after their dispatch.
+        reasons: why a step is blocked, failed, cancelled or open again.
+        claims: the claim of each run that ever claimed a step here, at most one a run.
+        announced: what the last `task_updated` did to steps and the Task, in the order in which
+            lines of its own say it again; empty as soon as another line follows.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.marked: set[str] = set()
+        self.reasons: dict[str, str] = {}
+        self.claims: dict[str, StepClaim] = {}
+        self.announced: deque[tuple[str | None, EventType]] = deque()
+        self._steps: dict[str, Step] = {}
+        self._positions: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._next_position = 0
+        self._listed: dict[StepStatus, list[int]] = {status: [] for status in StepStatus}
+        self._roots: list[int] = []
+        self._dependents: dict[str, set[str]] = {}
+        self._missing: dict[str, int] = {}
+        self._open_required = 0
+        self._last_token = 0
+        self._last_claims: dict[str, int] = {}
+
+    # reading
+
+    def find(self, step_id: str) -> Step | None:
+        """The step, if there is one."""
+        return self._steps.get(step_id)
+
+    def step(self, step_id: str) -> Step:
+        """The step, or `step_not_found`."""
+        if (step := self._steps.get(step_id)) is None:
+            raise _unknown_step(self.task.task_id, step_id)
+        return step
+
+    def steps(self, *statuses: StepStatus) -> Iterator[Step]:
+        """Steps with one of these statuses (all, if none is given), in order of creation."""
+        positions = merge(*(self._listed[status] for status in statuses or StepStatus))
+        return (self._steps[self._ids[position]] for position in positions)
+
+    def roots(self) -> Iterator[str]:
+        """The ids of steps that depend on nothing, in order of creation."""
+        return (self._ids[position] for position in self._roots)
+
+    def count(self, *statuses: StepStatus) -> int:
+        """How many steps have one of these statuses (all, if none is given)."""
+        return sum(len(self._listed[status]) for status in set(statuses or StepStatus))
+
+    def counts(self) -> dict[str, int]:
+        """How many steps there are of each status that occurs."""
+        return {status.value: len(listed) for status, listed in self._listed.items() if listed}
+
+    def dependents(self, step_id: str) -> list[str]:
+        """The steps that wait for this one, in order of creation."""
+        return sorted(self._dependents.get(step_id, ()), key=self._positions.__getitem__)
+
+    def has_dependents(self, step_id: str) -> bool:
+        """Some step waits for this one."""
+        return step_id in self._dependents
+
+    def waits_for(self, step_id: str) -> int:
+        """How many of a step's dependencies are not completed."""
+        return self._missing[step_id]
+
+    @property
+    def next_token(self) -> int:
+        """The fencing token of the next claim."""
+        return self._last_token + 1
+
+    def accepts_token(self, token: int | None) -> bool:
+        """The token is later than all before; claims of old logs have none."""
+        return token is None or token > self._last_token
+
+    def has_later_claim(self, run_id: str) -> bool:
+        """Another run has claimed the step of this run's claim after it."""
+        mine = self.claims[run_id]
+        return self._last_claims[mine.step_id] > mine.token
+
+    @property
+    def is_active(self) -> bool:
+        """A step is ready, claimed or running."""
+        return self.count(StepStatus.READY, *CLAIMS) > 0
+
+    @property
+    def is_completable(self) -> bool:
+        """Nothing stands in the way of completing the Task."""
+        is_open = not self.task.status.is_terminal
+        return is_open and self._open_required == 0 and self.count(*CLAIMS) == 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Only the orchestrator can make it go on."""
+        status = self.task.status
+        rests = status.is_terminal or status is TaskStatus.BLOCKED
+        return not (rests or self.is_active or self.is_completable)
+
+    def document(self) -> TaskDocument:
+        """The whole Task as data."""
+        steps = tuple(self.steps())
+        return TaskDocument(**dict(self.task), root_step_ids=tuple(self.roots()), steps=steps)
+
+    # changing: for `apply` alone
+
+    def put(self, step: Step) -> None:
+        """Add a step, or replace the one with its id."""
+        step_id, old = step.step_id, self._steps.get(step.step_id)
+        if old is None:
+            position = self._positions[step_id] = self._next_position
+            self._ids[position] = step_id
+            self._next_position += 1
+            self._link(step)
+        else:
+            position = self._positions[step_id]
+            self._unlist(old, position)
+            if old.depends_on_step_ids != step.depends_on_step_ids:
+                self._unlink(old, position)
+                self._link(step)
+        insort(self._listed[step.status], position)
+        self._open_required += _is_open_required(step)
+        self._steps[step_id] = step
+        if _is_completed(old) != _is_completed(step):
+            for dependent in self._dependents.get(step_id, ()):
+                self._missing[dependent] += -1 if _is_completed(step) else 1
+
+    def remove(self, step_id: str) -> None:
+        """Remove a step; links of others to it stay, for a step that may take its id."""
+        step = self._steps.pop(step_id)
+        position = self._positions.pop(step_id)
+        self._unlist(step, position)
+        del self._ids[position], self._missing[step_id]
+        self._unlink(step, position)
+        self.marked.discard(step_id)
+        self.reasons.pop(step_id, None)
+
+    def add_claim(self, run_id: str, claim: StepClaim) -> None:
+        """Record the claim of a run; it is never forgotten."""
+        self.claims[run_id] = claim
+        self._last_claims[claim.step_id] = claim.token
+        self._last_token = max(self._last_token, claim.token)
+
+    def _unlist(self, step: Step, position: int) -> None:
+        positions = self._listed[step.status]
+        del positions[bisect_left(positions, position)]
+        self._open_required -= _is_open_required(step)
+
+    def _link(self, step: Step) -> None:
+        for dependency in step.depends_on_step_ids:
+            self._dependents.setdefault(dependency, set()).add(step.step_id)
+        if not step.depends_on_step_ids:
+            insort(self._roots, self._positions[step.step_id])
+        done = (_is_completed(self._steps.get(each)) for each in step.depends_on_step_ids)
+        self._missing[step.step_id] = sum(not is_done for is_done in done)
+
+    def _unlink(self, step: Step, position: int) -> None:
+        if not step.depends_on_step_ids:
+            del self._roots[bisect_left(self._roots, position)]
+        for dependency in step.depends_on_step_ids:
+            waiting = self._dependents[dependency]
+            waiting.discard(step.step_id)
+            if not waiting:
+                del self._dependents[dependency]
+
+
+def find_cycle(starts: Iterable[str], follow: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return a cycle that can be reached from `starts`, or nothing.
+
+    Depth-first; every node is entered once. The first node of the answer is also its last.
+    """
+    done: set[str] = set()
+    for start in starts:
+        if start in done:
+            continue
+        on_path = {start: None}
+        walk = [iter(follow(start))]
+        while walk:
+            node = next(walk[-1], None)
+            if node is None:
+                walk.pop()
+                done.add(on_path.popitem()[0])
+            elif node in on_path:
+                path = list(on_path)
+                return [*path[path.index(node) :], node]
+            elif node not in done:
+                on_path[node] = None
+                walk.append(iter(follow(node)))
+    return []
+
+
+class GraphEdit:
+    """What a list of operations makes of a Task, while the Task itself stays as it is.
+
+    Deciding and replaying both go through here, so that a log can only hold what was allowed.
+
+    Attributes:
+        task: the Task after the operations so far.
+        changed: the steps that are new or different, by id.
+        removed: the ids of steps that were there before and are not any more.
+        marked: claimed or running steps whose content was changed.
+        reasons: why, where a reason was given; None forgets an earlier one.
+    """
+
+    def __init__(self, dag: Dag, at: datetime) -> None:
+        self.task = dag.task
+        self.changed: dict[str, Step] = {}
+        self.removed: set[str] = set()
+        self.marked: dict[str, None] = {}
+        self.reasons: dict[str, str | None] = {}
+        self._dag = dag
+        self._at = at
+        self._rewired: set[str] = set()
+        self._outcomes: dict[str, list[Payload]] = {}
+
+    def run(self, operations: Iterable[Operation]) -> "GraphEdit":
+        """Apply every operation, then check the whole and bring readiness up to date.
+
+        Raises:
+            TaskError: an operation is not allowed, or the graph would not hold together.
+        """
+        for operation in operations:
+            self._apply(operation)
+        self._check_links()
+        # A cycle needs a new link, and a step that depends on the one that has it: a step that is
+        # only added at the end of a long chain is not worth a walk along the chain.
+        wanted = {d for s in self._rewired for d in self.changed[s].depends_on_step_ids}
+        starts = [s for s in self._rewired if s in wanted or self._dag.has_dependents(s)]
+        if cycle := find_cycle(starts, lambda s: self._step(s).depends_on_step_ids):
+            message = f"steps would wait for each other: {' → '.join(cycle)}"
+            raise task_error(ErrorCode.DEPENDENCY_CYCLE, message, cycle=cycle)
+        for step in list(self.changed.values()):
+            if step.status is StepStatus.READY and not self._is_free(step):
+                self._put(step, status=StepStatus.PENDING)
+        return self
+
+    def freed(self) -> list[Step]:
+        """Pending steps whose dependencies are all completed."""
+        steps = self.changed.values()
+        return [s for s in steps if s.status is StepStatus.PENDING and self._is_free(s)]
+
+    def outcomes(self) -> Iterator[tuple[str, Payload]]:
+        """A payload for each time a step was cancelled or reopened."""
+        return ((step_id, each) for step_id, all_ in self._outcomes.items() for each in all_)
+
+    def counts(self) -> dict[str, int]:
+        """How many steps of each status there are now."""
+        counts = self._dag.counts()
+        for step_id in {*self.changed, *self.removed}:
+            if old := self._dag.find(step_id):
+                counts[old.status] = counts.get(old.status, 0) - 1
+        for step in self.changed.values():
+            counts[step.status] = counts.get(step.status, 0) + 1
+        return {status: count for status, count in counts.items() if count}
+
+    def _find(self, step_id: str) -> Step | None:
+        if step_id in self.changed:
+            return self.changed[step_id]
+        return None if step_id in self.removed else self._dag.find(step_id)
+
+    def _step(self, step_id: str) -> Step:
+        if (step := self._find(step_id)) is None:
+            raise _unknown_step(self.task.task_id, step_id)
+        return step
+
+    def _put(self, step: Step, **update: Any) -> None:
+        self.changed[step.step_id] = step.model_copy(update={**update, "updated_at": self._at})
+
+    def _is_free(self, step: Step) -> bool:
+        return all(_is_completed(self._find(each)) for each in step.depends_on_step_ids)
+
+    def _apply(self, operation: Operation) -> None:
+        match operation:
+            case UpdateTask():
+                self._update_task(operation)
+            case AddStep(step=new):
+                self._add(new)
+            case UpdateStep(step_id=step_id, fields=fields):
+                self._update(self._step(step_id), fields)
+            case DeleteStep(step_id=step_id):
+                self._delete(self._step(step_id))
+            case AddDependency() | RemoveDependency():
+                self._change_link(self._step(operation.step_id), operation)
+            case CancelStep(step_id=step_id, reason=reason):
+                self._cancel(self._step(step_id), reason)
+            case ReopenStep(step_id=step_id, reason=reason):
+                self._reopen(self._step(step_id), reason)
+            case _:
+                assert_never(operation)
+
+    def _update_task(self, wanted: UpdateTask) -> None:
+        update: dict[str, Any] = wanted.model_dump(include={"title", "summary"}, exclude_none=True)
+        if wanted.status == "blocked":
+            update["status"] = TaskStatus.BLOCKED
+        elif wanted.status == "pending":
+            if self.task.status is TaskStatus.RUNNING:
+                message = f"Task {self.task.task_id} is running; only a blocked Task is reopened"
+                raise task_error(ErrorCode.VALIDATION_ERROR, message)
+            update["status"] = TaskStatus.PENDING
+        self.task = self.task.model_copy(update=update)
+
+    def _add(self, new: NewStep) -> None:
+        if self._find(new.step_id) is not None:
+            message = f"Task {self.task.task_id} already has a step {new.step_id}; take another id"
+            raise task_error(ErrorCode.VALIDATION_ERROR, message, step_id=new.step_id)
+        fields: dict[str, Any] = dict(new) | {
+            "depends_on_step_ids": tuple(dict.fromkeys(new.depends_on_step_ids)),
+            "worker_pool_id": new.worker_pool_id or None,
+        }
+        self.changed[new.step_id] = Step(**fields, updated_at=self._at)
+        self._rewired.add(new.step_id)
+
+    def _update(self, step: Step, fields: StepFields) -> None:
+        update: dict[str, Any] = fields.model_dump(exclude_none=True)
+        if step.status is StepStatus.COMPLETED and update.keys() - {"title", "summary"}:
+            raise _refuse(step, "only its title and summary can still change")
+        depends_on = update.pop("depends_on_step_ids", None)
+        if "worker_pool_id" in update:
+            update["worker_pool_id"] = update["worker_pool_id"] or None
+        self._put(step, **update)
+        if depends_on is not None:
+            self._rewire(self.changed[step.step_id], depends_on)
+        self._mark(step)
+
+    def _delete(self, step: Step) -> None:
+        if step.status not in {*OPEN, StepStatus.CANCELLED}:
+            raise _refuse(step, "only pending, ready and cancelled steps can be deleted")
+        step_id = step.step_id
+        self.changed.pop(step_id, None)
+        self.marked.pop(step_id, None)
+        self.reasons.pop(step_id, None)
+        self._rewired.discard(step_id)
+        self._outcomes.pop(step_id, None)
+        if self._dag.find(step_id) is not None:
+            self.removed.add(step_id)
+
+    def _change_link(self, step: Step, link: AddDependency | RemoveDependency) -> None:
+        other, depends_on = link.depends_on_step_id, step.depends_on_step_ids
+        if link.op == "add_dependency":
+            self._rewire(step, (*depends_on, other))
+        elif other in depends_on:
+            self._rewire(step, (each for each in depends_on if each != other))
+        else:
+            message = f"step {step.step_id} does not depend on {other}"
+            raise task_error(
+                ErrorCode.VALIDATION_ERROR,
+                message,
+                step_id=step.step_id,
+                depends_on_step_ids=depends_on[:50],
+            )
+
+    def _rewire(self, step: Step, depends_on: Iterable[str]) -> None:
+        if step.status is StepStatus.COMPLETED:
+            raise _refuse(step, "its dependencies can no longer change")
+        self._put(step, depends_on_step_ids=tuple(dict.fromkeys(depends_on)))
+        self._rewired.add(step.step_id)
+        self._mark(step)
+
+    def _mark(self, step: Step) -> None:
+        if step.status.is_claim:
+            self.marked[step.step_id] = None
+
+    def _cancel(self, step: Step, reason: str | None) -> None:
+        if step.status not in OPEN:
+            raise not_cancellable(step)
+        payload = StepCancelled(
+            previous_status=step.status, reason=reason, result_summary=step.result_summary
+        )
+        self._put(step, status=StepStatus.CANCELLED)
+        self._add_outcome(step, payload, reason)
+
+    def _reopen(self, step: Step, reason: str | None) -> None:
+        if step.status not in {StepStatus.BLOCKED, StepStatus.FAILED}:
+            raise _refuse(step, "only blocked and failed steps can be reopened")
+        payload = StepReopened(previous_status=step.status, reason=reason)
+        self._put(step, status=StepStatus.PENDING, **NO_CLAIM)
+        self._add_outcome(step, payload, reason)
+
+    def _add_outcome(self, step: Step, payload: Payload, reason: str | None) -> None:
+        self._outcomes.setdefault(step.step_id, []).append(payload)
+        self.reasons[step.step_id] = reason
+
+    def _check_links(self) -> None:
+        task_id = self.task.task_id
+        for step_id in self._rewired:
+            for other in self.changed[step_id].depends_on_step_ids:
+                if self._find(other) is None:
+                    if other in self.removed:
+                        raise _has_dependents(other, [step_id])
+                    message = (
+                        f"step {step_id} depends on {other}, but Task {task_id} has no step {other}"
+                    )
+                    raise task_error(ErrorCode.STEP_NOT_FOUND, message, step_id=other)
+        for step_id in self.removed - self.changed.keys():
+            found = ((each, self._find(each)) for each in self._dag.dependents(step_id))
+            left = [each for each, step in found if step and step_id in step.depends_on_step_ids]
+            if left:
+                raise _has_dependents(step_id, left)
+
+
+def _is_completed(step: Step | None) -> bool:
+    return step is not None and step.status is StepStatus.COMPLETED
+
+
+def _is_open_required(step: Step) -> bool:
+    return step.required and step.status is not StepStatus.COMPLETED
+
+
+def _unknown_step(task_id: str, step_id: str) -> TaskError:
+    message = f"Task {task_id} has no step {step_id}; agent.task_get lists its steps"
+    return task_error(ErrorCode.STEP_NOT_FOUND, message, step_id=step_id)
+
+
+def _refuse(step: Step, rule: str) -> TaskError:
+    return step_error(ErrorCode.VALIDATION_ERROR, step, f": {rule}")
+
+
+def _has_dependents(step_id: str, dependents: list[str]) -> TaskError:
+    message = f"step {step_id} cannot be deleted, these depend on it: {', '.join(dependents[:10])}"
+    return task_error(
+        ErrorCode.STEP_HAS_DEPENDENTS,
+        message,
+        step_id=step_id,
+        dependent_step_ids=dependents[:50],
+    )

@@ -1,0 +1,580 @@
+"""The logs of a session's Tasks as files: opened, locked, appended to, read and removed.
+
+No link that comes with a project is followed, no log is ever rewritten, and every method does its
+file work at once; call them in a thread.
+"""
+
+import asyncio
+import fcntl
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import orjson
+
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError, TaskError
+from agent_core.tasks.apply import schema_error
+from agent_core.tasks.graph import Dag
+from agent_core.tasks.log_format import PADDING, Replayed, is_stillborn, last_line, read_log
+from agent_core.tasks.model import TASK_ENDS, Change, CloseRun, TaskStatus, task_error
+from agent_core.types import SESSION_ID_PATTERN, CleanupFailure, CleanupResult, ErrorPayload
+
+SUFFIX = ".wal.jsonl"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAX_LOG = 256 * 1024 * 1024
+_TAIL = 16 * 1024
+_HEAD = 1024 * 1024
+_RECENT = 200
+
+
+class LogChangedError(TaskError):
+    """The file is not the one that was replayed; nothing was written, it has to be read again."""
+
+    def __init__(self, path: Path, why: object) -> None:
+        message = f"the Task log {path} has changed: {why}. It is read again with the next call"
+        details = {"path": str(path)}
+        super().__init__(ErrorCode.TASK_WAL_UNAVAILABLE, message, True, details)
+
+
+def _unavailable(path: Path, why: object, *, retryable: bool = False, line: int = 0) -> TaskError:
+    """The error for a log that cannot be used, naming it and the cure."""
+    message = f"the Task log {path} cannot be used: {why}"
+    details: dict[str, object] = {"path": str(path)}
+    if line:
+        message += ". Mend or remove the line, or move the file away"
+        details["line"] = line
+    return TaskError(ErrorCode.TASK_WAL_UNAVAILABLE, message, retryable, details)
+
+
+class TaskLog:
+    """A locked, append-only file. What `append` returned from is in it; what it raised for is not.
+
+    Args:
+        descriptor: the open file; it is closed by `close`, and here if the lock is taken.
+        path: for messages, and to notice that the file is not there any more.
+
+    Raises:
+        TaskError: `task_wal_unavailable`, another process appends to it.
+    """
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            why = "another process works on it" if isinstance(error, BlockingIOError) else error
+            raise _unavailable(path, why, retryable=True) from error
+        self._size = self._end = os.fstat(descriptor).st_size
+        self._missing = b""
+
+    def read(self) -> bytes:
+        """The whole file as it is now."""
+        return _read_all(self._descriptor, self._size)
+
+    def continue_at(self, end: int, *, is_terminated: bool) -> None:
+        """Overwrite what follows `end` with the next append; until then it stays.
+
+        A last line without its newline gets it in the same write.
+        """
+        self._end = end
+        self._missing = b"" if is_terminated else b"\n"
+
+    def append(self, lines: bytes, *, durable: bool) -> None:
+        """Add complete lines in one write, on the disk itself if `durable`.
+
+        Raises:
+            TaskError: `task_wal_unavailable`; the file is as it was.
+        """
+        self._require_untouched()
+        lines = self._missing + lines
+        try:
+            if self._size > self._end:
+                os.ftruncate(self._descriptor, self._end)
+            written = 0  # a short write is no error for the system: the rest fails with the reason
+            while written < len(lines):
+                rest = memoryview(lines)[written:]
+                written += os.pwrite(self._descriptor, rest, self._end + written)
+            if durable:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            # If it cannot be cut now, the next append tries again; a reader sees a torn tail.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._end)
+            self._size = os.fstat(self._descriptor).st_size
+            raise _unavailable(self.path, error, retryable=True) from error
+        self._end += len(lines)
+        self._size = self._end
+        self._missing = b""
+
+    def close(self) -> None:
+        """Give the file back to other processes."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _require_untouched(self) -> None:
+        """A log may be edited by hand, but not while its Task is open."""
+        if self._descriptor < 0:
+            raise LogChangedError(self.path, "it was closed")
+        ours = os.fstat(self._descriptor)
+        try:
+            named = self.path.stat(follow_symlinks=False)
+        except OSError as error:
+            raise LogChangedError(self.path, error) from error
+        if (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino):
+            raise LogChangedError(self.path, "it was replaced by another file")
+        if ours.st_size != self._size:
+            raise LogChangedError(self.path, "somebody else has written to it")
+
+
+@dataclass(slots=True)
+class OpenTask:
+    """A Task that goes on: its graph, its log, and what only this process knows of it.
+
+    Attributes:
+        lines: how many lines the log has; the next one gets the number after.
+        recent: the last changes, oldest first.
+        dropped: bytes of a torn tail that the next append overwrites.
+        deadlines: when the lease of a claimed step ends, on the monotonic clock, in seconds.
+        is_settled: what a crash or a hand left undone in the log is done.
+        ending: set while the whole Task is being failed or cancelled, and done when that is over:
+            no step is claimed any more, and worker runs that end meanwhile leave their steps to
+            it; `left_open` keeps them for the case that it does not happen.
+    """
+
+    dag: Dag
+    log: TaskLog
+    lines: int = 0
+    recent: deque[Change] = field(default_factory=lambda: deque[Change](maxlen=_RECENT))
+    dropped: int = 0
+    deadlines: dict[str, float] = field(default_factory=dict[str, float])
+    is_settled: bool = False
+    ending: asyncio.Event | None = None
+    left_open: list[CloseRun] = field(default_factory=list[CloseRun])
+
+    @property
+    def is_ending(self) -> bool:
+        """The whole Task is being failed or cancelled."""
+        return self.ending is not None
+
+    def require_not_ending(self) -> None:
+        """Return unless the whole Task is being failed or cancelled.
+
+        Raises:
+            TaskError: `task_not_dispatchable`.
+        """
+        if self.is_ending:
+            task_id = self.dag.task.task_id
+            message = f"Task {task_id} is being failed or cancelled just now"
+            raise task_error(ErrorCode.TASK_NOT_DISPATCHABLE, message, task_id=task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLog:
+    """A Task that is over, known by the last line of its log."""
+
+    name: str
+    task_id: str
+    status: TaskStatus
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLog:
+    """A log that cannot be used now.
+
+    Attributes:
+        task_id: whose it seems to be, if any line names a Task.
+        state: what the file looked like, to see later whether it was mended.
+    """
+
+    name: str
+    error: TaskError
+    task_id: str | None
+    state: tuple[int, int] | None
+
+
+AnyLog = OpenTask | EndedLog | UnreadableLog
+
+
+class TaskLogStore:
+    """The logs in `<wal_dir>/<session_id>`; the folder is made when the first Task is.
+
+    Args:
+        wal_dir: where the logs of all sessions are, resolved.
+        session_id: a checked session id, safe as a folder's name.
+        project_dir: the project, resolved. Below it every folder must be a real one: what comes
+            with a project must not send our files elsewhere.
+    """
+
+    def __init__(self, wal_dir: Path, session_id: str, *, project_dir: Path) -> None:
+        self._folder = wal_dir / session_id
+        self._session_id = session_id
+        self._base = project_dir if wal_dir.is_relative_to(project_dir) else wal_dir
+
+    def path(self, name: str) -> Path:
+        """Where a log is."""
+        return self._folder / name
+
+    def names(self) -> list[str]:
+        """The logs there are: file names, sorted; none if there is no folder yet.
+
+        Raises:
+            TaskError: `task_wal_unavailable`, the folder cannot be used.
+        """
+        try:
+            with self._opened_folder(create=False) as folder:
+                names = os.listdir(folder)  # noqa: PTH208 - of a descriptor, not of a path
+                return sorted(name for name in names if name.endswith(SUFFIX))
+        except FileNotFoundError:
+            return []
+
+    def look_at(self, name: str) -> AnyLog | None:
+        """Open a log if its Task goes on; a finished one is only looked at from its end.
+
+        None: there is no such file.
+        """
+        try:
+            descriptor = self._open_file(name, os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        except (OSError, TaskError) as error:
+            return self.ended(name) or self.unreadable(name, error)
+        try:
+            return _ended(name, descriptor) or self._open_task(name, os.dup(descriptor))
+        except (OSError, AgentCoreError) as error:
+            return self.unreadable(name, error)
+        finally:
+            os.close(descriptor)
+
+    def ended(self, name: str) -> EndedLog | None:
+        """The log, if its last line ends its Task; nothing is locked or kept open."""
+        try:
+            with self._opened_file(name) as descriptor:
+                return _ended(name, descriptor)
+        except (OSError, AgentCoreError):
+            return None
+
+    def read(self, name: str) -> Dag:
+        """Replay a Task without keeping or locking its log.
+
+        Raises:
+            TaskError: `task_wal_unavailable`.
+        """
+        try:
+            with self._opened_file(name) as descriptor:
+                content = _read_all(descriptor, _size(descriptor))
+            return self._require_dag(name, read_log(content))
+        except (OSError, AgentCoreError) as error:
+            raise self._as_unavailable(name, error) from error
+
+    def create(self, name: str) -> TaskLog:
+        """Make an empty log and lock it.
+
+        Raises:
+            TaskError: `path_conflict`, there is such a file; `task_wal_unavailable`.
+        """
+        try:
+            descriptor = self._open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileExistsError as error:
+            path = str(self.path(name))
+            message = f"{path} exists already; choose another wal_name"
+            raise task_error(ErrorCode.PATH_CONFLICT, message, path=path) from error
+        except OSError as error:
+            raise self._as_unavailable(name, error) from error
+        return TaskLog(descriptor, self.path(name))
+
+    def discard(self, name: str) -> None:
+        """Remove a log.
+
+        Raises:
+            OSError: as `os.unlink` does.
+        """
+        with self._opened_folder(create=False) as folder:
+            os.unlink(name, dir_fd=folder)
+
+    def unreadable(self, name: str, error: OSError | AgentCoreError) -> UnreadableLog:
+        """What is known of a log that cannot be used for this reason."""
+        failure = self._as_unavailable(name, error)
+        state = None if failure.retryable else self._state(name)
+        return UnreadableLog(name, failure, self._find_task_id(name), state)
+
+    def is_unchanged(self, log: UnreadableLog) -> bool:
+        """The file of an unreadable log is as it was when it was looked at."""
+        return log.state is not None and log.state == self._state(log.name)
+
+    def _open_task(self, name: str, descriptor: int) -> OpenTask | EndedLog:
+        log = TaskLog(descriptor, self.path(name))
+        try:
+            content = log.read()
+            replayed = read_log(content)
+            if is_stillborn(content):
+                self.discard(name)
+            dag = self._require_dag(name, replayed)
+        except BaseException:
+            log.close()
+            raise
+        task = dag.task
+        if task.status.is_terminal:  # a tail without meaning hid its last line
+            log.close()
+            return EndedLog(name, task.task_id, task.status, task.updated_at)
+        log.continue_at(replayed.end, is_terminated=replayed.is_terminated)
+        recent = deque(replayed.changes, maxlen=_RECENT)
+        return OpenTask(dag, log, replayed.lines, recent, len(content) - replayed.end)
+
+    def _require_dag(self, name: str, replayed: Replayed) -> Dag:
+        dag = replayed.dag
+        if dag is None:
+            raise schema_error("it holds no complete line; its Task was never created")
+        if replayed.session_id != self._session_id:
+            message = f"line 1: it belongs to the session {replayed.session_id}"
+            raise schema_error(message, line=1)
+        # A project may have been moved since the Task was created.
+        dag.task = dag.task.model_copy(update={"wal_path": str(self.path(name))})
+        return dag
+
+    def _as_unavailable(self, name: str, error: OSError | AgentCoreError) -> TaskError:
+        if isinstance(error, TaskError) and error.code is ErrorCode.TASK_WAL_UNAVAILABLE:
+            return error
+        line = error.details.get("line", 0) if isinstance(error, AgentCoreError) else 0
+        return _unavailable(self.path(name), error, line=line)
+
+    def _state(self, name: str) -> tuple[int, int] | None:
+        try:
+            found = self.path(name).stat(follow_symlinks=False)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    def _find_task_id(self, name: str) -> str | None:
+        """Whose log it is, from the first line that names a Task."""
+        try:
+            with self._opened_file(name) as descriptor:
+                head = os.pread(descriptor, _HEAD, 0)
+        except (OSError, TaskError):
+            return None
+        for raw in head.splitlines():
+            try:
+                task_id = orjson.loads(raw)["task_id"]
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                continue
+            if isinstance(task_id, str):
+                return task_id
+        return None
+
+    @contextmanager
+    def _opened_file(self, name: str) -> Generator[int]:
+        descriptor = self._open_file(name, os.O_RDONLY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open_file(self, name: str, flags: int) -> int:
+        """Open a log and return its descriptor; `O_CREAT` makes the folder.
+
+        Raises:
+            FileNotFoundError, FileExistsError: as `os.open` does.
+            TaskError: `task_wal_unavailable`, the folder or the file is not a real one.
+        """
+        creates = bool(flags & os.O_CREAT)
+        with self._opened_folder(create=creates) as folder:
+            try:
+                opened = os.open(name, flags | _FILE, 0o600, dir_fd=folder)
+            except (FileNotFoundError, FileExistsError):
+                raise
+            except OSError as error:
+                raise _unusable(self.path(name), error) from error
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                os.close(opened)
+                raise _unusable(self.path(name), "not a regular file")
+            if creates:
+                os.fsync(folder)
+            return opened
+
+    @contextmanager
+    def _opened_folder(self, *, create: bool) -> Generator[int]:
+        if create:
+            self._base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        here = os.open(self._base, _FOLDER)
+        try:
+            for part in self._folder.relative_to(self._base).parts:
+                try:
+                    if create:
+                        with suppress(FileExistsError):
+                            os.mkdir(part, 0o700, dir_fd=here)
+                    inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=here)
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    raise _unusable(self._folder, error) from error
+                os.close(here)
+                here = inner
+            yield here
+        finally:
+            os.close(here)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """A log that could be read."""
+
+    session_id: str
+    dag: Dag
+
+    @property
+    def task_id(self) -> str:
+        return self.dag.task.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTasks:
+    """What a project's folder of logs holds; `problems` names the logs that could not be read."""
+
+    tasks: tuple[StoredTask, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def stored_tasks(wal_dir: Path, *, project_dir: Path, session_id: str | None = None) -> StoredTasks:
+    """Read the Tasks of a session, or of all: the last changed first. Nothing is locked.
+
+    Args:
+        wal_dir: where the logs of all sessions are.
+        project_dir: the project, resolved.
+        session_id: only this one's.
+    """
+    tasks: list[StoredTask] = []
+    problems: list[str] = []
+    for each in [session_id] if session_id else _session_ids(wal_dir):
+        store = TaskLogStore(wal_dir, each, project_dir=project_dir)
+        try:
+            names = store.names()
+        except (OSError, TaskError) as error:
+            problems.append(str(error))
+            continue
+        for name in names:
+            try:
+                tasks.append(StoredTask(each, store.read(name)))
+            except AgentCoreError as error:
+                problems.append(error.message)
+    tasks.sort(key=lambda found: found.dag.task.updated_at, reverse=True)
+    return StoredTasks(tuple(tasks), tuple(problems))
+
+
+def cleanup_ended_tasks(
+    wal_dir: Path,
+    *,
+    project_dir: Path,
+    statuses: Collection[TaskStatus] = (TaskStatus.COMPLETED,),
+    older_than: datetime | None = None,
+    dry_run: bool = True,
+) -> CleanupResult:
+    """Find, and unless it is a dry run delete, logs whose last line ends their Task.
+
+    Ids in the result are paths. Active and unreadable logs are never touched.
+
+    Args:
+        wal_dir: where the logs of all sessions are, resolved.
+        project_dir: the project, resolved.
+        statuses: which ends count.
+        older_than: aware; only Tasks last changed before it.
+        dry_run: delete nothing; `freed_bytes` is what would be freed.
+
+    Raises:
+        AgentCoreError: `validation_error`, `older_than` has no time zone.
+    """
+    if older_than is not None and older_than.tzinfo is None:
+        message = "older_than needs a time zone, such as datetime.now(UTC) has"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    found: list[tuple[TaskLogStore, str]] = []
+    for session_id in _session_ids(wal_dir):
+        store = TaskLogStore(wal_dir, session_id, project_dir=project_dir)
+        with suppress(OSError, AgentCoreError):
+            logs = [log for name in store.names() if (log := store.ended(name))]
+            found += [
+                (store, log.name)
+                for log in logs
+                if log.status in statuses and (older_than is None or log.updated_at < older_than)
+            ]
+    deleted: list[str] = []
+    failed: list[CleanupFailure] = []
+    freed = 0
+    for store, name in found:
+        path = store.path(name)
+        try:
+            size = path.stat(follow_symlinks=False).st_size
+            if not dry_run:
+                store.discard(name)
+                deleted.append(str(path))
+            freed += size
+        except (OSError, AgentCoreError) as error:
+            failed.append(CleanupFailure(id=str(path), error=_failure(error)))
+    return CleanupResult(
+        dry_run=dry_run,
+        candidates=[str(store.path(name)) for store, name in found],
+        deleted=deleted,
+        failed=failed,
+        freed_bytes=freed,
+    )
+
+
+def _session_ids(wal_dir: Path) -> Iterator[str]:
+    try:
+        names = sorted(entry.name for entry in wal_dir.iterdir())
+    except OSError:
+        return iter(())
+    return (name for name in names if re.fullmatch(SESSION_ID_PATTERN, name))
+
+
+def _failure(error: OSError | AgentCoreError) -> ErrorPayload:
+    if isinstance(error, OSError):
+        error = StorageError(ErrorCode.STORAGE_ERROR, f"the log could not be deleted: {error}")
+    return ErrorPayload(type=type(error).__name__, code=error.code, message=error.message)
+
+
+def _unusable(path: Path, why: object) -> TaskError:
+    message = (
+        f"Task logs cannot be kept in {path}: {why}. "
+        "It must be a real file in real folders that this user can write, without links"
+    )
+    return task_error(ErrorCode.TASK_WAL_UNAVAILABLE, message, path=str(path))
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    pieces: list[bytes] = []
+    at = 0
+    while at < size and (piece := os.pread(descriptor, size - at, at)):
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(pieces)
+
+
+def _size(descriptor: int) -> int:
+    size = os.fstat(descriptor).st_size
+    if size > _MAX_LOG:
+        raise schema_error(f"it has {size} bytes; more than {_MAX_LOG} are not read")
+    return size
+
+
+def _ended(name: str, descriptor: int) -> EndedLog | None:
+    """The log, if its last line ends its Task; only its end is read."""
+    size = _size(descriptor)
+    length, last = 0, None
+    while length < size:
+        length = min(size, max(_TAIL, length * 8))
+        tail = os.pread(descriptor, length, size - length)
+        if length == size or b"\n" in tail.rstrip(PADDING):
+            last = last_line(tail)
+            break
+    if last is None or last.event_type not in TASK_ENDS:
+        return None
+    return EndedLog(name, last.task_id, TASK_ENDS[last.event_type], last.created_at)

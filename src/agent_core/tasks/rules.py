@@ -1,0 +1,285 @@
+"""The rules: what a command changes in a Task, or why it may not. Pure; nothing is changed here."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.tasks.graph import Dag, GraphEdit
+from agent_core.tasks.model import (
+    CLAIMS,
+    OPEN,
+    UNFINISHED,
+    AbortTask,
+    AddStep,
+    Change,
+    ClaimStep,
+    CloseRun,
+    Command,
+    Complete,
+    ExpireLeases,
+    NewStep,
+    Payload,
+    ReportStep,
+    Step,
+    StepBlocked,
+    StepCancelled,
+    StepClaimed,
+    StepCompleted,
+    StepEnd,
+    StepFailed,
+    StepLeaseExpired,
+    StepReady,
+    StepStarted,
+    StepStatus,
+    StepUpdated,
+    Task,
+    TaskCancelled,
+    TaskCompleted,
+    TaskCreated,
+    TaskDocument,
+    TaskFailed,
+    TaskReopened,
+    TaskRunning,
+    TaskStatus,
+    TaskUpdated,
+    Update,
+    not_cancellable,
+    not_dispatchable,
+    step_error,
+    task_error,
+    task_over,
+)
+
+Pair = tuple[str | None, Payload]
+"""The step a change concerns, or None for the Task, and what it says."""
+
+_ENDS: Mapping[StepStatus | None, type[StepEnd]] = {
+    StepStatus.BLOCKED: StepBlocked,
+    StepStatus.COMPLETED: StepCompleted,
+    StepStatus.FAILED: StepFailed,
+    StepStatus.CANCELLED: StepCancelled,
+}
+_SHOWN = 50
+"""How many ids an error's details hold at most."""
+
+
+def decide(dag: Dag, command: Command, at: datetime) -> list[Change]:
+    """Return the changes a command means, in order; none if there is nothing to do.
+
+    Raises:
+        TaskError: the state of the Task does not allow it.
+        PermissionDeniedError: the run does not hold the claim.
+    """
+    if dag.task.status.is_terminal:
+        raise task_over(dag.task.task_id, dag.task.status)
+    match command:
+        case Update():
+            pairs = _update(dag, command, at)
+        case ClaimStep():
+            pairs = _claim(dag, command)
+        case ReportStep():
+            pairs = _report(dag, command)
+        case Complete(result_summary=result):
+            pairs = _complete(dag, result)
+        case AbortTask():
+            pairs = _abort(dag, command)
+        case CloseRun():
+            pairs = _close_run(dag, command)
+        case _:
+            pairs = _expire(dag, command, at)
+    return [Change(at, payload, step_id) for step_id, payload in pairs]
+
+
+def decide_creation(task: Task, steps: Iterable[NewStep]) -> list[Change]:
+    """Return the changes that make a new Task: itself, its first ready steps, and its start.
+
+    Raises:
+        TaskError: the steps do not form a graph without cycles.
+    """
+    edit = GraphEdit(Dag(task), task.created_at)
+    edit.run(AddStep(op="add_step", step=step) for step in steps)
+    created = tuple(edit.changed.values())
+    roots = tuple(step.step_id for step in created if not step.depends_on_step_ids)
+    document = TaskDocument(**dict(task), root_step_ids=roots, steps=created)
+    pairs = [(None, TaskCreated(task=document)), *_promote(edit.freed(), task.status)]
+    return [Change(task.created_at, payload, step_id) for step_id, payload in pairs]
+
+
+def _update(dag: Dag, update: Update, at: datetime) -> Iterator[Pair]:
+    edit = GraphEdit(dag, at).run(update.operations)
+    title, status, counts = edit.task.title, edit.task.status, edit.counts()
+    payload = TaskUpdated(
+        operations=tuple(update.operations),
+        updated_after_dispatch_step_ids=tuple(edit.marked),
+        task_summary={"title": title, "status": status.value, "step_counts": counts},
+    )
+    yield None, payload
+    yield from edit.outcomes()
+    if dag.task.status is TaskStatus.BLOCKED and status is TaskStatus.PENDING:
+        yield None, TaskReopened(previous_status=TaskStatus.BLOCKED)
+    is_active = bool(counts.keys() & {StepStatus.READY, *CLAIMS})
+    yield from _promote(edit.freed(), status, is_active=is_active)
+
+
+def _promote(
+    freed: Iterable[Step], status: TaskStatus, *, is_active: bool = False
+) -> Iterator[Pair]:
+    """Make steps ready, and start the Task with its first active step."""
+    for step in freed:
+        is_active = True
+        depends_on = step.depends_on_step_ids
+        payload = StepReady(previous_status=StepStatus.PENDING, depends_on_step_ids=depends_on)
+        yield step.step_id, payload
+    if is_active and status is TaskStatus.PENDING:
+        yield None, TaskRunning(previous_status=status, reason="step_ready")
+
+
+def _claim(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
+    step = dag.step(wanted.step_id)
+    if (earlier := dag.claims.get(wanted.run_id)) is not None:
+        message = f"this run has already claimed step {earlier.step_id}; a run claims one step"
+        code = ErrorCode.STEP_ALREADY_CLAIMED_BY_RUN
+        raise task_error(code, message, step_id=earlier.step_id)
+    if dag.task.status is TaskStatus.BLOCKED:
+        raise not_dispatchable(dag.task)
+    if step.status.is_claim:
+        message = f"step {step.step_id} has just been claimed by {step.claimed_by_agent_id}"
+        facts = {"step_id": step.step_id, "claimed_by_agent_id": step.claimed_by_agent_id}
+        raise task_error(ErrorCode.STEP_ALREADY_CLAIMED, message, **facts)
+    if step.status is not StepStatus.READY:
+        steps = (dag.find(step_id) for step_id in step.depends_on_step_ids)
+        waits_for = [s.step_id for s in steps if s and s.status is not StepStatus.COMPLETED]
+        rule = ", not ready"
+        if step.status is StepStatus.PENDING and waits_for:
+            rule += f"; it waits for {', '.join(waits_for[:10])}"
+        raise step_error(ErrorCode.STEP_NOT_READY, step, rule, waits_for=waits_for[:_SHOWN])
+    payload = StepClaimed(
+        previous_status=step.status,
+        claimed_by_agent_id=wanted.agent_id,
+        claimed_by_run_id=wanted.run_id,
+        lease_expires_at=wanted.lease,
+        fencing_token=dag.next_token,
+    )
+    yield step.step_id, payload
+    yield from _promote((), dag.task.status, is_active=True)
+
+
+def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
+    report, step = command.report, dag.step(command.report.step_id)
+    _require_right(dag, step, command)
+    update = report.update()
+    after = step.model_copy(update=update)
+    if (kind := _ENDS.get(report.status)) is not None:
+        yield _end(kind, after, report.reason)
+        if kind is StepCompleted:
+            waiting = map(dag.step, dag.dependents(step.step_id))
+            freed = filter(partial(_waits_for_one, dag), waiting)
+            yield from _promote(freed, dag.task.status)
+        return
+    lease = command.lease if command.holder is not None else step.lease_expires_at
+    starts = report.status is StepStatus.RUNNING and step.status is StepStatus.CLAIMED
+    if starts:
+        yield step.step_id, StepStarted(previous_status=step.status, lease_expires_at=lease)
+    if update or not starts:
+        payload = StepUpdated(
+            previous_status=step.status,
+            status=StepStatus.RUNNING if starts else step.status,
+            result_summary=after.result_summary,
+            artifact_ids=after.artifact_ids,
+            lease_expires_at=lease,
+        )
+        yield step.step_id, payload
+
+
+def _waits_for_one(dag: Dag, step: Step) -> bool:
+    return step.status is StepStatus.PENDING and dag.waits_for(step.step_id) == 1
+
+
+def _require_right(dag: Dag, step: Step, command: ReportStep) -> None:
+    run_id = command.holder
+    if run_id is None:
+        # The holder of a step may give it up; an orchestrator may only cancel one that waits.
+        if command.report.status is StepStatus.CANCELLED and step.status not in OPEN:
+            raise not_cancellable(step)
+        if command.report.status is not StepStatus.CANCELLED and not step.status.is_claim:
+            raise step_error(ErrorCode.NO_STEP_CLAIMED, step, ": nobody works on it")
+        return
+    if step.is_held_by(run_id):
+        return
+    claim = dag.claims.get(run_id)
+    if claim is not None and claim.step_id == step.step_id:
+        reason, why = "claim_lost", "this run's claim on it is gone"
+    else:
+        reason, why = "not_claimed", "this run has not claimed it"
+    message = f"step {step.step_id} cannot be updated: {why}"
+    details = {"reason": reason, "step_id": step.step_id, "status": step.status.value}
+    raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
+
+
+def _end(kind: type[StepEnd], step: Step, reason: str | None) -> Pair:
+    """The end of the work on a step, with the result that the step has."""
+    known: dict[str, Any] = {
+        "previous_status": step.status,
+        "reason": reason,
+        "result_summary": step.result_summary,
+        "artifact_ids": step.artifact_ids,
+    }
+    return step.step_id, kind(**{name: known[name] for name in kind.model_fields})
+
+
+def _complete(dag: Dag, result_summary: str | None) -> Iterator[Pair]:
+    if not dag.is_completable:
+        steps = dag.steps()
+        unfinished = (s for s in steps if s.required and s.status is not StepStatus.COMPLETED)
+        missing = [step.step_id for step in islice(unfinished, _SHOWN)]
+        held = [step.step_id for step in islice(dag.steps(*CLAIMS), _SHOWN)]
+        why = [f"required and not completed: {', '.join(missing[:10])}"] if missing else []
+        why += [f"still being worked on: {', '.join(held[:10])}"] if held else []
+        message = f"Task {dag.task.task_id} is not complete; {'; '.join(why)}"
+        facts = {"required_step_ids": missing, "claimed_step_ids": held}
+        raise task_error(ErrorCode.TASK_NOT_COMPLETABLE, message, **facts)
+    left = list(dag.steps(*OPEN))
+    yield from (_end(StepCancelled, step, "task_completed") for step in left)
+    step_ids = tuple(step.step_id for step in left)
+    yield None, TaskCompleted(result_summary=result_summary, cancelled_optional_step_ids=step_ids)
+
+
+def _abort(dag: Dag, end: AbortTask) -> Iterator[Pair]:
+    unfinished = list(dag.steps(*UNFINISHED))
+    step_ids = tuple(step.step_id for step in unfinished)
+    if end.status is TaskStatus.FAILED:
+        yield from (_end(StepFailed, step, "task_failed") for step in unfinished)
+        yield None, TaskFailed(reason=end.reason, failed_step_ids=step_ids)
+    else:
+        yield from (_end(StepCancelled, step, "task_cancelled") for step in unfinished)
+        yield None, TaskCancelled(reason=end.reason, cancelled_step_ids=step_ids)
+
+
+def _close_run(dag: Dag, close: CloseRun) -> Iterator[Pair]:
+    claim = dag.claims.get(close.run_id)
+    step = dag.find(claim.step_id) if claim is not None else None
+    if step is not None and step.is_held_by(close.run_id):
+        if close.error:
+            parts = (step.result_summary, close.error)
+            result = "\n\n".join(each for each in parts if each)
+            step = step.model_copy(update={"result_summary": result})
+        yield _end(StepFailed, step, close.ending.value)
+
+
+def _expire(dag: Dag, command: ExpireLeases, at: datetime) -> Iterator[Pair]:
+    expired = [step for step in map(dag.step, command.step_ids) if step.status.is_claim]
+    for step in expired:
+        payload = StepLeaseExpired(
+            previous_status=step.status,
+            claimed_by_agent_id=step.claimed_by_agent_id,
+            claimed_by_run_id=step.claimed_by_run_id,
+            expired_at=step.lease_expires_at or at,
+        )
+        yield step.step_id, payload
+    pending = dag.steps(StepStatus.PENDING) if command.may_promote else ()
+    freed = (step for step in (*expired, *pending) if dag.waits_for(step.step_id) == 0)
+    is_active = command.may_promote and dag.is_active
+    yield from _promote(freed, dag.task.status, is_active=is_active)

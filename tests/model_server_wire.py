@@ -9,7 +9,7 @@ import orjson
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.providers.names import wire_name
+from agent_core.providers.requests import wire_name
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, pieces
 from agent_core.types import StopReason, Usage
 

@@ -20,7 +20,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry as AdapterRegistry
-from agent_core.providers.serialised import Kept
+from agent_core.providers.requests import IdentityCache
 from agent_core.types import (
     ContentBlock,
     ModelCompleted,
@@ -52,7 +52,7 @@ class AdapterProvider:
         self._adapter = adapter
         self._key_env = key_env
         self._model = model
-        self._messages: Kept[ChatMessage, ModelMessage] = Kept()
+        self._messages: IdentityCache[ChatMessage, ModelMessage] = IdentityCache()
 
     @classmethod
     def open(cls, config: ModelConfig, registry: AdapterRegistry | None = None) -> Self:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from agcore.llm.errors import LlmError
 from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse
-from agent_core.providers.serialised import Kept
+from agent_core.providers.requests import IdentityCache
 from agent_core.redaction import Redactor
 from agent_core.types import ContentBlock, ReasoningBlock, ToolDefinition, ToolResult
 
@@ -31,7 +31,7 @@ class Cleaner:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._known = -1
-        self._messages: Kept[ChatMessage, ChatMessage | None] = Kept()
+        self._messages: IdentityCache[ChatMessage, ChatMessage | None] = IdentityCache()
 
     @cached_property
     def _block(self) -> TypeAdapter[ContentBlock]:
@@ -47,7 +47,7 @@ class Cleaner:
         if not self._redactor.has_secrets:
             return given
         if self._known != self._redactor.known:  # what was looked at before has to be again
-            self._known, self._messages = self._redactor.known, Kept()
+            self._known, self._messages = self._redactor.known, IdentityCache()
         clean = self._messages.get_all(given, self._message)
         return [new or old for old, new in zip(given, clean, strict=True)]
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from agcore.llm.adapter import response_of
 from agcore.llm.errors import StreamBrokenError
 from agcore.llm.types import ChatChunk, ChatResponse, FinishReason, Usage
-from agent_core.providers.reply import Call, ReplyAccumulator
+from agent_core.providers.reply import CallDraft, ReplyAccumulator
 from agent_core.types import ModelCompleted, ModelEvent, ModelTextDelta, StopReason
 
 _STOPS = {
@@ -21,7 +21,7 @@ class _Joined:
 
     def __init__(self) -> None:
         self._draft = ReplyAccumulator("agcore", str, history=())
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, CallDraft] = {}
         self._usage = Usage()
         self._finish_reason: FinishReason | None = None
 

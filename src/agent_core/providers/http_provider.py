@@ -17,10 +17,10 @@ import aiohttp
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import RawExchange, RawExchangeSink
-from agent_core.providers.chunks import ChunkParser
 from agent_core.providers.decoding import Decoder
 from agent_core.providers.failures import Called, CallError, explanation_of
-from agent_core.providers.rendering import has_result_images, without_result_images
+from agent_core.providers.reply import ChunkParser
+from agent_core.providers.requests import has_result_images, without_result_images
 from agent_core.providers.retry import pause_before_retry_s, retry_after_s
 from agent_core.types import (
     ErrorPayload,

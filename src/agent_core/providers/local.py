@@ -21,11 +21,15 @@ from typing import Any, Protocol, cast
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.failures import Called, CallError, one_line
-from agent_core.providers.names import ToolNames
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
-from agent_core.providers.options import EXTRA_BODY, own_options
-from agent_core.providers.rendering import has_result_images, without_result_images
 from agent_core.providers.reply import ReplyAccumulator
+from agent_core.providers.requests import (
+    EXTRA_BODY,
+    ToolNames,
+    has_result_images,
+    own_options,
+    without_result_images,
+)
 from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
 KEY = "local"

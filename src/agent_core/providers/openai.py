@@ -11,10 +11,9 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
-from agent_core.providers.names import ToolNames
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
-from agent_core.providers.options import EXTRA_BODY, HEADERS, own_options
 from agent_core.providers.reply import ReplyAccumulator
+from agent_core.providers.requests import EXTRA_BODY, HEADERS, ToolNames, own_options
 from agent_core.types import ModelRequest
 
 KNOWN_OPTIONS = frozenset(

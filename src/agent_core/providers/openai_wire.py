@@ -4,13 +4,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from agent_core.providers import jsontext
-from agent_core.providers.chunks import ChunkParser, count, items, table, text
 from agent_core.providers.failures import Called
-from agent_core.providers.names import wire_name
-from agent_core.providers.rendering import block_text, images_of, joined_text, result_text
-from agent_core.providers.reply import Call, ReplyAccumulator
-from agent_core.providers.requests import chosen_tool, function_tool, system_message
-from agent_core.providers.serialised import Kept, body_of
+from agent_core.providers.reply import (
+    CallDraft,
+    ChunkParser,
+    ReplyAccumulator,
+    count,
+    items,
+    table,
+    text,
+)
+from agent_core.providers.requests import (
+    IdentityCache,
+    block_text,
+    body_of,
+    chosen_tool,
+    function_tool,
+    images_of,
+    joined_text,
+    result_text,
+    system_message,
+    wire_name,
+)
 from agent_core.types import (
     ImageBlock,
     ModelMessage,
@@ -37,8 +52,8 @@ class OpenAIRequests:
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
-        self._messages: Kept[ModelMessage, bytes] = Kept()
-        self._tools: Kept[ToolDefinition, bytes] = Kept()
+        self._messages: IdentityCache[ModelMessage, bytes] = IdentityCache()
+        self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def body(self, request: ModelRequest, head: Mapping[str, Any], called: Called) -> bytes:
         """The body of a request; `head` has the fields that are not conversation.
@@ -149,8 +164,8 @@ class OpenAIChunks(ChunkParser):
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
-        self._calls: dict[int, Call] = {}
-        self._last_call: Call | None = None
+        self._calls: dict[int, CallDraft] = {}
+        self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
 
     def take(self, payload: bytes) -> None:
@@ -229,7 +244,7 @@ class OpenAIChunks(ChunkParser):
         elif isinstance(arguments, dict):
             self.draft.feed(call, jsontext.dump_text(arguments))
 
-    def _known_call(self, index: Any, raw_id: str, name: str) -> Call | None:
+    def _known_call(self, index: Any, raw_id: str, name: str) -> CallDraft | None:
         """The call that a fragment belongs to, if it does not begin a new one.
 
         By index; but some services give every call index 0 and tell them apart by id, and some

@@ -5,13 +5,14 @@ is decided here once: fresh ids for calls that have none, arguments that are obj
 invalid, whole characters, blocks in order.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
-from typing import Any
+from typing import Any, ClassVar, cast
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.providers.failures import CallError
+from agent_core.providers.failures import Called, CallError, explanation_in, status_in
 from agent_core.types import (
     ContentBlock,
     ModelCompleted,
@@ -60,7 +61,7 @@ class _Growing:
         return self._shown.getvalue()
 
 
-class Prose(_Growing):
+class ProseDraft(_Growing):
     """A text or reasoning block."""
 
     __slots__ = ("is_reasoning", "metadata", "signature")
@@ -88,7 +89,7 @@ class Prose(_Growing):
         return ReasoningBlock(text=text, signature=self.signature or None, metadata=self.metadata)
 
 
-class Call(_Growing):
+class CallDraft(_Growing):
     """A tool call. Its name may still grow until arguments arrive."""
 
     __slots__ = ("_announced", "_canonical", "raw_id", "tool_call_id", "wire_name")
@@ -162,8 +163,8 @@ class ReplyAccumulator:
         self._provider = provider
         self._canonical = canonical
         self._history = history
-        self._parts: list[Prose | Call] = []
-        self._touched: list[Prose | Call] = []
+        self._parts: list[ProseDraft | CallDraft] = []
+        self._touched: list[ProseDraft | CallDraft] = []
         self._ids: set[str] | None = None
         self._chars = 0
         self._begun = False
@@ -181,23 +182,23 @@ class ReplyAccumulator:
         """More reasoning; a new block, with `metadata`, begins after text or a call."""
         self._grow(piece, is_reasoning=True, **metadata)
 
-    def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> Prose:
+    def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
         """Begin a block of text or reasoning explicitly; fill it with `feed`."""
         if is_reasoning:
             metadata["provider"] = self._provider
-        part = Prose(is_reasoning=is_reasoning, metadata=metadata)
+        part = ProseDraft(is_reasoning=is_reasoning, metadata=metadata)
         self._parts.append(part)
         return part
 
-    def open_call(self, raw_id: Any, wire_name: str) -> Call:
+    def open_call(self, raw_id: Any, wire_name: str) -> CallDraft:
         """Begin a tool call; an id that is missing, unsafe or taken is replaced."""
         raw = raw_id if isinstance(raw_id, str) else ""
-        call = Call(self._free_id(raw), raw, wire_name=wire_name, canonical=self._canonical)
+        call = CallDraft(self._free_id(raw), raw, wire_name=wire_name, canonical=self._canonical)
         self._parts.append(call)
         self._touched.append(call)
         return call
 
-    def feed(self, part: Prose | Call, piece: str) -> None:
+    def feed(self, part: ProseDraft | CallDraft, piece: str) -> None:
         """More text for a block that is open."""
         if piece:
             if not part.fresh:
@@ -247,14 +248,14 @@ class ReplyAccumulator:
         )
         return [*events, completed]
 
-    def _take_touched(self) -> list[Prose | Call]:
+    def _take_touched(self) -> list[ProseDraft | CallDraft]:
         touched = list(dict.fromkeys(self._touched))
         self._touched.clear()
         return touched
 
     def _grow(self, piece: str, *, is_reasoning: bool, **metadata: Any) -> None:
         part = self._parts[-1] if self._parts else None
-        if type(part) is not Prose or part.is_reasoning is not is_reasoning:
+        if type(part) is not ProseDraft or part.is_reasoning is not is_reasoning:
             part = self.open_prose(is_reasoning=is_reasoning, **metadata)
         if not part.fresh:
             self._touched.append(part)
@@ -262,7 +263,7 @@ class ReplyAccumulator:
 
     def _blocks(self, stop: StopReason) -> Iterable[ContentBlock]:
         for part in self._parts:
-            if isinstance(part, Call):
+            if isinstance(part, CallDraft):
                 yield part.block(cut_off=stop is StopReason.MAX_TOKENS)
             elif block := part.block():
                 yield block
@@ -292,3 +293,97 @@ def _as_call(block: ToolCallBlock) -> ToolCall:
         arguments=block.arguments,
         metadata=block.metadata,
     )
+
+
+_BROKEN_STOPS = frozenset({"abort", "error", "insufficient_system_resource", "unload"})
+"""Stop reasons that say the service gave up in the middle."""
+
+
+class ChunkParser(ABC):
+    """Reads the chunks of one attempt.
+
+    `chunks` counts what was read, signs of life apart. `done` means that nothing that follows
+    matters. `raw_stop` is the service's own stop reason; without one the reply never counts as
+    finished.
+    """
+
+    stop_reasons: ClassVar[Mapping[str, StopReason]]
+
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
+        self.called = called
+        self.draft = draft
+        self.done = False
+        self.chunks = 0
+        self.raw_stop: str | None = None
+
+    def take(self, payload: bytes) -> None:
+        """Read one payload of the stream.
+
+        Raises:
+            CallError: it cannot be understood, or it says that the call failed.
+        """
+        try:
+            chunk = jsontext.parse(payload)
+        except ValueError as error:
+            raise self.called.protocol_error("sent a chunk that is not JSON") from error
+        if not isinstance(chunk, dict):
+            raise self.called.protocol_error("sent a chunk that is not a JSON object")
+        self.take_chunk(cast("dict[str, Any]", chunk))
+
+    def take_chunk(self, chunk: dict[str, Any]) -> None:
+        """Read one chunk that is JSON already.
+
+        Raises:
+            CallError: it says that the call failed.
+        """
+        if chunk.get("type") != "ping":
+            self.chunks += 1
+        if chunk.get("error") or chunk.get("object") == "error":
+            raise self.called.refused(status_in(chunk), explanation_in(chunk))
+        self.read(chunk)
+
+    @abstractmethod
+    def read(self, chunk: dict[str, Any]) -> None:
+        """Put what the chunk says into the draft."""
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """What the service reported."""
+
+    def finish(self) -> list[ModelEvent]:
+        """The last events of a reply that is complete.
+
+        Raises:
+            CallError: there was no stop reason, or one that means failure.
+        """
+        raw = self.raw_stop
+        if raw is None:
+            raise self.called.broke("ended its stream without a stop reason")
+        if raw in _BROKEN_STOPS:
+            raise self.called.broke(f"gave up in the middle of its reply ({raw})")
+        stop = self.stop_reasons.get(raw, StopReason.END_TURN)
+        return self.draft.finish(stop, raw, usage=self.usage())
+
+
+def table(value: Any) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[dict[str, Any]]:
+    """The objects in the value if it is an array."""
+    if not isinstance(value, list):
+        return []
+    return [
+        cast("dict[str, Any]", item) for item in cast("list[Any]", value) if item.__class__ is dict
+    ]
+
+
+def text(value: Any) -> str:
+    """The value if it is text, else nothing."""
+    return value if isinstance(value, str) else ""
+
+
+def count(value: Any) -> int:
+    """The value if it is a number of tokens, else 0."""
+    return value if isinstance(value, int) and value > 0 else 0

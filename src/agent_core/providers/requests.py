@@ -1,11 +1,27 @@
 """Parts of a request that more than one format writes alike."""
 
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from functools import lru_cache
+from typing import Any, Generic, TypeVar, cast
+from weakref import KeyedRef
 
+from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
-from agent_core.providers.names import wire_name
-from agent_core.types import ModelRequest, SystemBlock, ToolDefinition
+from agent_core.types import (
+    ArtifactRefBlock,
+    ContentBlock,
+    ImageBlock,
+    JsonBlock,
+    ModelMessage,
+    ModelRequest,
+    SystemBlock,
+    TextBlock,
+    ToolDefinition,
+    ToolResultBlock,
+)
 
 
 def system_message(blocks: Sequence[SystemBlock]) -> bytes:
@@ -34,3 +50,234 @@ def chosen_tool(request: ModelRequest, called: Called) -> str:
     if all(tool.name != choice for tool in request.tools):
         raise called.unsupported("tool_choice", f"tool_choice {choice!r} is no tool of the request")
     return wire_name(choice)
+
+
+MAX_WIRE_NAME = 64
+MAX_CANONICAL_NAME = 256
+_HASH_DIGITS = 10
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@lru_cache(maxsize=4096)
+def wire_name(canonical: str) -> str:
+    """The provider-safe form of a canonical name: always the same, never longer than 64."""
+    name = canonical.replace(".", "__")
+    if 0 < len(name) <= MAX_WIRE_NAME and not _FOREIGN.search(name) and plain(name) == canonical:
+        return name
+    digest = hashlib.sha256(canonical.encode("utf-8", "replace")).hexdigest()[:_HASH_DIGITS]
+    return f"{_FOREIGN.sub('_', name)[: MAX_WIRE_NAME - _HASH_DIGITS - 1]}_{digest}"
+
+
+def plain(wire: str) -> str:
+    """The canonical name of a wire name without a hash suffix."""
+    return wire.replace("__", ".")
+
+
+class ToolNames:
+    """The tools of one request by their wire names.
+
+    Raises:
+        ProviderError: two tools would have the same wire name.
+    """
+
+    def __init__(self, canonical: Iterable[str]) -> None:
+        self._canonical: dict[str, str] = {}
+        for name in canonical:
+            other = self._canonical.setdefault(wire_name(name), name)
+            if other != name:
+                raise ProviderError(
+                    ErrorCode.VALIDATION_ERROR,
+                    f"the tools {other!r} and {name!r} have the same name for a provider, "
+                    f"{wire_name(name)!r}; rename one of them",
+                )
+
+    def canonical(self, wire: str) -> str:
+        """What the model meant. A name nobody offered is given back readable, to be refused."""
+        known = self._canonical.get(wire)
+        return known if known is not None else plain(wire)[:MAX_CANONICAL_NAME]
+
+
+def block_text(block: ContentBlock) -> str:
+    """The block as text; blocks that are no content of a message's text give nothing."""
+    match block:
+        case TextBlock():
+            return block.text
+        case JsonBlock():
+            text = jsontext.dump_text(block.data)
+            return (
+                f"{text}\n[complete in artifact {block.artifact_id}]" if block.artifact_id else text
+            )
+        case ArtifactRefBlock():
+            about = f": {block.summary}" if block.summary else ""
+            return f"[kept as artifact {block.artifact_id}{about}]"
+        case ImageBlock():
+            where = f", artifact {block.artifact_id}" if block.artifact_id else ""
+            return f"[an image, {block.mime_type}{where}]"
+        case _:
+            return ""
+
+
+def images_of(result: ToolResultBlock) -> list[ImageBlock]:
+    """The pictures of a result that a model can be shown."""
+    return [block for block in result.content if isinstance(block, ImageBlock) and block.data]
+
+
+def has_result_images(messages: Iterable[ModelMessage]) -> bool:
+    """Whether some result of these messages has a picture."""
+    return any(
+        images_of(block)
+        for message in messages
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    )
+
+
+def without_result_images(request: ModelRequest) -> ModelRequest:
+    """The request with words in place of the pictures in results, for models that see none."""
+    messages = [
+        _without_images(message) if has_result_images([message]) else message
+        for message in request.messages
+    ]
+    return request.model_copy(update={"messages": messages})
+
+
+def _without_images(message: ModelMessage) -> ModelMessage:
+    content = [
+        block.model_copy(update={"content": [_in_words(part) for part in block.content]})
+        if isinstance(block, ToolResultBlock)
+        else block
+        for block in message.content
+    ]
+    return message.model_copy(update={"content": content})
+
+
+def _in_words(block: ContentBlock) -> ContentBlock:
+    if not isinstance(block, ImageBlock):
+        return block
+    return TextBlock(text=f"{block_text(block)[:-1]}; this model was not shown it]")
+
+
+def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:
+    """The texts of some blocks in order; empty ones are left out."""
+    return between.join(filter(None, map(block_text, blocks)))
+
+
+def result_text(result: ToolResultBlock) -> str:
+    """What a tool answered. A failed call begins with `error <code>: <message>`."""
+    return with_error(result, joined_text(result.content, "\n"))
+
+
+def with_error(result: ToolResultBlock, text: str) -> str:
+    """`text`, after the line that says how the call failed, if it did."""
+    if result.error is None:
+        return f"error: {text}" if result.is_error else text
+    line = f"error {result.error.code.value}: {result.error.message}"
+    return line if text in {"", result.error.message, line} else f"{line}\n{text}"
+
+
+EXTRA_BODY = "extra_body"
+"""A table that goes into the request as it is: for what a compatible server knows beyond us."""
+HEADERS = "headers"
+"""A table of further HTTP headers; never the ones that carry a key."""
+
+_RESERVED_BODY = frozenset({"messages", "model", "stream", "system", "tools"})
+_RESERVED_HEADERS = frozenset({"authorization", "x-api-key", "host", "content-length", "cookie"})
+
+
+def own_options(
+    called: Called, known: AbstractSet[str], *sources: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of one provider, later sources over earlier ones; other providers' are skipped.
+
+    Raises:
+        ProviderError: `unsupported_capability`, naming a key that this provider does not know.
+    """
+    merged: dict[str, Any] = {}
+    for source in sources:
+        for provider, options in source.items():
+            if not isinstance(options, dict):
+                raise called.unsupported(
+                    f"provider_options.{provider}",
+                    f"provider_options is keyed by provider; write "
+                    f"provider_options.{called.provider}.{provider} instead",
+                )
+            if provider == called.provider:
+                merged.update(cast("dict[str, Any]", options))
+    unknown = sorted(merged.keys() - known)
+    if unknown:
+        raise called.unsupported(
+            f"provider_options.{called.provider}.{unknown[0]}",
+            f"unknown provider_options: {', '.join(unknown)}; known: {', '.join(sorted(known))}",
+        )
+    _check_tables(called, merged)
+    return merged
+
+
+def _check_tables(called: Called, options: Mapping[str, Any]) -> None:
+    for name, reserved in ((EXTRA_BODY, _RESERVED_BODY), (HEADERS, _RESERVED_HEADERS)):
+        table = options.get(name, {})
+        where = f"provider_options.{called.provider}.{name}"
+        if not isinstance(table, dict):
+            raise called.unsupported(where, f"{where} must be a table")
+        taken = sorted(key for key in cast("dict[str, Any]", table) if key.lower() in reserved)
+        if taken:
+            raise called.unsupported(where, f"{where} must not set {', '.join(taken)}")
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class IdentityCache(Generic[K, V]):
+    """A cache by identity. It holds no object alive, and forgets what dies."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[KeyedRef[int, K], V]] = {}
+
+    def get(self, obj: K, make: Callable[[K], V]) -> V:
+        """What `make(obj)` gave the first time."""
+        key = id(obj)
+        found = self._made.get(key)
+        if found is not None and found[0]() is obj:
+            return found[1]
+        value = make(obj)
+        self._made[key] = (KeyedRef(obj, self._forget, key), value)
+        return value
+
+    def get_all(self, objs: Iterable[K], make: Callable[[K], V]) -> list[V]:
+        """`get` for each, in a loop of its own: histories are long, and nearly all is known."""
+        made = self._made
+        values: list[V] = []
+        for obj in objs:
+            found = made.get(id(obj))
+            if found is not None and found[0]() is obj:
+                values.append(found[1])
+            else:
+                values.append(self.get(obj, make))
+        return values
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def _forget(self, dead: KeyedRef[int, K]) -> None:
+        found = self._made.get(dead.key)
+        if found is not None and found[0] is dead:
+            del self._made[dead.key]
+
+
+def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
+    """A request body: the small fields in sorted order, then arrays of what is serialised already.
+
+    `head` is not empty; empty arrays are left out. The array that grows stands last, so that the
+    body of the next turn begins with this one up to its closing brackets. Fields and items alike
+    have commas between them, so one join makes the body and a long history is copied once.
+    """
+    pieces = [jsontext.dump(head)[:-1]]
+    for name, items in arrays.items():
+        written = list(filter(None, items))
+        if written:
+            written[0] = b'"%b":[%b' % (name.encode(), written[0])
+            written[-1] += b"]"
+            pieces += written
+    pieces[-1] += b"}"
+    return b",".join(pieces)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.serialised import Kept
+from agent_core.providers.requests import IdentityCache
 from agent_core.redaction.journal import JournalRedactor
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import ModelEvent, ModelMessage, ModelRequest, SystemBlock, ToolDefinition
@@ -40,15 +40,19 @@ class RequestCleaner:
         self._redactor = redactor
         self._journal_redactor = JournalRedactor(redactor)
         self._known = redactor.known
-        self._messages: Kept[ModelMessage, ModelMessage | None] = Kept()
-        self._tools: Kept[ToolDefinition, ToolDefinition | None] = Kept()
+        self._messages: IdentityCache[ModelMessage, ModelMessage | None] = IdentityCache()
+        self._tools: IdentityCache[ToolDefinition, ToolDefinition | None] = IdentityCache()
 
     def clean(self, request: ModelRequest) -> ModelRequest:
         """The request without secrets; the same object while none is configured."""
         if not self._redactor.has_secrets:
             return request
         if self._known != self._redactor.known:  # what was looked at before has to be again
-            self._known, self._messages, self._tools = self._redactor.known, Kept(), Kept()
+            self._known, self._messages, self._tools = (
+                self._redactor.known,
+                IdentityCache(),
+                IdentityCache(),
+            )
         messages = self._messages.get_all(request.messages, self._message)
         tools = self._tools.get_all(request.tools, self._tool)
         update = {

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent_core.errors import ProviderError
-from agent_core.providers.names import ToolNames, wire_name
+from agent_core.providers.requests import ToolNames, wire_name
 
 CANONICAL = st.from_regex(r"[A-Za-z0-9_.\-]{1,256}", fullmatch=True)
 

@@ -2,7 +2,7 @@ import gc
 
 import orjson
 
-from agent_core.providers.serialised import Kept, body_of
+from agent_core.providers.requests import IdentityCache, body_of
 from agent_core.types import ModelMessage, Role, TextBlock
 
 
@@ -12,7 +12,7 @@ def message(text: str) -> ModelMessage:
 
 def test_an_object_is_serialised_once() -> None:
     made: list[ModelMessage] = []
-    kept: Kept[ModelMessage, bytes] = Kept()
+    kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
     hello = message("hello")
 
     def write(item: ModelMessage) -> bytes:
@@ -25,7 +25,7 @@ def test_an_object_is_serialised_once() -> None:
 
 
 def test_what_is_kept_dies_with_its_object() -> None:
-    kept: Kept[ModelMessage, bytes] = Kept()
+    kept: IdentityCache[ModelMessage, bytes] = IdentityCache()
     for number in range(1000):
         text = str(number).encode()
         assert kept.get(message(str(number)), lambda _, text=text: text) == text

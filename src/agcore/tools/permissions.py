@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from agcore.tools.errors import ToolPermissionError, from_core
-from agent_core.config.models import Config, ModelConfig, PermissionsConfig
+from agent_core.config.models import PermissionsConfig
 from agent_core.errors import PermissionDeniedError
 from agent_core.permissions import PermissionCallback, PermissionGuard
 from agent_core.redaction import Redactor
@@ -60,7 +59,8 @@ class PermissionChecker:
     def __init__(self, config: PermissionConfig | None = None) -> None:
         self._config = config or PermissionConfig()
         self._redactor = Redactor({})
-        self._guard = _guard(self._config, self._redactor) if self._config.ask else None
+        ask, rules = self._config.ask, self._config.rules
+        self._guard = PermissionGuard(ask, rules, redactor=self._redactor) if ask else None
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Keep these out of what the user is asked."""
@@ -112,9 +112,3 @@ class _Unwritten:
 
 def _is_on(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _guard(config: PermissionConfig, redactor: Redactor) -> PermissionGuard:
-    unused = ModelConfig(provider="none", name="none")
-    settings = Config(model=unused, permissions=config.rules)
-    return PermissionGuard(config.ask, settings, project_dir=Path.cwd(), redactor=redactor)

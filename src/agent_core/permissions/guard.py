@@ -1,17 +1,17 @@
-"""The door in front of every tool call: passes what is allowed, asks, and remembers answers."""
+"""Decides about every tool call: passes what is allowed, asks, and remembers answers."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from agent_core.config.models import Config
+from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.permissions.addresses import hosts_in
-from agent_core.permissions.grants import Grant, grant_for
-from agent_core.permissions.policy import Policy, Verdict
-from agent_core.permissions.request import Questions, for_the_record
+from agent_core.permissions.policy import Policy, PolicyDecision
+from agent_core.permissions.request import build_grant, build_request, event_payload
 from agent_core.redaction.redactor import Redactor
 from agent_core.redaction.tracebacks import log_failure
 from agent_core.types import (
@@ -54,36 +54,55 @@ class PermissionJournal(Protocol):
 
 
 class PermissionGuard:
-    """Decides about every call of one runtime.
+    """Decides about every call of one runtime, of one toolkit or of one run folder.
 
     What was allowed for a session is kept in memory only, and is for the calls that its question
     named. A call with a reason of its own is asked for whatever was allowed before.
 
     Args:
         callback: asks the user; None means that no question can be asked.
-        config: `[permissions]` and `[tools.network]` are used.
+        rules: `[permissions]`; the defaults of the configuration if there is none.
+        network: `[tools.network]`; its hosts need no question either.
+        allowed: names of tools, or patterns like `mcp.files.*`; None allows all that are not
+            denied.
+        denied: names or patterns; what is on both lists is denied.
+        mode: `ask` follows the rules; with `allow` only the lists decide, and nothing is asked.
         project_dir: shown as the folder of calls that have none of their own.
-        redactor: cleans what the user is shown.
+        redactor: removes secrets from what the user is shown.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
     """
 
     def __init__(
         self,
-        callback: PermissionCallback | None,
-        config: Config,
+        callback: PermissionCallback | None = None,
+        rules: PermissionsConfig | None = None,
         *,
-        project_dir: Path,
-        redactor: Redactor,
+        network: NetworkConfig | None = None,
+        allowed: Collection[str] | None = None,
+        denied: Collection[str] = (),
+        mode: Literal["ask", "allow"] = "ask",
+        project_dir: Path | None = None,
+        redactor: Redactor | None = None,
         timeout_s: float | None = None,
     ) -> None:
+        rules = rules or PermissionsConfig()
         self._callback = callback
-        self._policy = Policy(config.permissions, config.tools.network)
-        self._may_remember = config.permissions.allow_for_session_enabled
-        self._questions = Questions(project_dir, redactor)
-        self._redactor = redactor
+        self._policy = Policy(rules, network or NetworkConfig())
+        self._may_remember = rules.allow_for_session_enabled
+        self._lists = (allowed, denied)
+        self._mode = mode
+        self._project_dir = project_dir or Path.cwd()
+        self._redactor = redactor or Redactor({})
         self._timeout_s = timeout_s
-        self._allowed: dict[str, set[str]] = {}
-        self._leaving: set[asyncio.Task[PermissionDecision]] = set()
+        self._grants: dict[str, set[str]] = {}
+        self._questions: set[asyncio.Task[PermissionDecision | str]] = set()
+
+    def is_listed(self, name: str) -> bool:
+        """Whether the lists of names allow a tool."""
+        allowed, denied = self._lists
+        if any(fnmatchcase(name, pattern) for pattern in denied):
+            return False
+        return allowed is None or any(fnmatchcase(name, pattern) for pattern in allowed)
 
     async def require(
         self,
@@ -96,21 +115,44 @@ class PermissionGuard:
         """Return if the call may run.
 
         Raises:
-            PermissionDeniedError: the policy or the user said no, or no question can be asked;
-                then its code is `access.refusal`.
+            PermissionDeniedError: the lists, the policy or the user said no, or no question can
+                be asked; then its code is `access.refusal`.
         """
-        hosts = await _hosts_of(call, definition)
-        verdict = self._policy.verdict(definition, access, hosts)
-        if verdict is Verdict.ALLOW:
+        if not self.is_listed(definition.name):
+            raise _denied(f"the permission lists do not allow {definition.name}")
+        if self._mode == "allow":
             return
-        if verdict is Verdict.REFUSE:
+        hosts: list[str] | None = None
+        if "network" in definition.tags:
+            hosts = await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
+        decision = self._policy.decide(definition, access, hosts)
+        if decision is PolicyDecision.ALLOW:
+            return
+        if decision is PolicyDecision.REFUSE:
             named = ", ".join(hosts or ())[:_MAX_HOSTS_SHOWN]
             raise _denied(
                 f"the network policy does not allow {named}; it can be added to"
                 " allowed_hosts in [permissions.network_policy]"
             )
-        grant = grant_for(call, definition, access, hosts)
-        if self._is_granted(grant, run):
+        await self._require_agreement(call, definition, access, run, journal, hosts=hosts)
+
+    def forget(self, session_id: str) -> None:
+        """Drop what was allowed for a session that is gone."""
+        self._grants.pop(session_id, None)
+
+    async def _require_agreement(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: PermissionJournal,
+        *,
+        hosts: Sequence[str] | None,
+    ) -> None:
+        """Return if the user agrees, or has agreed for the session."""
+        grant = build_grant(call, definition, access, hosts)
+        if grant is not None and grant.key in self._grants.get(run.session_id, ()):
             return
         if self._callback is None:
             raise PermissionDeniedError(
@@ -118,41 +160,56 @@ class PermissionGuard:
                 f"{definition.name} needs a permission, and this program has no way to ask for it",
             )
         offered = grant if self._may_remember else None
-        request = self._questions.about(
-            call, definition, access, run, hosts=hosts, covers=offered.covers if offered else None
+        request = build_request(
+            call,
+            definition,
+            access,
+            run,
+            hosts=hosts,
+            covers=offered.covers if offered else None,
+            project_dir=self._project_dir,
+            redactor=self._redactor,
         )
         answer = await self._ask(self._callback, request, journal)
         if answer.decision is Decision.DENY:
-            said = f": {answer.reason}" if answer.reason else ""
-            raise _denied(f"the user denied {definition.name}{said}")
+            reason = f": {answer.reason}" if answer.reason else ""
+            raise _denied(f"the user denied {definition.name}{reason}")
         if answer.decision is Decision.ALLOW_FOR_SESSION and offered is not None:
-            self._allowed.setdefault(run.session_id, set()).add(offered.key)
-
-    def _is_granted(self, grant: Grant | None, run: RunIdentity) -> bool:
-        return grant is not None and grant.key in self._allowed.get(run.session_id, ())
-
-    def forget(self, session_id: str) -> None:
-        """Drop what was allowed for a session that is gone."""
-        self._allowed.pop(session_id, None)
+            self._grants.setdefault(run.session_id, set()).add(offered.key)
 
     async def _ask(
         self, callback: PermissionCallback, request: PermissionRequest, journal: PermissionJournal
     ) -> PermissionDecision:
+        """Store the question, put it to the user, and record the answer."""
         call_id = request.metadata["tool_call_id"]
-        journal.note(EventType.PERMISSION_REQUESTED, for_the_record(request), tool_call_id=call_id)
+        journal.note(EventType.PERMISSION_REQUESTED, event_payload(request), tool_call_id=call_id)
         await journal.commit()
-        facts = {"request_id": request.request_id, "tool_name": request.tool_name}
+        # A task of its own: a callback that does not let go must not keep a cancelled run.
+        question = asyncio.create_task(
+            _call(callback, request, self._redactor), name="permission callback"
+        )
+        self._questions.add(question)
+        question.add_done_callback(self._close_question)
         try:
-            answer = await self._answer(callback, request)
-        except _NoAnswerError as error:
+            await asyncio.wait([question], timeout=self._timeout_s)
+            has_ended = question.done()
+        finally:
+            question.cancel()
+        if not has_ended:
+            answer = _LATE
+        elif question.cancelled():
+            answer = "the question was withdrawn"
+        else:
+            answer = question.result()
+        facts = {"request_id": request.request_id, "tool_name": request.tool_name}
+        if isinstance(answer, str):
             journal.note(
                 EventType.PERMISSION_FAILED,
-                {**facts, "decision": Decision.DENY, "error": str(error)},
+                {**facts, "decision": Decision.DENY, "error": answer},
                 level=EventLevel.WARNING,
                 tool_call_id=call_id,
             )
-            message = f"{request.tool_name} was not allowed, because nobody answered: {error}"
-            raise _denied(message) from error
+            raise _denied(f"{request.tool_name} was not allowed, because nobody answered: {answer}")
         journal.note(
             EventType.PERMISSION_DECIDED,
             {**facts, "decision": answer.decision, "reason": answer.reason},
@@ -160,62 +217,31 @@ class PermissionGuard:
         )
         return answer
 
-    async def _answer(
-        self, callback: PermissionCallback, request: PermissionRequest
-    ) -> PermissionDecision:
-        # A task of its own: a callback that does not let go must not keep a cancelled run.
-        asking = asyncio.create_task(
-            _called(callback, request, self._redactor), name="permission callback"
-        )
-        self._leaving.add(asking)
-        asking.add_done_callback(self._left)
-        try:
-            await asyncio.wait([asking], timeout=self._timeout_s)
-        except asyncio.CancelledError:
-            asking.cancel()
-            raise
-        if not asking.done():
-            asking.cancel()
-            raise _NoAnswerError("the question was not answered in time")
-        if asking.cancelled():
-            raise _NoAnswerError("the question was withdrawn")
-        return asking.result()
-
-    def _left(self, asking: asyncio.Task[PermissionDecision]) -> None:
-        self._leaving.discard(asking)
-        if not asking.cancelled():
-            asking.exception()  # seen: nobody may be waiting for it any more
+    def _close_question(self, question: "asyncio.Task[PermissionDecision | str]") -> None:
+        self._questions.discard(question)
+        if not question.cancelled():
+            question.exception()  # retrieved here: the run that asked may have been cancelled
 
 
-class _NoAnswerError(Exception):
-    """The callback did not answer; the message says why."""
+_LATE = "the question was not answered in time"
 
 
-async def _called(
+async def _call(
     callback: Callable[[PermissionRequest], Awaitable[object]],
     request: PermissionRequest,
     redactor: Redactor,
-) -> PermissionDecision:
+) -> PermissionDecision | str:
+    """The callback's answer, or why there is none."""
     try:
         answer = await callback(request)
     except TimeoutError:
-        raise _NoAnswerError("the question was not answered in time") from None
-    except Exception as error:
-        what = "the permission callback broke"
-        log_failure(logger, what, error=error, clean=redactor.text)
-        raise _NoAnswerError(f"the permission callback broke: {type(error).__name__}") from error
-    if not isinstance(answer, PermissionDecision):
-        raise _NoAnswerError(
-            f"the permission callback answered with {type(answer).__name__}, not a decision"
-        )
-    return answer
-
-
-async def _hosts_of(call: ToolCall, definition: ToolDefinition) -> list[str] | None:
-    """The hosts that a call of a tool tagged `network` names; None for other tools."""
-    if "network" not in definition.tags:
-        return None
-    return await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
+        return _LATE
+    except Exception as error:  # noqa: BLE001 - every failure counts as a deny
+        log_failure(logger, "the permission callback broke", error=error, clean=redactor.text)
+        return f"the permission callback broke: {type(error).__name__}"
+    if isinstance(answer, PermissionDecision):
+        return answer
+    return f"the permission callback answered with {type(answer).__name__}, not a decision"
 
 
 def _denied(message: str) -> PermissionDeniedError:

@@ -10,7 +10,7 @@ from agent_core.types import Access, ToolDefinition, ToolPermission
 _PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
 
 
-class Verdict(StrEnum):
+class PolicyDecision(StrEnum):
     """What has to happen before a call."""
 
     ALLOW = "allow"
@@ -33,9 +33,9 @@ class Policy:
         self._refuses_hosts = config.network_policy.default == "deny"
         self._asks_readers = config.readonly_default == "ask"
 
-    def verdict(
+    def decide(
         self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
-    ) -> Verdict:
+    ) -> PolicyDecision:
         """Judge one call. A refusal here is final; no question follows it.
 
         Args:
@@ -46,15 +46,15 @@ class Policy:
         reads = definition.permission is ToolPermission.READONLY
         if hosts is not None:
             if not all(map(self.allows_host, hosts)):
-                return Verdict.REFUSE if self._refuses_hosts else Verdict.ASK
+                return PolicyDecision.REFUSE if self._refuses_hosts else PolicyDecision.ASK
             if not hosts:
-                return Verdict.ASK  # where the call goes cannot be seen
+                return PolicyDecision.ASK  # where the call goes cannot be seen
             if reads and not access.dangerous and access.reason is None:
-                return Verdict.ALLOW  # the host was the only question
+                return PolicyDecision.ALLOW  # the host was the only question
         if access.asks:
-            return Verdict.ASK
+            return PolicyDecision.ASK
         asks_anyway = self._asks_readers and reads and "internal" not in definition.tags
-        return Verdict.ASK if asks_anyway else Verdict.ALLOW
+        return PolicyDecision.ASK if asks_anyway else PolicyDecision.ALLOW
 
     def allows_host(self, host: str) -> bool:
         """Whether a host, with or without a port, needs no question."""

@@ -1,6 +1,13 @@
-"""Puts a call into a question that a person can answer: complete, bounded, and not deceiving."""
+"""The question about a call: what a person reads, and what an answer "for the session" covers.
 
-from collections.abc import Mapping, Sequence
+The question is complete, bounded and not deceiving. A grant never covers more than its question
+says. A call with a reason of its own has no grant: its answer is for this call only.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +20,7 @@ from agent_core.types import (
     RunIdentity,
     ToolCall,
     ToolDefinition,
+    ToolPermission,
     new_id,
 )
 
@@ -20,93 +28,125 @@ MAX_SUMMARY = 8_000
 MAX_DIFF = 60_000
 MAX_LINE = 4_000
 MAX_PLACES = 50
+MAX_ARGUMENTS = 2_000
 THIS_CALL_ONLY = "this call only"
 
 
-class Questions:
-    """Writes requests. No secret and no control character gets into one."""
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one answer covers: `covers` for people; calls with the same `key` share it."""
 
-    def __init__(self, project_dir: Path, redactor: Redactor) -> None:
-        self._project_dir = project_dir
-        self._redactor = redactor
-
-    def about(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        *,
-        hosts: Sequence[str] | None = None,
-        covers: str | None = None,
-    ) -> PermissionRequest:
-        """The question whether `run` may make this call.
-
-        Args:
-            call: what the model asked for.
-            definition: the tool.
-            access: what the call would touch.
-            run: who makes it.
-            hosts: the hosts it names, if it is a network call.
-            covers: what an answer for the session would cover; None for this call only.
-        """
-        line = self._line
-        return PermissionRequest(
-            request_id=new_id("req"),
-            session_id=run.session_id,
-            agent_id=run.agent_id,
-            run_id=run.run_id,
-            parent_agent_id=run.parent_agent_id,
-            parent_run_id=run.parent_run_id,
-            agent_role=run.role,
-            tool_name=definition.name,
-            permission=definition.permission,
-            tags=set(definition.tags),
-            args_summary=line(access.summary, MAX_SUMMARY),
-            target_scope=line(covers or THIS_CALL_ONLY),
-            cwd=line(access.cwd or str(self._project_dir)),
-            env_summary=line(", ".join(access.env_names)),
-            network_host=line(",".join(hosts)) if hosts else None,
-            dangerous=access.dangerous,
-            hook_summary=self._cleaned(access.hook_summary),
-            suggested_decision=_suggestion(access),
-            metadata=self._metadata(call, access),
-        )
-
-    def _metadata(self, call: ToolCall, access: Access) -> dict[str, Any]:
-        metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
-        if access.target is not None:
-            metadata["target"] = self._line(access.target, MAX_SUMMARY)
-        if access.reason is not None:
-            metadata["reason"] = self._line(access.reason)
-        if access.places:
-            metadata["places"] = [self._line(place) for place in access.places[:MAX_PLACES]]
-            if (more := len(access.places) - MAX_PLACES) > 0:
-                metadata["places"].append(f"… (+{more} more)")
-        if access.diff is not None:
-            diff = self._redactor.text(access.diff)
-            metadata["diff"] = shortened(visible(diff), MAX_DIFF)
-        return metadata
-
-    def _cleaned(self, summary: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        if summary is None:
-            return None
-        return {
-            key: self._line(value) if isinstance(value, str) else value
-            for key, value in summary.items()
-        }
-
-    def _line(self, text: str, limit: int = MAX_LINE) -> str:
-        return shortened(visible(self._redactor.text(text), one_line=True), limit)
+    covers: str
+    key: str
 
 
-def for_the_record(request: PermissionRequest) -> dict[str, Any]:
+def build_grant(
+    call: ToolCall, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None
+) -> Grant | None:
+    """What agreeing to this call for the session would cover; None for this call only.
+
+    The key holds the whole definition of the tool, so that a tool that has changed since is
+    asked for again, and what the words may have left out.
+    """
+    if access.reason is not None:
+        return None
+    to_hosts = f" to {', '.join(hosts)}" if hosts else ""
+    is_dangerous = access.dangerous or "dangerous" in definition.tags
+    only_reads = definition.permission is ToolPermission.READONLY and not is_dangerous
+    exact: list[Any] | None = None
+    if access.scope:
+        covers = access.scope + to_hosts
+    elif only_reads and hosts != []:
+        covers = f"every call of {definition.name}{to_hosts}"
+    else:
+        line = _canonical(call.arguments)
+        if (cut := len(line) - MAX_ARGUMENTS) > 0:
+            digest = _digest(call.arguments)
+            shown = f"{line[:MAX_ARGUMENTS]}… (+{cut} characters)"
+            line = f"the arguments of SHA-256 {digest}: {shown}"
+        covers = f"{definition.name} with exactly {line}{to_hosts}"
+        exact = [call.arguments, access.target, access.cwd]
+    tool = definition.model_dump() | {"tags": sorted(definition.tags)}
+    return Grant(covers, _digest([tool, covers, exact, hosts]))
+
+
+def _digest(value: Any) -> str:
+    return sha256(_canonical(value).encode(errors="surrogatepass")).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def build_request(
+    call: ToolCall,
+    definition: ToolDefinition,
+    access: Access,
+    run: RunIdentity,
+    *,
+    hosts: Sequence[str] | None,
+    covers: str | None,
+    project_dir: Path,
+    redactor: Redactor,
+) -> PermissionRequest:
+    """The question whether `run` may make this call. No secret and no control character gets in.
+
+    Args:
+        call: what the model asked for.
+        definition: the tool.
+        access: what the call would touch.
+        run: who makes it.
+        hosts: the hosts it names, if it is a network call.
+        covers: what an answer for the session would cover; None for this call only.
+        project_dir: the folder of calls that have none of their own.
+        redactor: removes secrets.
+    """
+
+    def line(text: str, limit: int = MAX_LINE) -> str:
+        return shortened(visible(redactor.text(text), one_line=True), limit)
+
+    metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
+    if access.target is not None:
+        metadata["target"] = line(access.target, MAX_SUMMARY)
+    if access.reason is not None:
+        metadata["reason"] = line(access.reason)
+    if access.places:
+        metadata["places"] = [line(place) for place in access.places[:MAX_PLACES]]
+        if (more := len(access.places) - MAX_PLACES) > 0:
+            metadata["places"].append(f"… (+{more} more)")
+    if access.diff is not None:
+        metadata["diff"] = shortened(visible(redactor.text(access.diff)), MAX_DIFF)
+    hook_summary = access.hook_summary and {
+        key: line(value) if isinstance(value, str) else value
+        for key, value in access.hook_summary.items()
+    }
+    is_doubtful = access.dangerous or access.reason
+    return PermissionRequest(
+        request_id=new_id("req"),
+        session_id=run.session_id,
+        agent_id=run.agent_id,
+        run_id=run.run_id,
+        parent_agent_id=run.parent_agent_id,
+        parent_run_id=run.parent_run_id,
+        agent_role=run.role,
+        tool_name=definition.name,
+        permission=definition.permission,
+        tags=set(definition.tags),
+        args_summary=line(access.summary, MAX_SUMMARY),
+        target_scope=line(covers or THIS_CALL_ONLY),
+        cwd=line(access.cwd or str(project_dir)),
+        env_summary=line(", ".join(access.env_names)),
+        network_host=line(",".join(hosts)) if hosts else None,
+        dangerous=access.dangerous,
+        hook_summary=None if hook_summary is None else dict(hook_summary),
+        suggested_decision=Decision.DENY if is_doubtful else Decision.ALLOW_ONCE,
+        metadata=metadata,
+    )
+
+
+def event_payload(request: PermissionRequest) -> dict[str, Any]:
     """The request as an event's payload, without the diff: the call itself is in the history."""
     payload = request.model_dump(mode="json")
     payload["tags"] = sorted(request.tags)
     payload["metadata"].pop("diff", None)
     return payload
-
-
-def _suggestion(access: Access) -> Decision:
-    return Decision.DENY if access.dangerous or access.reason else Decision.ALLOW_ONCE

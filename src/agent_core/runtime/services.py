@@ -118,7 +118,11 @@ class Services:
         self._unclosed = UnclosedRuns()
         self._unreleased: set[str] = set()
         self._guard = PermissionGuard(
-            parts.permission_callback, config, project_dir=setup.project, redactor=redactor
+            parts.permission_callback,
+            config.permissions,
+            network=config.tools.network,
+            project_dir=setup.project,
+            redactor=redactor,
         )
         self._runs = RunFactory(
             setup,

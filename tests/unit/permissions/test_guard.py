@@ -1,14 +1,14 @@
 """The guard asks when it must, remembers what it may, and takes every failure for a no."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from agent_core.config.models import Config
+from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.permissions.guard import PermissionCallback, PermissionGuard
 from agent_core.permissions.request import MAX_SUMMARY
@@ -78,15 +78,9 @@ def guard(
     timeout_s: float | None = None,
     **permissions: Any,
 ) -> PermissionGuard:
-    config = Config.model_validate(
-        {
-            "model": {"provider": "x", "name": "y"},
-            "permissions": permissions,
-        }
-    )
     return PermissionGuard(
         callback,
-        config,
+        PermissionsConfig.model_validate(permissions),
         project_dir=Path("/p"),
         redactor=Redactor({"KEY": SECRET}),
         timeout_s=timeout_s,
@@ -106,6 +100,36 @@ async def test_h2_a_deny_is_a_refusal_with_the_users_reason() -> None:
         await guard(User("deny")).require(CALL, TOOL, ASKS, RUN, journal)
     assert caught.value.code is ErrorCode.PERMISSION_DENIED
     assert journal.kinds == ["permission_requested", "permission_decided"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "denied", "passes"),
+    [
+        (None, (), True),
+        (["code.*"], (), True),
+        (["code.read_file"], (), False),
+        (None, ["code.write_file"], False),
+        (["code.write_file"], ["code.*"], False),
+    ],
+)
+async def test_lists_of_names_decide_alone_where_nothing_is_to_be_asked(
+    allowed: list[str] | None, denied: Collection[str], passes: bool
+) -> None:
+    user, journal = User(), Record()
+    door = PermissionGuard(user, allowed=allowed, denied=denied, mode="allow")
+    assert door.is_listed(TOOL.name) is passes
+    if passes:
+        await door.require(CALL, TOOL, ASKS, RUN, journal)
+    else:
+        with pytest.raises(PermissionDeniedError, match=r"lists do not allow code\.write_file"):
+            await door.require(CALL, TOOL, ASKS, RUN, journal)
+    assert (user.asked, journal.events) == ([], [])
+
+
+async def test_what_a_list_allows_is_still_asked_for_by_the_rules() -> None:
+    user = User("allow_once")
+    await PermissionGuard(user, allowed=["code.*"]).require(CALL, TOOL, ASKS, RUN, Record())
+    assert len(user.asked) == 1
 
 
 async def test_h3_allow_once_is_asked_again() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from agent_core.config.models import NetworkConfig, NetworkPolicyConfig, PermissionsConfig
-from agent_core.permissions.policy import Policy, Verdict
+from agent_core.permissions.policy import Policy, PolicyDecision
 from agent_core.types import Access, ToolDefinition, ToolPermission
 
 READ = ToolDefinition(name="code.read_file", description="", permission=ToolPermission.READONLY)
@@ -33,41 +33,43 @@ def policy(
 
 
 def test_h1_a_plain_read_needs_no_question() -> None:
-    assert policy().verdict(READ, Access()) is Verdict.ALLOW
+    assert policy().decide(READ, Access()) is PolicyDecision.ALLOW
 
 
 def test_h2_a_sensitive_read_is_asked_for() -> None:
-    assert policy().verdict(READ, Access(asks=True, reason="sensitive")) is Verdict.ASK
+    assert policy().decide(READ, Access(asks=True, reason="sensitive")) is PolicyDecision.ASK
 
 
 def test_reads_are_asked_for_if_the_user_wants_that_but_internal_tools_never() -> None:
     strict = policy(readonly="ask")
-    assert strict.verdict(READ, Access()) is Verdict.ASK
-    assert strict.verdict(INTERNAL, Access()) is Verdict.ALLOW
+    assert strict.decide(READ, Access()) is PolicyDecision.ASK
+    assert strict.decide(INTERNAL, Access()) is PolicyDecision.ALLOW
 
 
 @pytest.mark.parametrize(
-    ("default", "expected"), [("confirm", Verdict.ASK), ("deny", Verdict.REFUSE)]
+    ("default", "expected"), [("confirm", PolicyDecision.ASK), ("deny", PolicyDecision.REFUSE)]
 )
-def test_a_host_that_is_not_listed_is_asked_for_or_refused(default: str, expected: Verdict) -> None:
+def test_a_host_that_is_not_listed_is_asked_for_or_refused(
+    default: str, expected: PolicyDecision
+) -> None:
     rules = policy(default, hosts=["good.example"])
-    assert rules.verdict(READ, Access(), ["evil.example"]) is expected
-    assert rules.verdict(READ, Access(), ["evil.example", "good.example"]) is expected
+    assert rules.decide(READ, Access(), ["evil.example"]) is expected
+    assert rules.decide(READ, Access(), ["evil.example", "good.example"]) is expected
 
 
 @pytest.mark.parametrize("default", ["confirm", "deny"])
 def test_a_network_call_that_names_no_host_is_asked_for(default: str) -> None:
-    assert policy(default, hosts=["good.example"]).verdict(READ, Access(), []) is Verdict.ASK
+    assert policy(default, hosts=["good.example"]).decide(READ, Access(), []) is PolicyDecision.ASK
 
 
 def test_a_listed_host_answers_the_question_of_a_reader_only() -> None:
     rules = policy(hosts=["good.example"])
     hosts = ["good.example"]
-    assert rules.verdict(READ, Access(asks=True), hosts) is Verdict.ALLOW
-    assert rules.verdict(WRITE, Access(asks=True), hosts) is Verdict.ASK
+    assert rules.decide(READ, Access(asks=True), hosts) is PolicyDecision.ALLOW
+    assert rules.decide(WRITE, Access(asks=True), hosts) is PolicyDecision.ASK
     sensitive = Access(asks=True, reason="sensitive")
-    assert rules.verdict(READ, sensitive, hosts) is Verdict.ASK
-    assert rules.verdict(READ, Access(asks=True, dangerous=True), hosts) is Verdict.ASK
+    assert rules.decide(READ, sensitive, hosts) is PolicyDecision.ASK
+    assert rules.decide(READ, Access(asks=True, dangerous=True), hosts) is PolicyDecision.ASK
 
 
 @pytest.mark.parametrize(
@@ -99,5 +101,5 @@ def test_hosts_are_exact_and_domains_cover_what_is_below(host: str, allowed: boo
 
 def test_of_several_hosts_every_one_has_to_be_listed() -> None:
     config = policy("deny", hosts=["a.example"], domains=["b.example"])
-    assert config.verdict(READ, Access(), ["a.example", "x.b.example"]) is Verdict.ALLOW
-    assert config.verdict(READ, Access(), ["evil.example", "x.b.example"]) is Verdict.REFUSE
+    assert config.decide(READ, Access(), ["a.example", "x.b.example"]) is PolicyDecision.ALLOW
+    assert config.decide(READ, Access(), ["evil.example", "x.b.example"]) is PolicyDecision.REFUSE

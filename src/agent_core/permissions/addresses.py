@@ -12,13 +12,12 @@ from typing import Any, cast
 from unicodedata import normalize
 from urllib.parse import unquote, urlsplit
 
-_NAMED = frozenset(
-    """
+_HOST_WORDS = """
     address addr authority broker callback dest destination dns domain endpoint fqdn gateway host
     hostname href ip ipv mirror nameserver netloc origin peer proxy relay remote server site socket
     upstream uri url webhook
-    """.split()
-)
+    """
+_NAMED = frozenset(_HOST_WORDS.split())
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _ADDRESS = re.compile(r"\s*([a-z][a-z0-9+.-]*:)?[/\\]{2}", re.IGNORECASE)
 _PAIR = re.compile(

@@ -24,10 +24,10 @@ from agent_core.errors import AgentCoreError, ConfigError, SchemaError, ToolErro
 from agent_core.hooks.config import load_hooks
 from agent_core.hooks.runner import HookError, _answer
 from agent_core.mcp.config import read_servers
-from agent_core.mcp.stdio import _parse
+from agent_core.mcp.transports import parse_message
 from agent_core.memory.entry import parse_memory
+from agent_core.process import CompletedProcess
 from agent_core.process.capture import Output
-from agent_core.process.runner import Finished
 from agent_core.providers import jsontext
 from agent_core.providers.decoding import EventDecoder, JsonLineDecoder
 from agent_core.providers.failures import CallError
@@ -362,7 +362,7 @@ def test_what_a_hook_prints_is_an_answer_or_a_hook_error(tally: Tally, size: Dep
     def check(said: str) -> None:
         with suppress(HookError):
             stdout, stderr = Output(said, len(said)), Output("", 0)
-            _answer(Finished(exit_code=0, stdout=stdout, stderr=stderr), 1000)
+            _answer(CompletedProcess(exit_code=0, stdout=stdout, stderr=stderr), 1000)
 
     fuzz(tally, size, check, keys | JSON.map(json.dumps))
 
@@ -379,9 +379,9 @@ def test_what_a_server_prints_is_a_message_or_nothing(tally: Tally, size: Depth)
     )
     for found in (b'{"id":false}', b'{"id":true,"result":{}}', b'{"id":1e400}', b'{"id":{}}'):
         with tally.case(repr(found)):
-            assert _parse(found) is None
+            assert parse_message(found) is None
     tally.verdict()
-    fuzz(tally, size, _parse, lines | st.binary(max_size=40))
+    fuzz(tally, size, parse_message, lines | st.binary(max_size=40))
 
 
 @pytest.mark.faults("redaction")

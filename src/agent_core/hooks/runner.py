@@ -11,9 +11,7 @@ from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.hooks.config import Hook, HookEvent, HookFile
 from agent_core.hooks.matching import matches
-from agent_core.process.child import Command
-from agent_core.process.launcher import Launcher
-from agent_core.process.runner import Finished, run
+from agent_core.process import Command, CompletedProcess, Launcher, run
 from agent_core.types import (
     Frozen,
     ToolCall,
@@ -130,7 +128,7 @@ def last_shown(text: str) -> str:
     return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"
 
 
-def _answer(finished: Finished, timeout_ms: int) -> HookAnswer:
+def _answer(finished: CompletedProcess, timeout_ms: int) -> HookAnswer:
     complaints = last_shown(finished.stderr.text.strip())
     if finished.timed_out:
         raise HookError(f"it did not end within {timeout_ms} ms")

@@ -1,7 +1,7 @@
 """Tools from MCP servers. The SDK is imported when a server is first connected."""
 
 from agent_core.mcp.config import enabled, load_servers, read_servers
-from agent_core.mcp.host import Host
+from agent_core.mcp.discovery import Host
 from agent_core.mcp.secrets import secret_values
 from agent_core.mcp.tools import McpTools, ServerFailure
 

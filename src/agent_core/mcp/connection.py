@@ -12,8 +12,8 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from mcp import Client, MCPError
@@ -33,12 +33,17 @@ from pydantic import ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer, ServerConfig
-from agent_core.mcp.discovery import MAX_TOOLS, ToolSpec, UnusableToolError, left_out, tool_spec
-from agent_core.mcp.failures import cause_of, server_failed, shortened
-from agent_core.mcp.hints import with_plain_hints
-from agent_core.mcp.host import CallLimits, Host
-from agent_core.mcp.http import http_transport
-from agent_core.mcp.stdio import Launch, StdioTransport
+from agent_core.mcp.discovery import (
+    MAX_REASON_CHARS,
+    CallLimits,
+    Host,
+    SessionForgottenError,
+    ToolSpec,
+    read_tool,
+    server_failed,
+)
+from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_plain_hints
+from agent_core.redaction.visible import shortened
 
 if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage
@@ -47,7 +52,7 @@ CLOSE_SECONDS = 5.0
 """How long all of a farewell may take, the end of the process included."""
 
 CLIENT = Implementation(name="soong-agent", version="0.1.0")
-
+MAX_TOOLS = 1000
 HTTP_NOT_FOUND = 404
 
 _MAX_PAGES = 100
@@ -61,10 +66,6 @@ for _name in ("mcp", "client", "httpx2"):
 
 class ListingError(Exception):
     """A server's list of tools is beyond all measure; the message is a clause about the server."""
-
-
-class SessionForgottenError(Exception):
-    """The server does not know the session any more and has not run the call."""
 
 
 class Connection:
@@ -136,8 +137,8 @@ class Connection:
             except AgentCoreError:
                 raise
             except Exception as error:
-                # A server that is busy with somebody's call may be late; only the dead are buried.
-                cause = cause_of(error)
+                # A server that is busy with another call may be late; only a dead one is over.
+                cause = _cause(error)
                 if self._has_forgotten(cause):
                     self._over.set()
                     raise SessionForgottenError from error
@@ -163,19 +164,24 @@ class Connection:
         loop = asyncio.get_running_loop()
         end = loop.time() + limits.total
 
-        async def heard(progress: float, total: float | None, message: str | None) -> None:
-            if task.done() or task.cancelling():
-                return  # nobody listens any more
-            clock.reschedule(min(loop.time() + limits.silence, end))
-            show(progress, total, message)
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            if not task.done() and not task.cancelling():
+                clock.reschedule(min(loop.time() + limits.silence, end))
+                show(progress, total, message)
 
-        call = self._live().call_tool(name, dict(arguments), progress_callback=heard)
+        call = self._live().call_tool(name, dict(arguments), progress_callback=on_progress)
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         try:
             async with asyncio.timeout_at(min(loop.time() + limits.silence, end)) as clock:
-                return await self._answer(task)
+                try:
+                    return await asyncio.shield(task)
+                except asyncio.CancelledError:
+                    task.cancel()  # which tells the server, however long that takes
+                    raise
+                except Exception as error:
+                    raise await self._refusal(_cause(error)) from error
         except TimeoutError:
             message = f"MCP server {self._server_id!r} gave no answer to {name} in time"
             raise ToolError(ErrorCode.TIMEOUT, message, retryable=True) from None
@@ -191,17 +197,8 @@ class Connection:
         if self._calls:
             await asyncio.wait(self._calls, timeout=CLOSE_SECONDS)
 
-    async def _answer(self, call: asyncio.Task[CallToolResult]) -> CallToolResult:
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            call.cancel()  # which tells the server, however long that takes
-            raise
-        except Exception as error:
-            raise await self._refusal(cause_of(error)) from error
-
     async def _refusal(self, cause: BaseException) -> Exception:
-        """What a failed call means to whoever made it."""
+        """The error for the caller of a call that failed."""
         match cause:
             case _ if self._has_forgotten(cause):
                 self._over.set()
@@ -210,16 +207,17 @@ class Connection:
                 self._over.set()
                 await asyncio.wait([self._owner], timeout=_LAST_WORDS_SECONDS)
                 reason = "ended while the call ran; whether the call took effect is unknown"
-                return server_failed(self._server_id, reason + self._last_words())
+                reason += self._last_words()
             case MCPError(code=code) if code == INVALID_PARAMS:
                 message = f"MCP server {self._server_id!r} refused the arguments: {cause}"
-                return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message))
+                return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message, MAX_REASON_CHARS))
             case MCPError():
-                return server_failed(self._server_id, f"failed the call: {cause}")
+                reason = f"failed the call: {cause}"
             case ValidationError():
-                return server_failed(self._server_id, "answered with what is no tool result")
+                reason = "answered with what is no tool result"
             case _:
-                return server_failed(self._server_id, f"gave an unusable answer: {cause}")
+                reason = f"gave an unusable answer: {cause}"
+        return server_failed(self._server_id, reason)
 
     def _has_forgotten(self, cause: BaseException) -> bool:
         is_refusal = isinstance(cause, MCPError) and cause.code in _SESSION_UNKNOWN
@@ -230,130 +228,116 @@ class Connection:
         return self._over.is_set() or cause.message == "Connection closed"
 
     async def _own(self) -> None:
+        """Open the session, stay until it is over, and close it."""
+        seconds = self._config.timeout_ms / 1e3
         try:
             with self._scope:
-                self._scope.deadline = anyio.current_time() + self._config.timeout_ms / 1e3
-                async with self._new_client() as client:
+                self._scope.deadline = anyio.current_time() + seconds
+                async with Client(
+                    with_plain_hints(self._transport()),
+                    client_info=CLIENT,
+                    cache=None,
+                    message_handler=self._on_message,
+                    logging_callback=self._on_log,
+                    elicitation_callback=self._host.elicit,
+                ) as client:
                     self._client = client
                     await self._list(client)
                     self._scope.deadline = math.inf
                     self._opened.set()
-                    await self._attend(client)
-        except Exception as error:  # noqa: BLE001 - raised by whoever waits for it to open
-            self._failure = self._failed(cause_of(error))
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._listen, client)
+                        await self._over.wait()
+                        tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - raised by every caller of `opened`
+            self._failure = self._failed(_cause(error))
         finally:
             if self._failure is None and not self._opened.is_set():
-                seconds = f"{self._config.timeout_ms / 1e3:g} s"
-                reason = f"was not ready in {seconds}{self._last_words()}"
+                reason = f"was not ready in {seconds:g} s{self._last_words()}"
                 self._failure = server_failed(self._server_id, reason)
             self._over.set()
             self._opened.set()
 
-    def _new_client(self) -> Client:
-        return Client(
-            with_plain_hints(self._transport()),
-            client_info=CLIENT,
-            cache=None,
-            message_handler=self._on_message,
-            logging_callback=self._on_log,
-            elicitation_callback=self._host.elicit,
-        )
-
-    def _transport(self) -> AbstractAsyncContextManager[Any]:
+    def _transport(self) -> AbstractAsyncContextManager[Streams]:
         config, server_id, host = self._config, self._server_id, self._host
         if isinstance(config, HttpServer):
-            auth = host.authorize(server_id, config.url) if host.authorize else None
-            return http_transport(config, auth=auth, on_refusal=self._on_refusal)
+            authorization = host.authorize(server_id, config.url) if host.authorize else None
+            return http_streams(config, authorization=authorization, on_refusal=self._on_refusal)
         inherited = {name: os.environ[name] for name in host.env_allowlist if name in os.environ}
-        launch = Launch(
-            argv=(config.command, *config.args),
-            cwd=Path(config.cwd or Path.home()),
-            env=inherited | config.env,
-        )
         self._stdio = StdioTransport(
-            launch,
+            config,
+            inherited | config.env,
             launcher=host.launcher,
             log=lambda line: host.log(server_id, line),
             on_end=self._over.set,
         )
         return self._stdio.streams()
 
-    async def _attend(self, client: Client) -> None:
-        """Stay until the end; where the protocol wants it, ask to hear of changes."""
-        capability = client.server_capabilities.tools
-        async with anyio.create_task_group() as tasks:
-            if (
-                client.protocol_version in MODERN_PROTOCOL_VERSIONS
-                and capability is not None
-                and capability.list_changed
-            ):
-                tasks.start_soon(self._listen, client)
-            await self._over.wait()
-            tasks.cancel_scope.cancel()
-
     async def _listen(self, client: Client) -> None:
+        """Subscribe to changes of the tools, where the protocol wants that."""
+        tools = client.server_capabilities.tools
+        is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if not is_modern or tools is None or not tools.list_changed:
+            return
         try:
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self._changed()
+                    self._note_change()
         except Exception as error:  # noqa: BLE001 - the cache grows old by itself
-            self._host.log(self._server_id, f"changes cannot be listened to: {cause_of(error)}")
+            self._host.log(self._server_id, f"changes cannot be listened to: {_cause(error)}")
 
     async def _list(self, client: Client) -> None:
         self._is_stale = False  # before asking: what changes meanwhile must not be missed
         try:
-            self._specs = {spec.name: spec for spec in await self._offered(client)}
+            self._specs = await self._listed(client)
         except BaseException:
             self._is_stale = True
             raise
 
-    async def _offered(self, client: Client) -> list[ToolSpec]:
+    async def _listed(self, client: Client) -> dict[str, ToolSpec]:
+        specs: dict[str, ToolSpec] = {}
         if client.server_capabilities.tools is None:
-            return []
-        specs: list[ToolSpec] = []
-        seen: set[str] = set()
+            return specs
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                if tool.name in seen:
+                if tool.name in specs:
                     raise ListingError(f"lists the tool {tool.name[:100]!r} twice")
-                seen.add(tool.name)
-                specs.append(self._taken_down(tool))
-            if len(seen) > MAX_TOOLS:
+                specs[tool.name] = self._read_tool(tool)
+            if len(specs) > MAX_TOOLS:
                 raise ListingError(f"lists more than {MAX_TOOLS} tools")
             cursor = page.next_cursor
             if cursor is None:
                 return specs
         raise ListingError(f"lists its tools on more than {_MAX_PAGES} pages")
 
-    def _taken_down(self, tool: Tool) -> ToolSpec:
+    def _read_tool(self, tool: Tool) -> ToolSpec:
         hints = tool.annotations
         # A tool that claims to be both asks: one of the two claims is wrong.
         is_readonly = (
             hints is not None and hints.read_only_hint is True and not hints.destructive_hint
         )
-        try:
-            return tool_spec(
-                tool.name, tool.description, tool.input_schema, is_readonly=is_readonly
-            )
-        except UnusableToolError as error:
-            fault = shortened(f"the tool {tool.name[:100]!r} is left out: {error}")
-            self._host.log(self._server_id, fault)
-            return left_out(tool.name[:100], fault)
+        spec = read_tool(tool.name, tool.description, tool.input_schema, is_readonly=is_readonly)
+        if spec.fault:
+            fault = f"the tool {tool.name[:100]!r} is left out: {spec.fault}"
+            spec = replace(spec, fault=shortened(fault, MAX_REASON_CHARS))
+            self._host.log(self._server_id, spec.fault)
+        return spec
 
     async def _on_message(self, message: "IncomingMessage") -> None:
         if isinstance(message, ToolListChangedNotification):
-            self._changed()
+            self._note_change()
 
     async def _on_log(self, params: LoggingMessageNotificationParams) -> None:
-        self._host.log(self._server_id, shortened(f"{params.level}: {params.data}"))
+        line = shortened(f"{params.level}: {params.data}", MAX_REASON_CHARS)
+        self._host.log(self._server_id, line)
 
-    def _on_refusal(self, status: int, *, in_session: bool) -> None:
+    def _on_refusal(self, status: int, in_session: bool, /) -> None:
         self._http_status = status
         self._is_forgotten |= in_session and status == HTTP_NOT_FOUND
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         self._is_stale = True
         self._on_change()
 
@@ -365,12 +349,10 @@ class Connection:
     def _failed(self, cause: BaseException) -> ToolError:
         """Why the connection could not be made, or has ended."""
         match cause:
-            case AgentCoreError(code=ErrorCode.MCP_SERVER_FAILED):
-                reason = cause.message
             case ListingError():
                 reason = str(cause)
-            case OSError() | ValueError() if self._stdio is not None and self._client is None:
-                reason = f"cannot be started: {cause}"
+            case AgentCoreError() if self._stdio is not None and self._client is None:
+                reason = f"cannot be started: {cause.message}"
             case TimeoutError():
                 reason = f"did not answer in {self._config.timeout_ms / 1e3:g} s"
             case MCPError() if self._stdio is not None:
@@ -384,3 +366,10 @@ class Connection:
     def _last_words(self) -> str:
         words = self._stdio.last_words if self._stdio else ""
         return f" ({words})" if words else ""
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first real failure inside nested exception groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

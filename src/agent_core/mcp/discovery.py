@@ -1,26 +1,80 @@
-"""What a server offers, taken down within limits, and kept for a while.
+"""What a server offers, kept for a while, and what the program gives its servers.
 
 A listing is data from outside: every name, description and schema in it may be hostile. What
-cannot be used safely is left out, and a server that exceeds all measure offers nothing.
+cannot be used safely is left out. The SDK appears in annotations only.
 """
 
 import hashlib
 import json
+import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_core.errors import ToolError
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.process import Launcher
+from agent_core.redaction.visible import shortened
 from agent_core.tools.schema import SchemaCheck
 
-MAX_TOOLS = 1000
+if TYPE_CHECKING:
+    import httpx2
+    from mcp.client.session import ElicitationFnT
+
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 20_000
-
+MAX_REASON_CHARS = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+
+logger = logging.getLogger(__name__)
+
+
+def log_line(server_id: str, line: str) -> None:
+    """Where a server's lines go by default: the log, never the terminal."""
+    logger.debug("%s: %s", server_id, line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the program around the servers gives every connection.
+
+    Attributes:
+        env_allowlist: the environment variables that a server process inherits.
+        launcher: starts server processes.
+        log: gets a server's id and one line of its standard error or its log; must not block.
+        authorize: makes the HTTP authentication for a server's id and address; by default there
+            is none but the configured headers.
+        elicit: answers a server's question to the user; by default every one is refused.
+    """
+
+    env_allowlist: tuple[str, ...] = ("PATH", "HOME", "TMPDIR")
+    launcher: Launcher = field(default_factory=Launcher)
+    log: Callable[[str, str], None] = log_line
+    authorize: "Callable[[str, str], httpx2.Auth] | None" = None
+    elicit: "ElicitationFnT | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """How long a call may be silent, and how long it may last altogether; in seconds."""
+
+    silence: float
+    total: float
+
+
+def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> ToolError:
+    """The error for a server that cannot be reached, has died or does not keep the protocol.
+
+    `reason` may contain what the server sent: it is cut to `MAX_REASON_CHARS`.
+    """
+    return ToolError(
+        ErrorCode.MCP_SERVER_FAILED,
+        f"MCP server {server_id!r} {shortened(reason, MAX_REASON_CHARS)}",
+        retryable=retryable,
+        details={"server_id": server_id},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,69 +87,52 @@ class ToolSpec:
         input_schema: a JSON Schema of the arguments.
         is_readonly: the server says that it changes nothing, and nothing that contradicts it.
         fingerprint: of the whole description and schema: what a user's agreement is bound to.
-        fault: why the tool is left out, if it is; nothing else of it is kept then.
+        fault: why the tool is left out, if it is, as one clause; nothing else of it is kept then.
     """
 
     name: str
-    description: str
-    input_schema: Mapping[str, Any]
-    is_readonly: bool
-    fingerprint: str
+    description: str = ""
+    input_schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_readonly: bool = False
+    fingerprint: str = ""
     fault: str = ""
 
 
-class UnusableToolError(Exception):
-    """A tool cannot be offered; the message is one clause that says why."""
-
-
-def left_out(name: str, fault: str) -> ToolSpec:
-    """A tool that cannot be used, with the reason."""
-    return ToolSpec(name, "", {}, is_readonly=False, fingerprint="", fault=fault)
-
-
-def tool_spec(
+def read_tool(
     name: str, description: str | None, input_schema: Mapping[str, Any], *, is_readonly: bool
 ) -> ToolSpec:
-    """Take down a tool.
+    """Take down a tool; one whose name or schema would make every request fail has a fault."""
 
-    Raises:
-        UnusableToolError: its name or its schema would make every request to a model fail.
-    """
+    def left_out(fault: str) -> ToolSpec:
+        return ToolSpec(name[:100], fault=fault)
+
     if not _NAME.fullmatch(name):
-        raise UnusableToolError("its name has characters that no provider takes, or too many")
+        return left_out("its name has characters that no provider takes, or too many")
     try:
         schema = json.dumps(input_schema, sort_keys=True)
     except (ValueError, RecursionError, TypeError):
-        raise UnusableToolError("its schema is not plain JSON") from None
+        return left_out("its schema is not plain JSON")
     if len(schema) > MAX_SCHEMA_BYTES:
-        raise UnusableToolError(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
+        return left_out(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
     try:
         SchemaCheck(name, input_schema).compiled()
     except ToolError as error:
-        raise UnusableToolError(error.message) from None
+        return left_out(error.message)
     text = description or ""
-    whole = json.dumps([text, schema])
     return ToolSpec(
         name=name,
-        description=_shortened(text),
+        description=shortened(text, MAX_DESCRIPTION_CHARS),
         input_schema=input_schema,
         is_readonly=is_readonly,
-        fingerprint=hashlib.sha256(whole.encode()).hexdigest(),
+        fingerprint=hashlib.sha256(json.dumps([text, schema]).encode()).hexdigest(),
     )
 
 
-def _shortened(text: str) -> str:
-    cut = len(text) - MAX_DESCRIPTION_CHARS
-    return text if cut <= 0 else f"{text[:MAX_DESCRIPTION_CHARS]}… (+{cut} characters)"
-
-
-@dataclass(slots=True)
 class DiscoveryCache:
     """What servers offered, by server id and hash of its configuration, until it is too old."""
 
-    _entries: dict[tuple[str, str], tuple[float, tuple[ToolSpec, ...]]] = field(
-        default_factory=dict[tuple[str, str], tuple[float, tuple[ToolSpec, ...]]]
-    )
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], tuple[float, tuple[ToolSpec, ...]]] = {}
 
     def get(self, key: tuple[str, str], ttl_seconds: float) -> tuple[ToolSpec, ...] | None:
         """What was offered less than `ttl_seconds` ago."""
@@ -113,3 +150,7 @@ class DiscoveryCache:
 
 PROCESS_CACHE = DiscoveryCache()
 """Shared by every runtime of the process: two with the same servers ask them once."""
+
+
+class SessionForgottenError(Exception):
+    """The server does not know the session any more and has not run the call."""

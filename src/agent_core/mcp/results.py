@@ -5,7 +5,6 @@ from typing import Any, cast
 
 from mcp_types import (
     AudioContent,
-    BlobResourceContents,
     CallToolResult,
     ContentBlock as ServerBlock,
     EmbeddedResource,
@@ -16,7 +15,8 @@ from mcp_types import (
 )
 
 from agent_core.errors import ErrorCode
-from agent_core.mcp.failures import shortened
+from agent_core.mcp.discovery import MAX_REASON_CHARS
+from agent_core.redaction.visible import shortened
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.bounds import shortened_name
 from agent_core.tools.images import decoded, encoded, filename_for
@@ -41,7 +41,9 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     no model takes them. Structured content that only repeats the text appears once.
     """
     structured = answer.structured_content
-    parts = [part for part in answer.content if not _repeats(part, structured)]
+    parts = [
+        part for part in answer.content if structured is None or not _repeats(part, structured)
+    ]
     files = _Files(artifact)
     content = [block for part in parts if (block := await _block(part, files))]
     content += await files.rest()
@@ -49,12 +51,17 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
         content.append(JsonBlock(data=structured))
     if not answer.is_error:
         return ToolResult(content=content)
-    return ToolResult(content=content, is_error=True, error=_error(content))
+    texts = "\n".join(block.text for block in content if isinstance(block, TextBlock))
+    message = shortened(texts, MAX_REASON_CHARS) or "the tool failed without saying why"
+    error = ErrorPayload(type="ToolError", code=ErrorCode.INTERNAL_ERROR, message=message)
+    return ToolResult(content=content, is_error=True, error=error)
 
 
 def _repeats(part: ServerBlock, structured: dict[str, Any] | None) -> bool:
     """Servers send structured content a second time as its JSON text, for old clients."""
-    return structured is not None and isinstance(part, TextContent) and _says(part.text, structured)
+    if structured is None or not isinstance(part, TextContent):
+        return False
+    return _is_json_of(part.text, structured)
 
 
 def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
@@ -64,10 +71,10 @@ def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
         return False
     result = structured["result"]
     items = cast("list[object]", result if isinstance(result, list) else [result])
-    return len(items) == len(texts) and all(map(_says, texts, items))
+    return len(items) == len(texts) and all(map(_is_json_of, texts, items))
 
 
-def _says(text: str, value: object) -> bool:
+def _is_json_of(text: str, value: object) -> bool:
     try:
         return text == value or json.loads(text) == value
     except (ValueError, RecursionError):
@@ -87,17 +94,11 @@ async def _block(part: ServerBlock, files: "_Files") -> ContentBlock | None:
                 data={key: value for key, value in link.items() if value is not None},
                 summary=f"a link to {part.uri}",
             )
-        case EmbeddedResource():
-            return await _resource(part.resource, files)
-
-
-async def _resource(
-    resource: TextResourceContents | BlobResourceContents, files: "_Files"
-) -> ContentBlock | None:
-    if isinstance(resource, TextResourceContents):
-        return TextBlock(text=f"[{resource.uri}]\n{resource.text}")
-    mime_type = resource.mime_type or "application/octet-stream"
-    return await _binary(resource.blob, mime_type, files, origin=resource.uri)
+        case EmbeddedResource(resource=resource):
+            if isinstance(resource, TextResourceContents):
+                return TextBlock(text=f"[{resource.uri}]\n{resource.text}")
+            mime_type = resource.mime_type or "application/octet-stream"
+            return await _binary(resource.blob, mime_type, files, origin=resource.uri)
 
 
 async def _binary(
@@ -110,7 +111,7 @@ async def _binary(
     if content is None:
         return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
     summary = f"{mime_type}, {len(content)} bytes" + (f", from {origin}" if origin else "")
-    return await files.add(content, mime_type, shortened(summary))
+    return await files.add(content, mime_type, shortened(summary, MAX_REASON_CHARS))
 
 
 class _Files:
@@ -146,12 +147,3 @@ class _Files:
             content, filename=filename, mime_type=mime_type, summary=summary
         )
         return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
-
-
-def _error(content: list[ContentBlock]) -> ErrorPayload:
-    texts = [block.text for block in content if isinstance(block, TextBlock)]
-    return ErrorPayload(
-        type="ToolError",
-        code=ErrorCode.INTERNAL_ERROR,
-        message=shortened("\n".join(texts)) or "the tool failed without saying why",
-    )

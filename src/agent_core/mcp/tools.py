@@ -5,20 +5,35 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from agent_core.config.models import ToolOverrideConfig, ToolsConfig
-from agent_core.errors import ToolError
-from agent_core.mcp.config import ServerConfig
-from agent_core.mcp.discovery import PROCESS_CACHE, DiscoveryCache, ToolSpec
-from agent_core.mcp.failures import shortened
-from agent_core.mcp.host import CallLimits, Host
-from agent_core.mcp.servers import McpServer
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.mcp.config import ServerConfig, StdioServer, config_hash
+from agent_core.mcp.discovery import (
+    MAX_REASON_CHARS,
+    PROCESS_CACHE,
+    CallLimits,
+    DiscoveryCache,
+    Host,
+    SessionForgottenError,
+    ToolSpec,
+    server_failed,
+)
+from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition, ToolPermission, ToolResult
+
+if TYPE_CHECKING:
+    from mcp_types import CallToolResult
+
+    from agent_core.mcp.connection import Connection
+
+T = TypeVar("T")
 
 PREFIX = "mcp."
 
@@ -28,7 +43,122 @@ PROGRESS_SECONDS = 0.1
 _MOST_REPORTED = 20
 """Tools of one server whose absence is reported at once."""
 
+MAX_QUIET_SECONDS = 60.0
+"""How long a server that failed is not tried again, at most."""
+
 _NO_OVERRIDE = ToolOverrideConfig()
+
+
+class McpServer:
+    """A server: connected when it is needed, again after a crash, and closed once."""
+
+    def __init__(
+        self, server_id: str, config: ServerConfig, host: Host, *, cache: DiscoveryCache
+    ) -> None:
+        self.server_id = server_id
+        self._config = config
+        self._host = host
+        self._cache = cache
+        self._key = (server_id, config_hash(config))
+        self._connections: list[Connection] = []
+        self._failure: tuple[float, ToolError | None] = (0.0, None)
+        self._is_closed = False
+
+    @property
+    def place(self) -> str:
+        """Where calls go, for a person: the command's name, or the address's host."""
+        if isinstance(self._config, StdioServer):
+            return self._config.command
+        return urlsplit(self._config.url).netloc
+
+    async def specs(self, ttl_seconds: float) -> tuple[ToolSpec, ...]:
+        """What the server offers, at most `ttl_seconds` old.
+
+        Raises:
+            ToolError: `mcp_server_failed`.
+        """
+        if (known := self._cache.get(self._key, ttl_seconds)) is not None:
+            return known
+        was_ready = bool(self._connections) and self._connections[-1].is_ready
+        specs = await self._ask(lambda connection: connection.specs(refresh=was_ready))
+        offered = tuple(specs.values())
+        self._cache.put(self._key, offered)
+        return offered
+
+    async def call(
+        self,
+        spec: ToolSpec,
+        arguments: Mapping[str, Any],
+        *,
+        limits: CallLimits,
+        show: Callable[[float, float | None, str | None], None],
+    ) -> "CallToolResult":
+        """Call a tool as it was offered.
+
+        Raises:
+            ToolError: `tool_not_available` if it is not what was offered any more: an agreement
+                to the one is none to the other; else as `Connection.call`.
+        """
+
+        async def call(connection: "Connection") -> "CallToolResult":
+            current = (await connection.specs()).get(spec.name)
+            if current is None or current.fingerprint != spec.fingerprint:
+                self._cache.drop(self._key)
+                change = "no longer has" if current is None else "has changed"
+                raise ToolError(
+                    ErrorCode.TOOL_NOT_AVAILABLE,
+                    f"MCP server {self.server_id!r} {change} its tool {spec.name} since it was"
+                    " offered; nothing was done",
+                    details={"server_id": self.server_id},
+                )
+            return await connection.call(spec.name, arguments, limits=limits, show=show)
+
+        return await self._ask(call)
+
+    async def close(self) -> None:
+        """End what is connected; nothing can be asked afterwards. Safe to repeat."""
+        self._is_closed = True
+        await asyncio.gather(*(connection.close() for connection in self._connections))
+
+    async def _ask(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
+        """Ask, and once more if the server has forgotten us: one that was restarted has."""
+        for _ in range(2):
+            started = time.monotonic()
+            connection = self._connection()
+            try:
+                await connection.opened()
+            except ToolError as error:
+                now = time.monotonic()
+                # What takes long to fail is not tried at every turn; what fails at once, may be.
+                self._failure = (now + min(now - started, MAX_QUIET_SECONDS), error)
+                self._cache.drop(self._key)
+                raise
+            try:
+                return await ask(connection)
+            except SessionForgottenError:
+                continue
+        raise server_failed(self.server_id, "forgets its sessions as soon as they are made")
+
+    def _connection(self) -> "Connection":
+        """The connection there is, or a new one. Does not wait: two callers get the same."""
+        if self._connections and not self._connections[-1].is_over:
+            return self._connections[-1]
+        if self._is_closed:
+            raise server_failed(self.server_id, "is closed with its runtime", retryable=False)
+        quiet_until, failure = self._failure
+        if failure is not None and time.monotonic() < quiet_until:
+            raise failure.with_traceback(None)  # or every raise would make it longer
+        from agent_core.mcp.connection import Connection  # noqa: PLC0415 - brings the SDK
+
+        still_ending = [connection for connection in self._connections if not connection.is_gone]
+        connection = Connection(
+            self.server_id,
+            self._config,
+            self._host,
+            on_change=lambda: self._cache.drop(self._key),
+        )
+        self._connections = [*still_ending, connection]
+        return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +213,12 @@ class McpTools:
             on_failure: awaited for each server whose tools are missing because it failed, and for
                 each tool that is left out because its name or schema cannot be used.
         """
-        used = [each for each in self._servers.values() if _is_wanted(each.server_id, wanted)]
+
+        def is_wanted(server: McpServer) -> bool:
+            prefix = f"{PREFIX}{server.server_id}."
+            return wanted is None or any(name.startswith(prefix) for name in wanted)
+
+        used = filter(is_wanted, self._servers.values())
         offers = await asyncio.gather(*(self._offer(server) for server in used))
         for failure in (failure for _, failures in offers for failure in failures):
             if on_failure is not None:
@@ -102,13 +237,17 @@ class McpTools:
             specs = await server.specs(self._config.mcp.discovery_cache_ttl_ms / 1e3)
         except ToolError as error:
             return [], [ServerFailure(server.server_id, error.message)]
-        made = (self._tool(server, spec) for spec in specs if not spec.fault)
+        tools = (self._tool(server, spec) for spec in specs if not spec.fault)
         failures = [ServerFailure(server.server_id, spec.fault) for spec in specs if spec.fault]
-        return [tool for tool in made if tool is not None], failures[:_MOST_REPORTED]
+        return [tool for tool in tools if tool is not None], failures[:_MOST_REPORTED]
 
     def _tool(self, server: McpServer, spec: ToolSpec) -> Tool | None:
+        """The tool as it is configured; None if it is disabled."""
         name = f"{PREFIX}{server.server_id}.{spec.name}"
-        override = self._override(server.server_id, name)
+        overrides = self._config.mcp.tool_overrides
+        of_server = overrides.get(PREFIX + server.server_id, _NO_OVERRIDE)
+        of_tool = overrides.get(name, _NO_OVERRIDE)
+        override = of_server.model_copy(update=of_tool.model_dump(exclude_unset=True))
         if override.disabled or name in self._config.mcp.disabled_tools:
             return None
         permission = override.permission or ("readonly" if spec.is_readonly else "write")
@@ -135,41 +274,25 @@ class McpTools:
             lane=concurrency_of(definition),
         )
 
-    def _override(self, server_id: str, name: str) -> ToolOverrideConfig:
-        """What is configured for the tool, on top of what is configured for all of its server."""
-        overrides = self._config.mcp.tool_overrides
-        of_server = overrides.get(PREFIX + server_id, _NO_OVERRIDE)
-        of_tool = overrides.get(name, _NO_OVERRIDE)
-        return of_server.model_copy(update=of_tool.model_dump(exclude_unset=True))
-
     async def _run(
         self, server: McpServer, spec: ToolSpec, arguments: dict[str, Any], context: ToolContext
     ) -> ToolResult:
         from agent_core.mcp.results import tool_result  # noqa: PLC0415 - brings the SDK
 
+        shown_at = float("-inf")
+
+        def show(done: float, total: float | None, message: str | None) -> None:
+            nonlocal shown_at
+            now = time.monotonic()
+            if now - shown_at < PROGRESS_SECONDS:
+                return
+            shown_at = now
+            count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+            line = f"{message} ({count})" if message else count
+            context.progress(shortened(line, MAX_REASON_CHARS))
+
         limits = CallLimits(
             silence=self._config.default_timeout_ms / 1e3, total=self._config.max_timeout_ms / 1e3
         )
-        answer = await server.call(spec, arguments, limits=limits, show=_Progress(context.progress))
+        answer = await server.call(spec, arguments, limits=limits, show=show)
         return await tool_result(answer, context.artifact)
-
-
-def _is_wanted(server_id: str, wanted: Collection[str] | None) -> bool:
-    prefix = f"{PREFIX}{server_id}."
-    return wanted is None or any(name.startswith(prefix) for name in wanted)
-
-
-class _Progress:
-    """Shows a server's progress, in bounded lines and not faster than anybody can read."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self._next = 0.0
-
-    def __call__(self, done: float, total: float | None, message: str | None) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + PROGRESS_SECONDS
-        count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-        self._show(shortened(f"{message} ({count})" if message else count))

@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from dataclasses import dataclass
-from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 SPOOL_LIMIT_BYTES = 64 * 2**20
@@ -34,7 +33,7 @@ class Output:
 
 
 class Capture:
-    """Takes chunks as they come. Leaving it as a context removes a file nobody has taken."""
+    """Takes chunks as they come. Leaving it as a context removes a file that was not taken."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -49,13 +48,7 @@ class Capture:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None:
+    def __exit__(self, *_failure: object) -> None:
         if self._file is not None:
             self._file.close()
 

@@ -1,29 +1,51 @@
-"""One child process, from start to the last of its descendants.
+"""Child processes: from a program's name to its exit code and output.
 
-Every child leads a session and a process group of its own, reads nothing, and ends with all its
-descendants: see `agent_core.process.supervisor`, which also ends them when this process is killed.
+Every child leads a session and a process group of its own and ends with all its descendants: see
+`agent_core.process.supervisor`, which also ends them when this process is killed.
 """
 
 import asyncio
 import contextlib
 import errno
 import os
+import shutil
+import signal
+import socket
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process.launcher import Launcher, Program, readable
+from agent_core.process.capture import Capture, Output
+from agent_core.process.launcher import Launcher
+from agent_core.process.supervisor import (
+    ENDED,
+    FAILED,
+    FIELD_END,
+    GONE,
+    LENGTH_BYTES,
+    STARTED,
+    TERMINATE,
+    message,
+)
 from agent_core.redaction.visible import shortened
 
 GRACE_S = 0.5
 """Between asking a group to stop (TERM) and making it (KILL)."""
 
+_START_S = 30.0
+_END_S = 2.0
+"""How long to wait for killed processes; one that hangs in a disk ends when the disk answers."""
+
+_DRAIN_S = 0.25
+"""How long to wait for the rest of the output where a descendant could not be ended."""
+
 _CHUNK = 65_536
 _KILLED = 128 + 9
+_MESSAGE_BYTES = len(message(GONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +57,113 @@ class Command:
         cwd: where it runs.
         env: all of its environment.
         stdin: what it can read; nothing by default.
+        is_fed: its standard input is a pipe instead, for `Child.write`.
     """
 
     argv: Sequence[str]
     cwd: Path | str
     env: Mapping[str, str]
     stdin: bytes | None = None
+    is_fed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedProcess:
+    """How a program ended. `exit_code` is 128 + N if signal N ended it."""
+
+    exit_code: int
+    stdout: Output
+    stderr: Output
+    timed_out: bool = False
+
+    def discard(self) -> None:
+        """Close the spool files."""
+        self.stdout.discard()
+        self.stderr.discard()
+
+
+def find_program(name: str, *, cwd: Path, env: Mapping[str, str]) -> Path:
+    """The absolute path of the program, links not followed.
+
+    It is looked up once, so that what was agreed to is what runs. A name with a slash is relative
+    to `cwd`, any other is looked up in the child's `PATH`.
+
+    Raises:
+        ToolError: `file_not_found` or `validation_error`; there is none, or it cannot be run.
+    """
+    if not name or "\0" in name:
+        raise ToolError(ErrorCode.VALIDATION_ERROR, "argv[0] must name a program")
+    shown = repr(shortened(name, 200))
+    if "/" in name:
+        path = cwd / name
+        absolute = Path(os.path.normpath(path)) if ".." not in path.parts else path
+        if not absolute.is_file():
+            raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no program {shown}")
+        if not os.access(absolute, os.X_OK):
+            raise ToolError(ErrorCode.VALIDATION_ERROR, f"{shown} is not executable")
+        return absolute
+    for folder in (env.get("PATH") or os.defpath).split(os.pathsep):
+        # An empty or relative entry of PATH means the folder the command runs in.
+        if found := shutil.which(name, path=str(cwd / folder)):
+            return Path(found)
+    raise ToolError(
+        ErrorCode.FILE_NOT_FOUND,
+        f"there is no program {shown} in PATH; give its path, or another program",
+    )
+
+
+async def run(
+    command: Command,
+    *,
+    launcher: Launcher,
+    timeout_s: float,
+    stdout_limit_bytes: int = 65_536,
+    stderr_limit_bytes: int = 65_536,
+) -> CompletedProcess:
+    """Run a program and gather its output, in bounded memory.
+
+    The program and all its descendants are gone when this returns or is cancelled.
+    Output beyond a limit is cut in the middle, and is whole in a file without a name:
+    `Output.spool`.
+
+    Args:
+        command: what to start.
+        launcher: starts it.
+        timeout_s: after this it is stopped, and `timed_out` is set.
+        stdout_limit_bytes: what of its output is kept in memory.
+        stderr_limit_bytes: likewise for its standard error.
+
+    Raises:
+        ToolError: `validation_error` or `internal_error`; the system would not start it.
+    """
+    with Capture(stdout_limit_bytes) as stdout, Capture(stderr_limit_bytes) as stderr:
+        timed_out = False
+        async with open_child(command, launcher=launcher) as child, asyncio.TaskGroup() as group:
+            pumps = [
+                group.create_task(_pump(child.stdout, stdout)),
+                group.create_task(_pump(child.stderr, stderr)),
+            ]
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await child.exited()
+            except TimeoutError:
+                timed_out = True
+            await child.stop()
+            await asyncio.wait(pumps, timeout=_DRAIN_S)
+            for pump in pumps:
+                pump.cancel()
+        code = child.exit_code
+        return CompletedProcess(
+            exit_code=_KILLED if code is None else code,
+            stdout=stdout.take(),
+            stderr=stderr.take(),
+            timed_out=timed_out,
+        )
+
+
+async def _pump(chunks: AsyncIterator[bytes], capture: Capture) -> None:
+    async for chunk in chunks:
+        capture.add(chunk)
 
 
 @asynccontextmanager
@@ -54,30 +177,71 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
         try:
             child = Child(command, launcher=launcher, files=files)
         except (OSError, ValueError) as error:
-            raise _unstartable(error, command.argv) from error
+            raise _not_started(error, command.argv[0]) from error
         try:
-            await child.started()
+            try:
+                await child.started()
+            except OSError as error:
+                raise _not_started(error, command.argv[0]) from error
             yield child
         finally:
             await child.stop()
 
 
+def _not_started(error: OSError | ValueError, program: str) -> ToolError:
+    shown = repr(shortened(program, 200))
+    if isinstance(error, ValueError):  # a NUL, or text that is no Unicode
+        text = f"the command for {shown} has a character no argument can hold: {error}"
+        return ToolError(ErrorCode.VALIDATION_ERROR, text)
+    if error.errno == errno.E2BIG:
+        text = f"the arguments of {shown} are too long for this system; use a file"
+        return ToolError(ErrorCode.VALIDATION_ERROR, text)
+    text = f"{shown} could not be started: {error.strerror or 'it did not answer in time'}"
+    return ToolError(ErrorCode.INTERNAL_ERROR, text, retryable=True)
+
+
 class Child:
-    """A running program. Made by `open_child`, which also ends it."""
+    """A program and our ends of its pipes. Made by `open_child`, which also ends it.
+
+    Raises:
+        OSError: its folder cannot be opened, or there is no supervisor.
+        ValueError: something of the command cannot be handed to a program.
+    """
 
     def __init__(self, command: Command, *, launcher: Launcher, files: ExitStack) -> None:
+        words = [os.fsencode(word) for word in command.argv]
+        env = [os.fsencode(f"{name}={value}") for name, value in command.env.items()]
+        if any(b"\0" in field for field in (*words, *env)):
+            raise ValueError("embedded null byte")
+        fields = (str(len(words)).encode(), *words, *env)
+        body = b"".join(field + FIELD_END for field in fields)
+        self._request = len(body).to_bytes(LENGTH_BYTES, "big") + body
+        self._stdin: int | None = None
+        self._can_write = asyncio.Event()
         with ExitStack() as theirs:
-            source = theirs.enter_context(_source(command.stdin))
+            if command.is_fed:
+                stdin, self._stdin = os.pipe()
+                theirs.callback(os.close, stdin)
+                files.callback(self.close_stdin)
+                os.set_blocking(self._stdin, False)
+            elif command.stdin is None:
+                stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                theirs.callback(os.close, stdin)
+            else:
+                # A nameless file instead of a pipe: nothing to feed, and nothing to block on.
+                file = theirs.enter_context(tempfile.TemporaryFile(buffering=0))
+                file.write(command.stdin)
+                file.seek(0)
+                stdin = file.fileno()
             self._stdout, stdout = _pipe(files, theirs)
             self._stderr, stderr = _pipe(files, theirs)
-            self._argv = command.argv
-            self._program: Program = launcher.start(
-                command.argv,
-                cwd=command.cwd,
-                env=command.env,
-                streams=(source.fileno(), stdout, stderr),
-            )
-        files.callback(self._program.close)
+            self._control: socket.socket = launcher.request(command.cwd, (stdin, stdout, stderr))
+        files.callback(self._control.close)
+        self._received = bytearray()
+        self._keeper = 0
+        self._failure: int | None = None
+        self._code: int | None = None
+        self._is_gone = False
 
     @property
     def stdout(self) -> AsyncGenerator[bytes]:
@@ -86,57 +250,118 @@ class Child:
 
     @property
     def stderr(self) -> AsyncGenerator[bytes]:
-        """What it complains about, as it comes."""
+        """What it writes to its standard error, as it comes."""
         return _chunks(self._stderr)
 
     @property
-    def exit_code(self) -> int:
-        """The program's code, 128 + N if signal N ended it. Known once it was stopped."""
-        code = self._program.exit_code
-        return _KILLED if code is None else code
+    def exit_code(self) -> int | None:
+        """The program's code, 128 + N if signal N ended it; None as long as it runs."""
+        return _KILLED if self._code is None and self._is_gone else self._code
+
+    async def write(self, data: bytes) -> None:
+        """Write to the standard input of a command that is fed; return when all is in its pipe.
+
+        Raises:
+            OSError: nothing reads any more, or the input is closed.
+        """
+        rest, loop = memoryview(data), asyncio.get_running_loop()
+        while rest:
+            if self._stdin is None:
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+            try:
+                rest = rest[os.write(self._stdin, rest) :]
+            except BlockingIOError:
+                self._can_write.clear()
+                loop.add_writer(self._stdin, self._can_write.set)
+                try:
+                    await self._can_write.wait()
+                finally:
+                    self._forget_writer()
+
+    def close_stdin(self) -> None:
+        """Let the program read the end of its input; a `write` that is waiting fails."""
+        self._forget_writer()
+        if self._stdin is not None:
+            os.close(self._stdin)
+        self._stdin = None
+        self._can_write.set()
+
+    def _forget_writer(self) -> None:
+        if self._stdin is not None:
+            asyncio.get_running_loop().remove_writer(self._stdin)
 
     async def started(self) -> None:
         """Wait until the program runs.
 
         Raises:
-            ToolError: `validation_error` or `internal_error`; the system would not start it.
+            OSError: the system would not start it; a TimeoutError if it does not say so in time.
         """
-        try:
-            await self._program.started()
-        except OSError as error:
-            raise _unstartable(error, self._argv) from error
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reported below
+            await loop.sock_sendall(self._control, self._request)
+        self._request = b""
+        async with asyncio.timeout(_START_S):
+            while not (self._keeper or self._is_gone):
+                await self._receive()
+        if not self._keeper:
+            number = self._failure or errno.EIO
+            raise OSError(number, os.strerror(number))
 
     async def exited(self) -> None:
         """Wait until the program (not: its children) has ended."""
-        await self._program.exited()
+        while self.exit_code is None:
+            await self._receive()
 
-    async def stop(self) -> None:
+    async def stop(self, grace_s: float = GRACE_S) -> None:
         """End it and all its descendants: TERM and a short grace if it still runs, then KILL.
 
         Cancelling this only skips the grace. Harmless when called again.
         """
         try:
-            if self._program.exit_code is None:
-                self._program.terminate()
+            if self.exit_code is None:
+                with contextlib.suppress(OSError):
+                    self._control.send(TERMINATE)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GRACE_S):
+                    async with asyncio.timeout(grace_s):
                         await self.exited()
         finally:
-            await self._program.kill()
+            if not self._is_gone:
+                with contextlib.suppress(OSError):
+                    self._control.shutdown(socket.SHUT_WR)  # to the keeper this is our death
+                await to_the_end(self._gone())
 
+    async def _gone(self) -> None:
+        try:
+            async with asyncio.timeout(_END_S):
+                while not self._is_gone:
+                    await self._receive()
+        except TimeoutError:  # it was stopped, or a disk hangs
+            if self._keeper:
+                with contextlib.suppress(OSError):
+                    os.kill(self._keeper, signal.SIGKILL)
 
-def _source(stdin: bytes | None) -> IO[bytes]:
-    if stdin is None:
-        return Path(os.devnull).open("rb", buffering=0)
-    # A nameless file instead of a pipe: nothing to feed, and nothing to block on.
-    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the caller closes it
-    try:
-        file.write(stdin)
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    return file
+    async def _receive(self) -> None:
+        """Take in what the keeper reports next."""
+        await _readable(self._control.fileno())
+        try:
+            chunk = self._control.recv(1024)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        self._is_gone |= not chunk
+        self._received += chunk
+        while len(self._received) >= _MESSAGE_BYTES:
+            kind = bytes(self._received[:1])
+            number = int.from_bytes(self._received[1:_MESSAGE_BYTES], "big", signed=True)
+            del self._received[:_MESSAGE_BYTES]
+            if kind == STARTED:
+                self._keeper = number
+            elif kind == ENDED:
+                self._code = number
+            else:
+                self._is_gone = True
+                self._failure = number if kind == FAILED else self._failure
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:
@@ -150,7 +375,7 @@ async def _chunks(fd: int) -> AsyncGenerator[bytes]:
     os.set_blocking(fd, False)
     while True:
         # Waiting even when there is more: a flood must not keep the event loop to itself.
-        await readable(fd)
+        await _readable(fd)
         with contextlib.suppress(BlockingIOError):
             chunk = os.read(fd, _CHUNK)
             if not chunk:
@@ -158,13 +383,12 @@ async def _chunks(fd: int) -> AsyncGenerator[bytes]:
             yield chunk
 
 
-def _unstartable(error: OSError | ValueError, argv: Sequence[str]) -> ToolError:
-    program = shortened(argv[0], 200)
-    if isinstance(error, ValueError):  # a NUL, or text that is no Unicode
-        message = f"the command for {program!r} has a character no argument can hold: {error}"
-        return ToolError(ErrorCode.VALIDATION_ERROR, message)
-    if error.errno == errno.E2BIG:
-        message = f"the arguments of {program!r} are too long for this system; use a file"
-        return ToolError(ErrorCode.VALIDATION_ERROR, message)
-    message = f"{program!r} could not be started: {error.strerror or 'it did not answer in time'}"
-    return ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True)
+async def _readable(fd: int) -> None:
+    """Wait until there is something to read, or every writer is gone."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)

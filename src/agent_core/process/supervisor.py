@@ -65,14 +65,12 @@ def children() -> list[int]:
         with open(f"/proc/self/task/{own}/children", "rb", buffering=0) as listed:  # noqa: PTH123
             return [int(pid) for pid in listed.read().split()]
     except OSError:  # a kernel without this list, or another system
-        return [pid for pid in _processes() if _parent_of(pid) == own]
-
-
-def _processes() -> Iterable[int]:
+        pass
     try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+        names = os.listdir("/proc")  # noqa: PTH208
     except OSError:
         return []
+    return [int(name) for name in names if name.isdigit() and _parent_of(int(name)) == own]
 
 
 def _parent_of(pid: int) -> int | None:
@@ -106,18 +104,11 @@ def end_children(spared: Iterable[int] = ()) -> None:
             kill_child(pid)
         if [pid for pid in doomed if _has_ended(pid)]:
             continue
-        if not doomed and (spared or _has_none()):  # the list may miss one while others end
+        # The list may miss one while others end; with none to wait for, -1 counts as ended.
+        if not doomed and (spared or _has_ended(-1)):
             return
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-
-def _has_none() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    return False
 
 
 def _has_ended(pid: int) -> bool:
@@ -141,75 +132,68 @@ class Keeper:
         try:
             self._start(folder, streams)
         except OSError as error:
-            self._tell(FAILED, error.errno or 0)
+            self._report(FAILED, error.errno or 0)
             return
         for stream in (folder, *streams):
             os.close(stream)
-        self._tell(STARTED, os.getpid())
+        self._report(STARTED, os.getpid())
         self._follow()
-        self._kill()
-        self._tell(GONE)
+        kill_child(self._program)
+        if self._code is None:
+            self._note_exit(0)
+        _has_ended(self._program)
+        end_children()
+        self._report(GONE)
 
     def _start(self, folder: int, streams: list[int]) -> None:
         argv, env = read_request(self._control)
         os.fchdir(folder)
         try:
-            self._program = _spawned(argv, env, streams)
+            self._program = _spawn(argv, env, streams)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
             # A script without its first line: every shell runs it so.
-            self._program = _spawned([_SHELL, *argv], env, streams)
+            self._program = _spawn([_SHELL, *argv], env, streams)
 
     def _follow(self) -> None:
-        """Until the runtime asks for the end, or is gone."""
+        """Report the program's end, and return when the runtime asks for the end or is gone."""
         while True:
             ready, _, _ = select.select([self._control, self._wake], [], [])
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()
             if self._control in ready:
-                if not self._is_asked():
+                request = b""
+                with contextlib.suppress(OSError):
+                    request = self._control.recv(1)
+                if request != TERMINATE:
                     return
                 if self._code is None:
                     with contextlib.suppress(OSError):
                         os.killpg(self._program, signal.SIGTERM)
-
-    def _is_asked(self) -> bool:
-        """To terminate; False when the control socket was closed."""
-        try:
-            return self._control.recv(1) == TERMINATE
-        except OSError:
-            return False
 
     def _reap(self) -> None:
         for pid in children() or [self._program]:
             if pid != self._program:
                 _has_ended(pid)
             elif self._code is None:
-                self._look()
+                self._note_exit()
 
-    def _look(self, wait: int = os.WNOHANG) -> None:
+    def _note_exit(self, wait: int = os.WNOHANG) -> None:
         """Notice the program's end without taking its number away: it still means its group."""
         ended = os.waitid(os.P_PID, self._program, os.WEXITED | os.WNOWAIT | wait)
         if ended is not None:
             is_signal = ended.si_code != os.CLD_EXITED
             self._code = ended.si_status + (128 if is_signal else 0)
-            self._tell(ENDED, self._code)
+            self._report(ENDED, self._code)
 
-    def _kill(self) -> None:
-        kill_child(self._program)
-        if self._code is None:
-            self._look(0)
-        _has_ended(self._program)
-        end_children()
-
-    def _tell(self, kind: bytes, number: int = 0) -> None:
+    def _report(self, kind: bytes, number: int = 0) -> None:
         with contextlib.suppress(OSError):
             self._control.sendall(message(kind, number))
 
 
-def _spawned(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> int:
+def _spawn(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> int:
     return os.posix_spawn(
         argv[0],
         argv,
@@ -227,14 +211,14 @@ def read_request(control: socket.socket) -> tuple[list[bytes], dict[bytes, bytes
     Raises:
         OSError: the runtime has gone away in the middle of it.
     """
-    size = int.from_bytes(_exactly(control, LENGTH_BYTES), "big")
-    fields = _exactly(control, size).split(FIELD_END)[:-1]
+    size = int.from_bytes(_receive(control, LENGTH_BYTES), "big")
+    fields = _receive(control, size).split(FIELD_END)[:-1]
     count = int(fields[0])
     env = (entry.partition(b"=") for entry in fields[1 + count :])
     return fields[1 : 1 + count], {name: value for name, _, value in env}
 
 
-def _exactly(control: socket.socket, size: int) -> bytes:
+def _receive(control: socket.socket, size: int) -> bytes:
     received = bytearray()
     while len(received) < size:
         chunk = control.recv(min(size - len(received), 1 << 20))
@@ -244,7 +228,7 @@ def _exactly(control: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-def _descriptors(requests: socket.socket) -> list[int] | None:
+def _receive_descriptors(requests: socket.socket) -> list[int] | None:
     """The descriptors of the next request; None when there will be no more."""
     flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
     fds = array.array("i")
@@ -263,7 +247,7 @@ def serve(requests: socket.socket) -> None:
     """Fork a keeper for each request until the runtime is gone and all keepers are, too."""
     adopt = adoption()
     adopt()
-    wake = _wake_up()
+    wake = _open_exit_pipe()
     gc.freeze()  # what a keeper shares with us is not looked through, and so not copied
     keepers = set[int]()
     is_open = True
@@ -274,29 +258,29 @@ def serve(requests: socket.socket) -> None:
             keepers = {pid for pid in keepers if not _has_ended(pid)}
             end_children(spared=keepers)  # what a keeper has left that was killed
         if requests in ready:
-            fds = _descriptors(requests)
+            fds = _receive_descriptors(requests)
             is_open = fds is not None
             if fds and len(fds) == DESCRIPTORS:
-                keepers.add(_forked(requests, fds, adopt))
+                keepers.add(_fork_keeper(requests, fds, adopt))
             for fd in fds or ():
                 os.close(fd)
 
 
-def _wake_up() -> int:
+def _open_exit_pipe() -> int:
     """A descriptor that can be read whenever a child has ended."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, _noticed)
+    signal.signal(signal.SIGCHLD, _ignore_signal)
     return read
 
 
-def _noticed(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """A signal is only written to the descriptor if there is something to call."""
 
 
-def _forked(requests: socket.socket, fds: list[int], adopt: Callable[[], object]) -> int:
+def _fork_keeper(requests: socket.socket, fds: list[int], adopt: Callable[[], object]) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -305,7 +289,7 @@ def _forked(requests: socket.socket, fds: list[int], adopt: Callable[[], object]
         requests.close()
         control = socket.socket(fileno=fds[0])
         control.setblocking(True)
-        Keeper(control, _wake_up()).run(fds[1], fds[2:])
+        Keeper(control, _open_exit_pipe()).run(fds[1], fds[2:])
     finally:
         os._exit(0)
 

@@ -20,7 +20,7 @@ from agent_core.config.models import Bytes, Milliseconds, Section, ToolsConfig
 from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.process import Command, Finished, Launcher, find_program, run
+from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
@@ -227,7 +227,7 @@ async def _run(
         finished.discard()
 
 
-async def _result(name: str, finished: Finished, context: ToolContext) -> ToolResult:
+async def _result(name: str, finished: CompletedProcess, context: ToolContext) -> ToolResult:
     """What the program said: a result as JSON, or text. A code other than 0 is an error."""
     metadata = {"exit_code": finished.exit_code}
     if finished.exit_code:
@@ -248,7 +248,7 @@ async def _result(name: str, finished: Finished, context: ToolContext) -> ToolRe
 
 
 async def _said(
-    finished: Finished, context: ToolContext, *streams: Literal["stdout", "stderr"]
+    finished: CompletedProcess, context: ToolContext, *streams: Literal["stdout", "stderr"]
 ) -> list[ContentBlock]:
     said: list[ContentBlock] = []
     for name in streams:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.process import Command, Finished, Launcher, find_program, run as run_with
+from agent_core.process import Command, CompletedProcess, Launcher, find_program, run as run_with
 from own_children import own_children
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -25,7 +25,9 @@ async def _started(tmp_path: Path) -> None:
     await run(Command(argv=["/bin/true"], cwd=tmp_path, env=ENV), timeout_s=10)
 
 
-async def run(command: Command, *, timeout_s: float, stdout_limit_bytes: int = 65_536) -> Finished:
+async def run(
+    command: Command, *, timeout_s: float, stdout_limit_bytes: int = 65_536
+) -> CompletedProcess:
     return await run_with(
         command, launcher=LAUNCHER, timeout_s=timeout_s, stdout_limit_bytes=stdout_limit_bytes
     )
@@ -286,7 +288,7 @@ async def test_a_flood_leaves_the_event_loop_to_others(tmp_path: Path) -> None:
     while not flooding.done():
         await asyncio.sleep(0.01)
         beats += 1
-    done: Finished = await flooding
+    done: CompletedProcess = await flooding
     assert done.timed_out
     assert beats > 10
     assert len(done.stdout.text) < 70_000

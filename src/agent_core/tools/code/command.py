@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.process import Command, Finished, find_program, run
+from agent_core.process import Command, CompletedProcess, find_program, run
 from agent_core.redaction.visible import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.programs import CommandLine, scope_of
@@ -146,7 +146,7 @@ async def _run(
     return answer
 
 
-async def _answer(finished: Finished, artifact: ArtifactWriter) -> dict[str, Any]:
+async def _answer(finished: CompletedProcess, artifact: ArtifactWriter) -> dict[str, Any]:
     return {
         "exit_code": finished.exit_code,
         "stdout": finished.stdout.text,

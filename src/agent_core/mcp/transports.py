@@ -1,0 +1,362 @@
+"""How messages reach a server: through the pipes of a child process, or over HTTP.
+
+The SDK has a transport for child processes; this one adds what a hostile or broken server makes
+necessary: lines of bounded length, a standard error that never reaches the terminal, and
+descendants that are gone when the context is left, however it is left. For HTTP the SDK's is used,
+with bounded bodies. The SDK follows a redirect only within the server's origin.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    INTERNAL_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
+
+from agent_core.mcp.config import HttpServer, StdioServer
+from agent_core.process import Child, Command, Launcher, find_program, open_child
+
+MAX_MESSAGE_BYTES = 8 * 2**20
+"""One line, one answer or one event; base64 images of six megabytes pass, bombs do not."""
+
+MAX_LOG_LINE_BYTES = 4096
+LOG_TAIL_LINES = 20
+
+EXIT_SECONDS = 1.0
+"""How long a server may take to end by itself after its standard input was closed."""
+
+TERMINATE_SECONDS = 1.0
+"""How long its group may take to end after SIGTERM."""
+
+CONNECT_SECONDS = 30.0
+_LOG_SECONDS = 0.2
+
+Incoming = SessionMessage | Exception
+Streams = tuple[Any, Any]
+
+
+class LineTooLongError(Exception):
+    """The server sent a line beyond `MAX_MESSAGE_BYTES`; what follows cannot be trusted."""
+
+
+class StdioTransport:
+    """One child process; `streams()` may be entered once.
+
+    Args:
+        server: what to start.
+        env: all of the server's environment.
+        launcher: starts it.
+        log: gets each line of the server's standard error, shortened; must not block.
+        on_end: called once when the server's output has ended, for whatever reason.
+    """
+
+    def __init__(
+        self,
+        server: StdioServer,
+        env: Mapping[str, str],
+        *,
+        launcher: Launcher,
+        log: Callable[[str], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._env = env
+        self._launcher = launcher
+        self._log = log
+        self._on_end = on_end
+        self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
+        self._log_ended = asyncio.Event()
+        self._child: Child | None = None
+        self._fault: str | None = None
+
+    @property
+    def last_words(self) -> str:
+        """How the process ended and the last line it wrote to its standard error."""
+        code = self._child.exit_code if self._child else None
+        ended = [self._fault] if self._fault else [] if code is None else [f"exit code {code}"]
+        return ": ".join([*ended, *list(self._tail)[-1:]])
+
+    @asynccontextmanager
+    async def streams(self) -> AsyncGenerator[Streams]:
+        """Start the process; on leaving, it and all its descendants are stopped.
+
+        Raises:
+            ToolError: it cannot be started.
+        """
+        cwd = Path(self._server.cwd or Path.home())
+        program = find_program(self._server.command, cwd=cwd, env=self._env)
+        argv = [str(program), *self._server.args]
+        command = Command(argv=argv, cwd=cwd, env=self._env, is_fed=True)
+        async with open_child(command, launcher=self._launcher) as child:
+            self._child = child
+            sends, incoming = anyio.create_memory_object_stream[Incoming](0)
+            outgoing, receives = anyio.create_memory_object_stream[SessionMessage](0)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read, child.stdout, sends)
+                tasks.start_soon(self._keep_log, child.stderr)
+                tasks.start_soon(_write, child, receives)
+                try:
+                    yield incoming, outgoing
+                finally:
+                    # The readers still run: a server that is flushing must not block on its pipe.
+                    with anyio.CancelScope(shield=True):
+                        child.close_stdin()
+                        with anyio.move_on_after(EXIT_SECONDS):
+                            await child.exited()
+                        await child.stop(TERMINATE_SECONDS)
+                        with anyio.move_on_after(_LOG_SECONDS):
+                            await self._log_ended.wait()
+                    tasks.cancel_scope.cancel()
+                    incoming.close()
+                    outgoing.close()
+
+    async def _read(
+        self, stdout: AsyncIterator[bytes], messages: MemoryObjectSendStream[Incoming]
+    ) -> None:
+        async with messages:
+            try:
+                await _deliver(stdout, messages)
+            except LineTooLongError as error:
+                self._fault = str(error)
+            except OSError as error:
+                self._fault = f"its output broke: {error}"
+            finally:
+                self._on_end()  # first the fact, then the end of the stream that wakes the callers
+
+    async def _keep_log(self, stderr: AsyncIterator[bytes]) -> None:
+        with suppress(OSError):
+            async for line in _lines(stderr, cut=MAX_LOG_LINE_BYTES):
+                if text := line.decode(errors="replace").rstrip():
+                    self._tail.append(text)
+                    self._log(text)
+        self._log_ended.set()
+
+
+async def _deliver(
+    stdout: AsyncIterator[bytes], messages: MemoryObjectSendStream[Incoming]
+) -> None:
+    is_open = True
+    async for line in _lines(stdout):
+        message = parse_message(line) if is_open and line.strip() else None
+        if message is None:
+            continue
+        try:
+            await messages.send(SessionMessage(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            is_open = False  # the session is over; read on, so that the server does not block
+
+
+async def _write(child: Child, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async with messages:
+        async for item in messages:
+            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+            try:
+                await child.write(f"{text}\n".encode())
+            except OSError:
+                return  # closing our end of the stream fails whatever is sent next
+
+
+async def _lines(chunks: AsyncIterator[bytes], *, cut: int | None = None) -> AsyncIterator[bytes]:
+    """Whole lines in bounded memory; what is beyond `cut` is left out.
+
+    Raises:
+        LineTooLongError: a line beyond `MAX_MESSAGE_BYTES` where nothing is to be cut.
+    """
+    line = bytearray()
+    async for chunk in chunks:
+        parts = chunk.split(b"\n")
+        for number, part in enumerate(parts, 1):
+            line.extend(part if cut is None else part[: max(cut - len(line), 0)])
+            if len(line) > MAX_MESSAGE_BYTES:
+                raise LineTooLongError(f"it sent a line of more than {MAX_MESSAGE_BYTES:,} bytes")
+            if number < len(parts):
+                yield bytes(line)
+                line.clear()
+    if line:
+        yield bytes(line)
+
+
+def parse_message(line: bytes) -> JSONRPCMessage | None:
+    """The message, or None: many servers print a greeting where only messages belong."""
+    with suppress(ValidationError):
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    try:
+        loose: Any = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    # A half surrogate or a broken byte in a tool's text is no reason to lose the answer.
+    mended = json.dumps(loose, ensure_ascii=False).encode(errors="replace")
+    with suppress(ValidationError):
+        return jsonrpc_message_adapter.validate_json(mended, by_name=False)
+    match loose:
+        case {"id": bool()}:  # an integer to Python, and no id
+            return None
+        case {"id": int() | str() as request_id, **rest} if "method" not in rest:
+            # A broken answer fails its call at once, instead of letting it wait for another one.
+            failure = ErrorData(code=INTERNAL_ERROR, message="its answer is not a JSON-RPC message")
+            return JSONRPCError(jsonrpc="2.0", id=request_id, error=failure)
+        case _:
+            return None
+
+
+class BodyTooLargeError(httpx2.StreamError):
+    """A response is larger than `MAX_MESSAGE_BYTES`, or compressed so that its size is unknown."""
+
+
+@asynccontextmanager
+async def http_streams(
+    server: HttpServer,
+    *,
+    authorization: httpx2.Auth | None,
+    on_refusal: Callable[[int, bool], None],
+) -> AsyncGenerator[Streams]:
+    """The SDK's transport for this server.
+
+    Args:
+        server: where it is and what it is sent.
+        authorization: signs requests, for programs that log in on a user's behalf.
+        on_refusal: gets the status of every response that is an error, and whether it answers a
+            message of a session that the server had agreed to.
+    """
+
+    async def watch(response: httpx2.Response) -> None:
+        if response.is_error:
+            request = response.request
+            in_session = request.method == "POST" and MCP_SESSION_ID in request.headers
+            on_refusal(response.status_code, in_session)
+
+    def client(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,  # noqa: ARG001 - the SDK's would cut long calls
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        # A stream may be silent as long as it likes: the caller of a tool bounds it. Compressed
+        # bodies are not asked for, because their size is known only when it is too late.
+        return httpx2.AsyncClient(
+            headers={**(headers or {}), **server.headers, "Accept-Encoding": "identity"},
+            auth=auth or authorization,
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
+            event_hooks={"response": [watch, _bound]},
+        )
+
+    if server.transport == "sse":
+        async with sse_client(server.url, httpx_client_factory=client) as streams:
+            yield streams
+        return
+    async with (
+        client() as opened,
+        streamable_http_client(
+            server.url, http_client=opened, max_sse_event_size=MAX_MESSAGE_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+async def _bound(response: httpx2.Response) -> None:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise BodyTooLargeError("the server compressed its answer although it was asked not to")
+    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    if not is_events and isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The same bytes, up to the limit."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        total = 0
+        async for chunk in self._stream:
+            total += len(chunk)
+            if total > MAX_MESSAGE_BYTES:
+                raise BodyTooLargeError(f"the answer is larger than {MAX_MESSAGE_BYTES:,} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+
+@asynccontextmanager
+async def with_plain_hints(
+    transport: AbstractAsyncContextManager[Streams],
+) -> AsyncGenerator[Streams]:
+    """The same transport; in every list of tools the hints are booleans or not there.
+
+    The SDK takes `"true"`, `1` or `"yes"` for true. A hint opens a door, so only what is true in
+    JSON counts; and one hint that is no boolean must not cost the whole list of tools.
+    """
+    async with transport as (incoming, outgoing):
+        yield _PlainHints(incoming), outgoing
+
+
+class _PlainHints:
+    """A transport's incoming messages, with plain hints."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def __getattr__(self, name: str) -> Any:  # `aclose`, and `last_context` where there is one
+        return getattr(self._source, name)
+
+    async def receive(self) -> Incoming:
+        return _plain(await self._source.receive())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Incoming:
+        return _plain(await self._source.__anext__())
+
+    async def __aenter__(self) -> Self:
+        await self._source.__aenter__()
+        return self
+
+    async def __aexit__(self, *failure: Any) -> bool | None:
+        return await self._source.__aexit__(*failure)
+
+
+def _plain(item: Incoming) -> Incoming:
+    """The message; of tools' annotations what the protocol allows, and nothing that is unclear."""
+    match item:
+        case SessionMessage(message=JSONRPCResponse(result={"tools": [*tools]})):
+            for tool in tools:
+                match tool:
+                    case {"annotations": dict()}:
+                        tool["annotations"] = _plain_hints(tool["annotations"])
+                    case {"annotations": _}:
+                        del tool["annotations"]
+                    case _:
+                        pass
+        case _:
+            pass
+    return item
+
+
+def _plain_hints(given: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: given[name] for name in _HINTS if isinstance(given.get(name), bool)}
+    if given.get("destructiveHint") is not None and "destructiveHint" not in plain:
+        plain["readOnlyHint"] = False  # what it destroys is unclear, so that it only reads is too
+    title = given.get("title")
+    return plain | ({"title": title} if isinstance(title, str) else {})

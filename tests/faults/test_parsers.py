@@ -18,7 +18,7 @@ from agcore.agent.plan_parser import JsonPlanParser
 from agcore.prompt import PromptError, PromptTemplate
 from agent_core.agents.definitions import read_definition
 from agent_core.assets.front_matter import parse_front_matter
-from agent_core.compact.answer import summary_of
+from agent_core.compact.compactor import summary_of
 from agent_core.config.load import load_config
 from agent_core.errors import AgentCoreError, ConfigError, SchemaError, ToolError
 from agent_core.hooks.config import load_hooks

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from agcore.llm.types import ChatMessage, ChatRole
-from agent_core.compact.rules import rule_statements
+from agent_core.compact.kept import rule_statements
 from agent_core.context.messages import fit_results
 from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_blocks, estimate_text
 from agent_core.types import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agcore.llm.bounds import standing_for, tokens_of, within
 from agcore.llm.errors import ContextLengthError, LlmError
 from agcore.llm.types import ChatMessage, ChatRole
-from agent_core.compact.transcript import pieces
+from agent_core.compact.transcript import split_transcript
 from agent_core.context.messages import plain_text, shorten_result
 from agent_core.context.tokens import estimate_text
 from agent_core.types import ToolCallBlock, ToolResultBlock
@@ -124,7 +124,7 @@ class Compactor:
         if estimate_text(whole) <= room:
             return await self._summarise(whole)
         paragraphs, summary = whole.split("\n\n"), ""
-        found = pieces(paragraphs, room * 3 // 4, estimate_text)
+        found = split_transcript(paragraphs, room * 3 // 4, estimate_text)
         if len(found) > _MOST_PIECES:  # one submission must not become a hundred calls
             found = [found[0], "[… left out …]", *found[2 - _MOST_PIECES :]]
         for piece in found:

@@ -1,36 +1,48 @@
-"""One compaction: summarise piece by piece, put what core keeps in front, check the result."""
+"""One compaction: summarise piece by piece, put what is kept in front, check the result."""
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from agent_core.assets import load_asset
-from agent_core.compact.answer import summary_of
 from agent_core.compact.cut import Cut
-from agent_core.compact.kept import Estimate, Kept, collect_kept, escaped, fitted, rendered
-from agent_core.compact.transcript import pieces, transcript
+from agent_core.compact.kept import (
+    Estimate,
+    KeptFacts,
+    collect_kept,
+    escape_kept,
+    fit_kept,
+    render_kept,
+)
+from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
+from agent_core.providers.jsontext import unfenced
 from agent_core.types import Draft, Node, NodeType, user_text
 
-_HISTORY, _TURN = "system.compact_history", "system.compact_turn"
 _CUT = "\n[the summary was cut here: it was longer than allowed]"
+_LEAST_CHARS, _LEAST_WORDS, _LEAST_LETTERS = 40, 4, 4
+_MOST_CHECKED = 20_000
+_WORD = re.compile(r"[^\W\d_]+")
+_BROKEN = re.compile(r"""\A\s*\{\s*"summary"\s*:\s*"(.*)\Z""", re.DOTALL)
 
 
-class CompactRunner(Protocol):
-    """Runs the compact agent: it reads a text and answers; it has no tools and no history."""
+class Summarise(Protocol):
+    """Asks a model for a summary: it reads a text and answers; it has no tools and no history."""
 
-    async def ask(self, prompt: str, *, max_tokens: int) -> str:
-        """One run of the agent, and its answer of about `max_tokens` tokens at most.
+    async def __call__(self, prompt: str, *, max_tokens: int) -> str:
+        """Return the answer, of about `max_tokens` tokens at most.
 
         Raises:
-            AgentCoreError: the run failed, for the reason that this gives.
+            AgentCoreError: there is none, for the reason that this gives.
         """
         ...
 
 
-KeepArtifact = Callable[[str], Awaitable[str]]
+StoreText = Callable[[str], Awaitable[str]]
 """Stores a text beside the session and returns the artifact's id."""
 
 OpenPlans = Callable[[Sequence[Node]], Sequence[Node]]
@@ -39,7 +51,7 @@ OpenPlans = Callable[[Sequence[Node]], Sequence[Node]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """In estimated tokens: the summary, what core keeps, and a piece of conversation at a time."""
+    """In estimated tokens: the summary, what is kept, and a piece of conversation at a time."""
 
     summary: int
     kept: int
@@ -60,41 +72,44 @@ class Compaction:
 
 
 class Compactor:
-    """Makes compactions of one path.
+    """Makes compactions of one path; needs no runtime.
 
     Args:
-        runner: the compact agent.
+        summarise: asks the model.
         estimate: tokens of a text.
-        keep: for what no longer fits into the `<kept>` part.
+        store: for what no longer fits into the `<kept>` part.
         open_plans: asked about the whole path.
     """
 
     def __init__(
         self,
-        runner: CompactRunner,
+        summarise: Summarise,
         *,
         estimate: Estimate,
-        keep: KeepArtifact,
-        open_plans: OpenPlans,
+        store: StoreText,
+        open_plans: OpenPlans = lambda _: (),
     ) -> None:
-        self._runner = runner
+        self._summarise = summarise
         self._estimate = estimate
-        self._keep = keep
+        self._store = store
         self._open_plans = open_plans
 
     async def compact(self, path: Sequence[Node], cut: Cut, limits: Limits) -> Compaction:
         """Summarise what lies before the cut.
 
         Raises:
-            SchemaError: the answer holds no summary, or the result lacks what core keeps, or is
+            SchemaError: the answer holds no summary, or the result lacks what is kept, or is
                 longer than what it replaces.
-            AgentCoreError: the compact agent failed, or the artifact could not be stored.
+            AgentCoreError: the model failed, or the artifact could not be stored.
         """
-        kept, rest = await asyncio.to_thread(self._kept, path, limits.kept)
+        kept, rest = await asyncio.to_thread(
+            lambda: fit_kept(
+                collect_kept(path, self._open_plans(path)), limits.kept, self._estimate
+            )
+        )
         summary = await self._summary(path, cut, limits)
-        artifact_id = await self._keep(rest) if rest else None
-        head = rendered(kept, artifact_id)
-        text = f"{head}\n\n{summary}"
+        artifact_id = await self._store(rest) if rest else None
+        text = f"{render_kept(kept, artifact_id)}\n\n{summary}"
         tokens = self._estimate(text)
         _check(text, kept, artifact_id, tokens=tokens, replaced=cut.replaced_tokens)
         metadata: dict[str, Any] = {
@@ -110,9 +125,6 @@ class Compactor:
         }
         return Compaction(draft=user_text(text, NodeType.COMPACTION, **metadata), tokens=tokens)
 
-    def _kept(self, path: Sequence[Node], room: int) -> tuple[Kept, str]:
-        return fitted(collect_kept(path, self._open_plans(path)), room, self._estimate)
-
     async def _summary(self, path: Sequence[Node], cut: Cut, limits: Limits) -> str:
         """The summary of what came before; the beginning of a turn cut in two on its own."""
         earlier = str(cut.previous.metadata.get("summary", "")) if cut.previous else ""
@@ -120,44 +132,44 @@ class Compactor:
         if earlier and not before:  # more of a turn whose beginning is part of the summary
             before, begun = begun, before
         most = limits.summary // 2 if before and begun else limits.summary
-        summary = await self._of(_HISTORY, before, earlier, limits=limits, most=most)
+        sizes = {"most": most, "piece": limits.piece}
+        summary = await self._summarise_part("history", before, earlier, **sizes)
         if not begun:
             return summary
-        turn = await self._of(_TURN, begun, "", limits=limits, most=most)
+        turn = await self._summarise_part("turn", begun, "", **sizes)
         return f"{summary}\n\n# The turn under way, so far\n\n{turn}" if before else turn
 
-    async def _of(
-        self, asset_id: str, nodes: Sequence[Node], earlier: str, *, limits: Limits, most: int
+    async def _summarise_part(
+        self, part: str, nodes: Sequence[Node], earlier: str, *, most: int, piece: int
     ) -> str:
         """Go through a part of the path, each piece with the summary of those before it."""
         summary = earlier
-        parts = pieces(transcript(nodes), limits.piece, self._estimate)
-        template = Template(load_asset(asset_id).text)
-        for number, part in enumerate(parts, 1):
+        texts = split_transcript(render_transcript(nodes), piece, self._estimate)
+        template = Template(load_asset(f"system.compact_{part}").text)
+        for number, text in enumerate(texts, 1):
             prompt = template.substitute(
                 earlier=summary or "(none)",
-                part=f"{number} of {len(parts)}",
+                part=f"{number} of {len(texts)}",
                 words=max(most * 3 // 5, 40),
-                conversation=part,
+                conversation=text,
             )
-            answer = await self._runner.ask(prompt, max_tokens=most)
-            summary = self._bounded(summary_of(answer), most)
+            summary = summary_of(await self._summarise(prompt, max_tokens=most))
+            cost = self._estimate(summary)
+            if cost > most:
+                size = max(len(summary) * most // cost - len(_CUT), 1)
+                summary = summary[:size].rstrip() + _CUT
         return summary
 
-    def _bounded(self, summary: str, most: int) -> str:
-        cost = self._estimate(summary)
-        if cost <= most:
-            return summary
-        return summary[: max(len(summary) * most // cost - len(_CUT), 1)].rstrip() + _CUT
 
-
-def _check(text: str, kept: Kept, artifact_id: str | None, *, tokens: int, replaced: int) -> None:
+def _check(
+    text: str, kept: KeptFacts, artifact_id: str | None, *, tokens: int, replaced: int
+) -> None:
     """Refuse a compaction that loses something, or saves nothing.
 
     Raises:
         SchemaError: says which.
     """
-    missing = [said for said in kept.texts() if escaped(said) not in text]
+    missing = [part for part in kept.texts() if escape_kept(part) not in text]
     if artifact_id is not None and artifact_id not in text:
         missing.append(artifact_id)
     if missing:
@@ -166,3 +178,44 @@ def _check(text: str, kept: Kept, artifact_id: str | None, *, tokens: int, repla
     if tokens >= replaced:
         message = f"the summary has {tokens} tokens, and what it would replace only {replaced}"
         raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+
+
+def summary_of(text: str) -> str:
+    """The summary in an answer; other keys are ignored, plain text counts as the summary.
+
+    Raises:
+        SchemaError: there is none: nothing, less than `_LEAST_CHARS`, or no prose.
+    """
+    summary = (_find_summary(unfenced(text).strip()) or "").strip()
+    if len(summary) < _LEAST_CHARS or not _is_prose(summary):
+        message = f"the compact agent answered without a summary: {summary[:40]!r}"
+        raise SchemaError(ErrorCode.SCHEMA_ERROR, message)
+    return summary
+
+
+def _is_prose(text: str) -> bool:
+    """Several words (or signs of a script without spaces) of different letters, and no markup."""
+    signs = [sign for sign in text[:_MOST_CHECKED].casefold() if not sign.isspace()]
+    letters = [sign for sign in signs if sign.isalpha()]
+    ideographs = sum(sign > "\u2e7f" for sign in letters)
+    words = len(_WORD.findall(text, 0, _MOST_CHECKED))
+    is_page = text.lower().startswith(("<!doctype", "<html", "<?xml"))
+    is_long_enough = words >= _LEAST_WORDS or ideographs >= 4 * _LEAST_WORDS
+    has_letters = 3 * len(letters) >= len(signs) and len(set(letters)) >= _LEAST_LETTERS
+    return is_long_enough and has_letters and not is_page
+
+
+def _find_summary(text: str) -> str | None:
+    if not text.startswith(("{", "[")):
+        return text
+    try:
+        value: object = json.loads(text, strict=text.startswith("["))
+    except (ValueError, RecursionError):
+        # JSON that was cut off, or is wrong somewhere behind its beginning; else it is just text.
+        match = _BROKEN.match(text)
+        if match is None:
+            return text
+        rest = re.sub(r'(?<!\\)"\s*(?:[,}][^"]*)?\Z', "", match[1])
+        return rest.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+    summary = cast("dict[str, object]", value).get("summary") if isinstance(value, dict) else None
+    return summary if isinstance(summary, str) else None

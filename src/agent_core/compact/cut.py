@@ -1,10 +1,60 @@
-"""Where a history is cut: before a user's turn, and never between a call and its result."""
+"""When a history is summarised and where it is cut: before a user's turn, between exchanges."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from agent_core.config.models import CompactConfig
 from agent_core.types import Node, NodeType, Role
+
+_LEAST_PIECE = 512
+_PROMPT_AROUND = 1500
+"""What the compact agent's own instructions cost, generously."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactPolicy:
+    """The configured reserves, clamped to one model's window.
+
+    Attributes:
+        window: the context window of the conversation's model, in its tokens.
+        room: what the history may take in a request, in estimated tokens: the window less the
+            answer, the system prompt and the tools.
+    """
+
+    config: CompactConfig
+    window: int
+    room: int
+
+    @property
+    def threshold(self) -> int:
+        """A request with more tokens than this has its history summarised in the background."""
+        return max(self.window - self.config.reserve_tokens, self.window // 3)
+
+    @property
+    def keep(self) -> int:
+        """Tokens at the end of the history that stay as they are."""
+        return min(self.config.keep_recent_tokens, self.room * 2 // 5)
+
+    @property
+    def kept(self) -> int:
+        """Tokens that what is carried over verbatim may take."""
+        return max(min(self.window // 4, self.room // 5), 1)
+
+    @property
+    def summary(self) -> int:
+        """Tokens of the summary."""
+        return max(min(self.config.max_summary_tokens, self.room // 5), 1)
+
+    @property
+    def worth(self) -> int:
+        """Tokens that must be saved before a summary in the background is worth a model call."""
+        return self.room // 8
+
+    def piece(self, window: int, scale: float) -> int:
+        """Estimated tokens of conversation that a compact model with this window gets at once."""
+        free = window * 0.7 - 1.5 * self.summary - _PROMPT_AROUND
+        return max(int(free / scale), _LEAST_PIECE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +82,7 @@ def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None
     """Choose what to summarise so that about `keep` tokens at the end stay as they are.
 
     The cut is aligned to a user's turn; a last turn that alone is larger than `keep` is cut in
-    two, between exchanges.
+    two, between exchanges. A call is never parted from its result.
 
     Returns:
         None if all of it may stay, or if fewer than `least` tokens would be summarised that no
@@ -42,16 +92,20 @@ def choose_cut(path: Sequence[Node], *, keep: int, least: int = 1) -> Cut | None
     tail = _tail_tokens(path)
     if tail[start] <= keep:
         return None
-    joined = _joined(path)
-    turns = [i for i in range(start, len(path)) if is_user_message(path[i]) and i not in joined]
+    inside = _inside_exchanges(path)
+    turns = [i for i in range(start, len(path)) if is_user_message(path[i]) and i not in inside]
     end = next((i for i in turns if i > start and tail[i] <= keep), None)
     turn = end
     if end is None:
         turn = turns[-1] if turns else start
-        end = _split(path, turn, tail=tail, keep=keep, joined=joined)
-    if end is None:
-        end = turn
-    if end is None or turn is None or end <= start or tail[start] - tail[end] < max(least, 1):
+        replies = [
+            i
+            for i in range(turn + 1, len(path))
+            if path[i].role is Role.ASSISTANT and is_in_view(path[i]) and i not in inside
+        ]
+        latest = replies[-1] if replies else turn
+        end = next((i for i in replies if tail[i] <= keep), latest)
+    if turn is None or end <= start or tail[start] - tail[end] < max(least, 1):
         return None
     before = previous.token_count if previous else 0
     return Cut(
@@ -71,7 +125,7 @@ def visible_tokens(path: Sequence[Node]) -> int:
 
 
 def is_user_message(node: Node) -> bool:
-    """Something a user has said, or a parent agent in a user's place."""
+    """A message of the user, or of a parent agent in a user's place."""
     is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
     return is_message and not node.is_partial and not node.metadata.get("synthetic")
 
@@ -81,16 +135,10 @@ def is_in_view(node: Node) -> bool:
     return not node.is_partial and node.node_type is not NodeType.COMPACTION
 
 
-def _split(
-    path: Sequence[Node], begin: int, *, tail: Sequence[int], keep: int, joined: set[int]
-) -> int | None:
-    """Where a huge turn is cut in two: before one of its exchanges, the latest if need be."""
-    places = [
-        i
-        for i in range(begin + 1, len(path))
-        if path[i].role is Role.ASSISTANT and is_in_view(path[i]) and i not in joined
-    ]
-    return next((i for i in places if tail[i] <= keep), places[-1] if places else None)
+def is_prefix(covered: Sequence[Node], path: Sequence[Node]) -> bool:
+    """Whether a path still begins with what was summarised; in a tree its last node decides."""
+    place = len(covered) - 1
+    return place < len(path) and covered[place].node_id == path[place].node_id
 
 
 def _last_compaction(path: Sequence[Node]) -> tuple[Node | None, int]:
@@ -115,14 +163,14 @@ def _tail_tokens(path: Sequence[Node]) -> list[int]:
     return list(accumulate(costs, initial=0))[::-1]
 
 
-def _joined(path: Sequence[Node]) -> set[int]:
+def _inside_exchanges(path: Sequence[Node]) -> set[int]:
     """The places that lie between a call and its result."""
-    asked: dict[str, int] = {}
-    joined: set[int] = set()
+    calls: dict[str, int] = {}
+    inside: set[int] = set()
     for place, node in enumerate(path):
         for result in node.results:
-            if (call := asked.pop(result.tool_call_id, None)) is not None:
-                joined.update(range(call + 1, place + 1))
+            if (call := calls.pop(result.tool_call_id, None)) is not None:
+                inside.update(range(call + 1, place + 1))
         if not node.is_partial:
-            asked.update((call.tool_call_id, place) for call in node.calls)
-    return joined
+            calls.update((call.tool_call_id, place) for call in node.calls)
+    return inside

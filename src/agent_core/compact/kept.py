@@ -1,23 +1,53 @@
-"""What must not be lost in a compaction: core carries it over itself, word for word.
+"""What a compaction carries over word for word, whatever the model's summary says.
 
-A model's summary may forget that the user said "never push". What is collected here cannot be
-forgotten: it stands before every summary, and is collected anew from the whole path each time.
+A summary is a model's words: it may leave out that a user has forbidden something. What is
+collected here cannot be forgotten: it stands before every summary, and is collected anew from the
+whole path each time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from agent_core.compact.cut import is_user_message
-from agent_core.compact.facts import changed_files, loaded_texts, open_tasks
-from agent_core.compact.rules import rule_statements
-from agent_core.types import Node
+from agent_core.types import JsonBlock, Node, NodeType, ToolCallBlock, ToolResultBlock
 
 Estimate = Callable[[str], int]
 """Tokens of a text."""
 
+LONGEST_STATEMENT = 300
+"""Characters of one rule."""
+
 _LARGE = 3
 """The goal and the latest message take at most one part in `_LARGE` of the room each."""
+_CHANGES_FILES = {"code.write_file", "code.edit_file"}
+_CREATES_TASK = "agent.task_create"
+_ENDS_TASK = {"agent.task_complete", "agent.task_fail", "agent.task_cancel"}
+_LOADED = {
+    NodeType.INSTRUCTION_CONTEXT: ("instructions", "path"),
+    NodeType.SKILL_CONTEXT: ("skill", "name"),
+    NodeType.MEMORY_CONTEXT: ("memory", "ids"),
+}
+_HASH_CHARS = 16
+_SENTENCE_END = re.compile(r"(?<=[.!?;])[\s\"')\]]+|(?<=[\u3002\uff01\uff1f\uff1b])|[\r\n]+")
+_LIST_MARK = re.compile(r"\A(?:[-*+•>]|\d{1,3}[.)])\s+")
+_MARK = r"['`\u00b4\u02bc\u2018\u2019]"
+_ENGLISH = (
+    rf"always|never|must|mustn{_MARK}?t|don{_MARK}?t|do\s+not|shall|shan{_MARK}?t|should\s+not|"
+    rf"shouldn{_MARK}?t|can\s?not|can{_MARK}t|may\s+not|make\s+sure|be\s+sure|ensure|avoid|"
+    r"from\s+now\s+on|at\s+all\s+times|under\s+no\s+circumstances|no\s+matter\s+what|"
+    r"forbidden|prohibited|not\s+allowed|required|only\s+use|use\s+only|prefer|remember|"
+    r"insist|every\s+time|without\s+exception|refrain|stop|no\s+longer|mandatory"
+)
+_CHINESE = (
+    r"必须|必需|不要|不得|不许|不准|不可|不能|不应|禁止|严禁|务必|一定要|永远|永不|总是|始终|一律|"
+    r"绝不|绝对不|切勿|请勿|切记|"
+    r"(?<![特分级級类類区區差告个個性辨识識])[别別](?![的人处處名墅])|勿|只能|只许|只准|只用|"
+    r"从现在起|从今以后|今后|以后都|"
+    r"以后请|记住|每次都|应当|应该|無論|無须|必須|總是|絕不|請勿|從現在起"
+)
+_RULE = re.compile(rf"\b(?:{_ENGLISH})\b|{_CHINESE}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +59,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptFacts:
     """What is carried over.
 
     Attributes:
@@ -54,37 +84,131 @@ class Kept:
         one = {"goal": self.goal, "latest_message": self.latest}
         many = {"rules": self.rules, "loaded": self.loaded, "tasks": self.tasks}
         return {
-            **{name: _stored(said) if said else None for name, said in one.items()},
-            **{name: list(map(_stored, said)) for name, said in many.items()},
-            "plans": list(map(_stored, self.plans)),
+            **{name: _as_json(fact) if fact else None for name, fact in one.items()},
+            **{name: list(map(_as_json, facts)) for name, facts in many.items()},
+            "plans": list(map(_as_json, self.plans)),
             "files_changed": list(self.files),
             "artifact_id": artifact_id,
         }
 
     def texts(self) -> Iterator[str]:
         """Everything that has to be found in the result."""
-        for said in (self.goal, self.latest, *self.rules, *self.loaded, *self.tasks, *self.plans):
-            if said is not None:
-                yield said.text
+        for fact in (self.goal, self.latest, *self.rules, *self.loaded, *self.tasks, *self.plans):
+            if fact is not None:
+                yield fact.text
         yield from self.files
 
 
-def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> Kept:
+def _as_json(fact: Statement) -> dict[str, str]:
+    return {"node_id": fact.node_id, "text": fact.text}
+
+
+def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
     """Find what must not be lost on a whole path, root first."""
-    said = [Statement(n.node_id, n.text.strip()) for n in path if is_user_message(n)]
-    spoken = [statement for statement in said if statement.text]
-    return Kept(
-        goal=spoken[0] if spoken else None,
-        latest=spoken[-1] if len(spoken) > 1 else None,
-        rules=list(_rules(spoken)),
-        loaded=[Statement(node_id, text) for node_id, text in loaded_texts(path)],
-        tasks=[Statement(node_id, text) for node_id, text in open_tasks(path)],
+    messages = [
+        Statement(node.node_id, text)
+        for node in path
+        if is_user_message(node) and (text := node.text.strip())
+    ]
+    rules: dict[str, Statement] = {}
+    for message in messages:
+        for text in rule_statements(message.text):
+            key = text.casefold().rstrip(" .!\u3002\uff01")
+            rules.pop(key, None)  # what is stated again stands where it was stated last
+            rules[key] = Statement(message.node_id, text)
+    return KeptFacts(
+        goal=messages[0] if messages else None,
+        latest=messages[-1] if len(messages) > 1 else None,
+        rules=list(rules.values()),
+        loaded=_loaded_texts(path),
+        tasks=_open_tasks(path),
         plans=[Statement(node.node_id, node.node_type.value) for node in open_plans],
-        files=changed_files(path),
+        files=_changed_files(path),
     )
 
 
-def fitted(kept: Kept, room: int, estimate: Estimate) -> tuple[Kept, str]:
+def rule_statements(text: str) -> list[str]:
+    """The sentences of `text` that set a rule, in order, each at most `LONGEST_STATEMENT` long."""
+    statements: list[str] = []
+    for sentence in _SENTENCE_END.split(text):
+        statement = _LIST_MARK.sub("", " ".join(sentence.split()))
+        found = _RULE.search(statement)
+        if found is None:
+            continue
+        if len(statement) > LONGEST_STATEMENT:  # keep the part that holds the rule
+            last = len(statement) - LONGEST_STATEMENT
+            start = max(0, min(found.start() - LONGEST_STATEMENT // 3, last))
+            statement = statement[start : start + LONGEST_STATEMENT].strip()
+        statements.append(statement)
+    return statements
+
+
+def _loaded_texts(path: Sequence[Node]) -> list[Statement]:
+    """Instructions, skills and memories that were loaded, in their last version, with hashes."""
+    found: dict[tuple[str, str], Statement] = {}
+    for node in path:
+        if node.node_type not in _LOADED:
+            continue
+        kind, key = _LOADED[node.node_type]
+        names, hashes = node.metadata.get(key), node.metadata.get("hashes")
+        known = cast("dict[str, Any]", hashes) if isinstance(hashes, dict) else {}
+        for name in cast("list[Any]", names) if isinstance(names, list) else [names]:
+            version = str(known.get(str(name)) or node.metadata.get("hash") or "")
+            line = f"{kind} {_line(name)} {version[:_HASH_CHARS]}".rstrip()
+            found.pop((kind, _line(name)), None)
+            found[kind, _line(name)] = Statement(node.node_id, line)
+    return list(found.values())
+
+
+def _open_tasks(path: Sequence[Node]) -> list[Statement]:
+    """The Tasks that were created and not ended, by id and title."""
+    tasks: dict[str, Statement] = {}
+    for call, result, node in _successful_calls(path):
+        fields: Mapping[str, Any] = call.arguments
+        for block in result.content:
+            data: object = block.data if isinstance(block, JsonBlock) else None
+            if isinstance(data, dict):
+                fields = {**fields, **cast("dict[str, Any]", data)}
+                break
+        task_id = fields.get("task_id")
+        if not isinstance(task_id, str):
+            continue
+        if call.name == _CREATES_TASK:
+            title = call.arguments.get("title") or call.arguments.get("goal") or ""
+            tasks[task_id] = Statement(node.node_id, f"{task_id}: {_line(title)}".rstrip(": "))
+        elif call.name in _ENDS_TASK:
+            tasks.pop(task_id, None)
+    return list(tasks.values())
+
+
+def _changed_files(path: Sequence[Node]) -> list[str]:
+    """The files that calls have written, in the order of their first change."""
+    files = (
+        call.arguments.get("path")
+        for call, _, _ in _successful_calls(path)
+        if call.name in _CHANGES_FILES
+    )
+    return list(dict.fromkeys(" ".join(file.split()) for file in files if isinstance(file, str)))
+
+
+def _successful_calls(
+    path: Sequence[Node],
+) -> Iterator[tuple[ToolCallBlock, ToolResultBlock, Node]]:
+    """Every call that succeeded, its result, and the node that holds the result."""
+    calls: dict[str, ToolCallBlock] = {}
+    for node in path:
+        calls.update((call.tool_call_id, call) for call in node.calls)
+        for result in node.results:
+            call = calls.get(result.tool_call_id)
+            if call is not None and not result.is_error:
+                yield call, result, node
+
+
+def _line(value: object) -> str:
+    return " ".join(str(value).split())[:200]
+
+
+def fit_kept(kept: KeptFacts, room: int, estimate: Estimate) -> tuple[KeptFacts, str]:
     """Bring what is kept within `room` tokens.
 
     Long messages keep their beginning, and the oldest rules go first; then, should it still be
@@ -93,31 +217,42 @@ def fitted(kept: Kept, room: int, estimate: Estimate) -> tuple[Kept, str]:
     Returns:
         What stays, and the text of all that does not, for an artifact; empty if all of it stays.
     """
-    share = room // _LARGE
-    left: list[str] = []
-    short = replace(
-        kept,
-        goal=_shortened(kept.goal, share, estimate, left),
-        latest=_shortened(kept.latest, share, estimate, left),
-    )
-    rules = _fewest(
-        len(short.rules),
-        lambda gone: _costs(replace(short, rules=short.rules[gone:]), estimate) <= room,
-    )
-    short, gone_rules = replace(short, rules=short.rules[rules:]), short.rules[:rules]
-    files = _fewest(
-        len(short.files),
-        lambda gone: _costs(replace(short, files=short.files[gone:]), estimate) <= room,
-    )
-    short, gone_files = replace(short, files=short.files[files:]), short.files[:files]
-    if gone_rules:
-        left.append(_list("Older rules the user has set", (rule.text for rule in gone_rules)))
-    if gone_files:
-        left.append(_list("Files changed earlier", gone_files))
-    return short, "\n\n".join(left)
+    rest: list[str] = []
+
+    def shorten(message: Statement | None) -> Statement | None:
+        most = room // _LARGE
+        if message is None or estimate(message.text) <= most:
+            return message
+        rest.append(f"Message {message.node_id} of the user, whole:\n{message.text}")
+        size = len(message.text) * most // estimate(message.text)
+        return Statement(message.node_id, message.text[:size].rstrip() + " […]")
+
+    def fits(kept: KeptFacts) -> bool:
+        return estimate(render_kept(kept, "art_" + "0" * 28)) <= room
+
+    short = replace(kept, goal=shorten(kept.goal), latest=shorten(kept.latest))
+    rules, files = short.rules, short.files
+    gone = _fewest(len(rules), lambda gone: fits(replace(short, rules=rules[gone:])))
+    if gone:
+        rest.append(_list("Older rules the user has set", (rule.text for rule in rules[:gone])))
+        short = replace(short, rules=rules[gone:])
+    gone = _fewest(len(files), lambda gone: fits(replace(short, files=files[gone:])))
+    if gone:
+        rest.append(_list("Files changed earlier", files[:gone]))
+        short = replace(short, files=files[gone:])
+    return short, "\n\n".join(rest)
 
 
-def rendered(kept: Kept, artifact_id: str | None) -> str:
+def _fewest(most: int, fits: Callable[[int], bool]) -> int:
+    """How many of `most` have to go until it fits; all of them if it never does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return low
+
+
+def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:
     """The `<kept>` part of a compaction."""
     parts: list[str] = []
     if kept.goal:
@@ -130,56 +265,20 @@ def rendered(kept: Kept, artifact_id: str | None) -> str:
         "Open Tasks": kept.tasks,
         "Instructions not acted on yet": kept.plans,
     }
-    parts += [_list(title, (one.text for one in said)) for title, said in lists.items() if said]
+    parts += [
+        _list(title, (fact.text for fact in facts)) for title, facts in lists.items() if facts
+    ]
     if kept.files:
         parts.append(_list("Files changed so far", kept.files))
     if artifact_id:
         parts.append(f"More of this, older or longer, is in artifact {artifact_id}.")
-    return f"<kept>\n{escaped(chr(10).join(parts))}\n</kept>"
+    return f"<kept>\n{escape_kept(chr(10).join(parts))}\n</kept>"
 
 
-def escaped(text: str) -> str:
+def escape_kept(text: str) -> str:
     """`text` as it stands in the part, which it cannot close."""
     return text.replace("</kept", "&lt;/kept")
 
 
-def _rules(spoken: Iterable[Statement]) -> Iterator[Statement]:
-    """Each rule once, where it was said last: what is said again is in force again."""
-    found: dict[str, Statement] = {}
-    for message in spoken:
-        for text in rule_statements(message.text):
-            key = text.casefold().rstrip(" .!\u3002\uff01")
-            found.pop(key, None)
-            found[key] = Statement(message.node_id, text)
-    yield from found.values()
-
-
-def _shortened(
-    said: Statement | None, room: int, estimate: Estimate, left: list[str]
-) -> Statement | None:
-    if said is None or estimate(said.text) <= room:
-        return said
-    left.append(f"Message {said.node_id} of the user, whole:\n{said.text}")
-    size = len(said.text) * room // estimate(said.text)
-    return Statement(said.node_id, said.text[:size].rstrip() + " […]")
-
-
-def _costs(kept: Kept, estimate: Estimate) -> int:
-    return estimate(rendered(kept, "art_" + "0" * 28))
-
-
-def _fewest(most: int, fits: Callable[[int], bool]) -> int:
-    """How many of `most` have to go until it fits; all of them if it never does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle + 1, high)
-    return low
-
-
 def _list(title: str, texts: Iterable[str]) -> str:
     return f"{title}:\n" + "\n".join(f"- {text}" for text in texts)
-
-
-def _stored(said: Statement) -> dict[str, str]:
-    return {"node_id": said.node_id, "text": said.text}

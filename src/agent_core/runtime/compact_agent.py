@@ -54,7 +54,7 @@ def compact_definition() -> AgentDefinition:
 
 
 class CompactAgent:
-    """One agent for one compaction; the `CompactRunner` of its compactor.
+    """One agent for one compaction; `ask` is the `Summarise` of its compactor.
 
     Args:
         runs: what its runs are made of.

@@ -237,9 +237,9 @@ class Compactions:
         self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
     ) -> Compaction:
         compactor = Compactor(
-            agent,
+            agent.ask,
             estimate=estimate_text,
-            keep=partial(self._keep, agent, path[-1].session_id),
+            store=partial(self._keep, agent, path[-1].session_id),
             open_plans=open_instructions,
         )
         limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))

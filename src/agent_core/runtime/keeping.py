@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from agent_core.compact import Kept, collect_kept, fitted, rendered
+from agent_core.compact import KeptFacts, collect_kept, fit_kept, render_kept
 from agent_core.context.composer import Composer
 from agent_core.context.history import open_instructions
 from agent_core.context.tokens import estimate_text
@@ -42,7 +42,7 @@ class Keeping:
         kept, rest = await asyncio.to_thread(_collected, path, room)
         if rest and rest != self._left_out[0]:
             self._left_out = rest, await self._stored(rest)
-        self._composer.keep(rendered(kept, self._left_out[1] if rest else None))
+        self._composer.keep(render_kept(kept, self._left_out[1] if rest else None))
 
     async def _stored(self, rest: str) -> str | None:
         try:
@@ -52,5 +52,5 @@ class Keeping:
             return None
 
 
-def _collected(path: Sequence[Node], room: int) -> tuple[Kept, str]:
-    return fitted(collect_kept(path, open_instructions(path)), room, estimate_text)
+def _collected(path: Sequence[Node], room: int) -> tuple[KeptFacts, str]:
+    return fit_kept(collect_kept(path, open_instructions(path)), room, estimate_text)

@@ -50,7 +50,7 @@ class Drawer:
 
 def a_compactor(scribe: Scribe, drawer: Drawer | None = None) -> Compactor:
     return Compactor(
-        scribe, estimate=estimate_text, keep=drawer or Drawer(), open_plans=open_instructions
+        scribe.ask, estimate=estimate_text, store=drawer or Drawer(), open_plans=open_instructions
     )
 
 

@@ -29,9 +29,7 @@ from agent_core import (
 )
 from agent_core.context.history import MAX_PICTURE_BYTES
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
-from agent_core.tools.images import MAX_IMAGE_BYTES
-from agent_core.tools.limits import MAX_REFERENCES
-from agent_core.tools.pictures import MAX_IMAGES
+from agent_core.tools.limits import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_REFERENCES
 from agent_core.types import (
     ErrorPayload,
     ReplayResult,

@@ -14,11 +14,11 @@ from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.aio import is_cancelled
 from agent_core.errors import ConfigError, ToolError as CoreToolError
 from agent_core.tools import Action, Concurrency, Tool, Toolbox
+from agent_core.tools.base import batches, ends_turn, not_run
 from agent_core.tools.decorator import FunctionTool
-from agent_core.tools.failures import text_of
-from agent_core.tools.lanes import batches, ends_turn, not_run
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
+from agent_core.tools.results import text_of
 from agent_core.tools.threads import OpenCall
 from agent_core.types import ErrorPayload, RunIdentity, ToolCall, ToolDefinition, ToolResult, new_id
 
@@ -223,7 +223,7 @@ class ToolRegistry:
                 tool, action = await self._permitted(call, run, opened)
                 async with clock:  # a user who is asked first may take as long as they like
                     returned = await action.run()
-            return (await self._results.keep(returned, run, call, tool=tool)).result
+            return (await self._results.limit(returned, run, call, tool=tool)).result
         except CoreToolError as error:
             known = from_core(call.name, error)
             raise known from (None if known is error else error)

@@ -10,7 +10,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import BuiltRequest, RunContext
 from agent_core.loop.outcome import RunStats
 from agent_core.providers.base import ProviderAdapter
-from agent_core.tools.bounds import shortened_name
+from agent_core.text import shortened_name
 from agent_core.types import (
     ContentBlock,
     Draft,

@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from time import perf_counter
 
@@ -13,10 +12,9 @@ from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
 from agent_core.redaction.tracebacks import log_failure
-from agent_core.tools.base import Concurrency, ToolContext
-from agent_core.tools.failures import failure_of
-from agent_core.tools.lanes import batches, ends_turn, not_run
+from agent_core.tools.base import ToolContext, batches, ends_turn, not_run
 from agent_core.tools.limits import BoundedResult
+from agent_core.tools.results import failure_of
 from agent_core.tools.threads import OpenCall
 from agent_core.types import (
     Draft,
@@ -46,7 +44,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     waiting = list(calls)
     adds: list[Draft] = []
     try:
-        for concurrency, batch in batches(calls, partial(_concurrency, ctx)):
+        for concurrency, batch in batches(calls, ctx.toolbox.lane):
             stop_if_cancelled()
             is_alone = len(batch) == 1
             done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch)
@@ -104,7 +102,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                 await ctx.journal.commit()  # an effect must be on record before it can happen
             has_begun = True
             returned = await action.run()
-        bounded = await ctx.results.keep(returned, ctx.run, call, tool=tool)
+        bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
     except BaseException as error:  # what a tool raises to end the program ends its call
         if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
             result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
@@ -157,11 +155,6 @@ def _answer(
     flags = {key: result.metadata[key] for key in _FLAGS if key in result.metadata}
     draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name, **flags})
     ctx.journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
-
-
-def _concurrency(ctx: RunContext, call: ToolCall) -> Concurrency:
-    tool = ctx.toolbox.get(call.name)
-    return tool.lane if tool else Concurrency.READ
 
 
 def _aborted(call: ToolCall, message: str) -> ToolResult:

@@ -17,9 +17,9 @@ from mcp_types import (
 from agent_core.errors import ErrorCode
 from agent_core.mcp.discovery import MAX_REASON_CHARS
 from agent_core.redaction.visible import shortened
+from agent_core.text import shortened_name
 from agent_core.tools.base import ArtifactWriter
-from agent_core.tools.bounds import shortened_name
-from agent_core.tools.images import decoded, encoded, filename_for
+from agent_core.tools.limits import decode_base64, encode_base64, filename_for
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -107,7 +107,7 @@ async def _binary(
     mime_type = shortened_name(mime_type)
     if mime_type.startswith("image/"):
         return ImageBlock(mime_type=mime_type, data=data)
-    content = decoded(data)
+    content = decode_base64(data)
     if content is None:
         return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
     summary = f"{mime_type}, {len(content)} bytes" + (f", from {origin}" if origin else "")
@@ -126,7 +126,7 @@ class _Files:
         """A reference to the file; None if it will stand with others in one."""
         self._kept += 1
         if self._kept > MAX_FILES:
-            about = {"mime_type": mime_type, "summary": summary, "base64": encoded(content)}
+            about = {"mime_type": mime_type, "summary": summary, "base64": encode_base64(content)}
             self._rest.append(about)
             return None
         name = filename_for("content", mime_type)

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from agent_core.agents.ports import OpenJournal
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact import CompactPolicy
 from agent_core.config.paths import Setup
 from agent_core.events import SessionJournal, SessionStore
@@ -17,7 +18,6 @@ from agent_core.runtime.pauses import Pauses
 from agent_core.runtime.remembering import MemoryService
 from agent_core.runtime.scheduler import Run
 from agent_core.runtime.spending import UsageLedger
-from agent_core.tools.limits import Artifacts
 from agent_core.types import Claim, RunStatus
 
 _GRACE_S = 30.0
@@ -46,7 +46,7 @@ class Background:
         store: SessionStore,
         runs: RunFactory,
         models: Models,
-        artifacts: Artifacts,
+        artifacts: ArtifactStore,
         open_journal: OpenJournal,
         between: SessionJournal,
         redactor: Redactor,

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from agent_core.agents.ports import RunContextFactory, RunSpec
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact import (
     Compaction,
     Compactor,
@@ -32,7 +33,6 @@ from agent_core.runtime.keeping import Keeping
 from agent_core.runtime.landing import PendingCompaction, PendingCompactions
 from agent_core.runtime.pauses import Pauses
 from agent_core.runtime.spending import UsageLedger
-from agent_core.tools.limits import Artifacts
 from agent_core.types import (
     AgentRole,
     ErrorPayload,
@@ -91,7 +91,7 @@ class Compactions:
         landing: PendingCompactions,
         jobs: Jobs,
         spending: UsageLedger,
-        artifacts: Artifacts,
+        artifacts: ArtifactStore,
         pauses: Pauses,
         released: Callable[[str], Awaitable[None]],
     ) -> None:

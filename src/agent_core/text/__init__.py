@@ -49,3 +49,24 @@ def fit_lines(lines: Iterable[str], room: int, estimate: Callable[[str], int]) -
     if missing:
         kept.append(f"- (truncated: {missing} more are not listed)")
     return "\n".join(kept)
+
+
+def utf8_size(text: str) -> int:
+    """Return the bytes of the text in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def shortened_text(text: str, limit_bytes: int) -> str:
+    """Return `text`, or its first two thirds and last third of `limit_bytes` and the gap."""
+    if utf8_size(text) <= limit_bytes:
+        return text
+    raw = text.encode("utf-8", "replace")
+    head = raw[: int(limit_bytes * 2 / 3)].decode(errors="ignore")
+    tail = raw[len(raw) - int(limit_bytes / 3) :].decode(errors="ignore")
+    left_out = len(raw) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[… {left_out} bytes left out …]\n{tail}"
+
+
+def shortened_name(name: str) -> str:
+    """Return a name of any origin, cut to 200 characters."""
+    return name if len(name) <= 200 else f"{name[:200]}…"

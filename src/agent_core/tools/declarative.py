@@ -24,12 +24,12 @@ from agent_core.process import Command, CompletedProcess, Launcher, find_program
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
-from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import Script, check_argv, parse_script
 from agent_core.tools.templates import filled_argv, placeholders
+from agent_core.tools.workspace import keep_output, timeout_result
 from agent_core.types import (
     Access,
     ArtifactRefBlock,
@@ -221,7 +221,7 @@ async def _run(
     try:
         if finished.timed_out:
             said = await _said(finished, context, "stdout", "stderr")
-            return stopped(file.name, recipe.timeout_ms, said)
+            return timeout_result(file.name, recipe.timeout_ms, said)
         return await _result(file.name, finished, context)
     finally:
         finished.discard()

@@ -1,28 +1,30 @@
-"""What becomes of a call's result: wrapped, and moved out of the message if it is too large.
+"""Bounds everything that a call can leave: text, JSON, pictures, errors and metadata.
 
-Everything that a call can leave is bounded here: text, JSON, pictures, errors and metadata.
+What is too large for a message moves into an artifact.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import base64
+import binascii
+import mimetypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.text import shortened_name, shortened_text, utf8_size
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
-from agent_core.tools.bounds import shortened_facts, shortened_name, shortened_text, text_bytes
-from agent_core.tools.pictures import with_shown_pictures
-from agent_core.tools.result_files import SUMMARY_BYTES, ResultFiles
 from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, storable_text, wrap
 from agent_core.types import (
-    ArtifactRecord,
     ArtifactRefBlock,
     ArtifactSource,
     ContentBlock,
     Draft,
     ErrorPayload,
+    ImageBlock,
     JsonBlock,
     RunIdentity,
     TextBlock,
@@ -32,45 +34,21 @@ from agent_core.types import (
 
 MAX_REFERENCES = 50
 """References to artifacts in one result; more of them are listed in one artifact."""
+MAX_IMAGES = 20
+"""Pictures of one result that a model is shown."""
+MAX_SHOWN_BYTES = 10_000_000
+"""Bytes of all pictures of one result that a model is shown: they stand in its message."""
+MAX_IMAGE_BYTES = 3_750_000
+"""A larger picture is kept as a file and not shown: services refuse more than 5 MB of base64."""
 
 _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 32
 _FACTS_BYTES = 8_192
 _MESSAGE_BYTES = 8_192
+_SUMMARY_BYTES = 1_000
 _FEW_BLOCKS = 16
-
-
-class Artifacts(Protocol):
-    """Where files beside a session are kept."""
-
-    async def put(
-        self,
-        data: ArtifactSource,
-        *,
-        session_id: str,
-        agent_id: str | None = None,
-        run_id: str | None = None,
-        node_id: str | None = None,
-        tool_call_id: str | None = None,
-        kind: str,
-        filename: str,
-        mime_type: str | None = None,
-        summary: str | None = None,
-    ) -> ArtifactRecord:
-        """Store `data` (a path is moved), redacted.
-
-        Raises:
-            StorageError: it could not be stored.
-        """
-        ...
-
-    async def read(self, artifact_id: str) -> bytes:
-        """An artifact's content.
-
-        Raises:
-            StorageError: there is none, or it cannot be read.
-        """
-        ...
+_MAX_SUFFIX = 8
+_SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +67,7 @@ class ResultLimiter:
     """
 
     def __init__(
-        self, artifacts: Artifacts | None, *, limit_bytes: int, limit_tokens: int | None = None
+        self, artifacts: ArtifactStore | None, *, limit_bytes: int, limit_tokens: int | None = None
     ) -> None:
         self._artifacts = artifacts
         self._limit = min(limit_bytes, (limit_tokens or limit_bytes) * _BYTES_PER_TOKEN)
@@ -120,13 +98,13 @@ class ResultLimiter:
                 kind=shortened_name(storable_text(kind)),
                 filename=filename,
                 mime_type=mime_type and shortened_name(storable_text(mime_type)),
-                summary=summary and shortened_text(storable_text(summary), SUMMARY_BYTES),
+                summary=summary and shortened_text(storable_text(summary), _SUMMARY_BYTES),
             )
             return record.artifact_id
 
         return write
 
-    async def keep(
+    async def limit(
         self, returned: ToolReturn | ToolOutput, run: RunIdentity, call: ToolCall, *, tool: Tool
     ) -> BoundedResult:
         """Wrap a return value; what is too large becomes an artifact, with head and tail here.
@@ -137,63 +115,131 @@ class ResultLimiter:
         adds: Sequence[Draft] = ()
         if isinstance(returned, ToolOutput):
             returned, adds = returned.answer, returned.adds
-        result = await _wrapped(returned)
         limit = None if tool.keeps_own_limits else self._limit
-        return BoundedResult(await self._bounded(result, run, call, limit=limit), adds)
+        return BoundedResult(await self._bounded(returned, run, call, limit=limit), adds)
 
     async def limit_failure(
         self, error: ErrorPayload, run: RunIdentity, call: ToolCall
     ) -> BoundedResult:
         """The answer to a call that failed; a text too long for it becomes an artifact."""
-        result = await _wrapped(ToolResult(is_error=True, error=error))
-        return BoundedResult(await self._bounded(result, run, call, limit=self._limit))
+        failed = ToolResult(is_error=True, error=error)
+        return BoundedResult(await self._bounded(failed, run, call, limit=self._limit))
 
     async def _bounded(
-        self, result: ToolResult, run: RunIdentity, call: ToolCall, *, limit: int | None
+        self, returned: ToolReturn, run: RunIdentity, call: ToolCall, *, limit: int | None
     ) -> ToolResult:
         """The result with every part of it within bounds; content only if there is a `limit`."""
-        files = self._files(run, call)
-        content = await with_shown_pictures(result.content, files, kept_above=self._limit)
-        content = await _without_many_references(content, files)
+        try:
+            result = wrap(returned, most=QUICK_VALUES)
+        except TooManyValuesError:
+            result = await asyncio.to_thread(wrap, returned)
+        files = _ResultFiles(self._artifacts, self.writer(run, call))
+        content = await _bound_pictures(result.content, files, kept_above=self._limit)
+        content = await _bound_references(content, files)
         if limit is not None and sum(map(_size, content)) > limit:
-            content = await _shortened(content, limit, files)
-        changes: dict[str, Any] = {"tool_call_id": call.tool_call_id, "tool_name": call.name}
-        changes["metadata"] = shortened_facts(result.metadata, _FACTS_BYTES)
+            content = await _shorten(content, limit, files)
+        metadata = _shortened_facts(result.metadata, _FACTS_BYTES)
         left_out: dict[str, Any] = {}
-        if changes["metadata"] != result.metadata:
+        if metadata != result.metadata:
             left_out["metadata"] = result.metadata
-        if result.error is not None:
-            changes["error"] = error = _shortened_error(result.error, self._limit)
+        error = result.error
+        if error is not None:
+            changes = {
+                "type": shortened_name(error.type),
+                "message": shortened_text(error.message, min(_MESSAGE_BYTES, self._limit)),
+                "details": _shortened_facts(error.details, _FACTS_BYTES),
+            }
+            error = error.model_copy(update=changes)
             if error != result.error:
-                left_out["error"] = result.error.model_dump(mode="json")
+                left_out["error"] = (result.error or error).model_dump(mode="json")
         if left_out:
-            content = [*content, *await _facts(left_out, files)]
-        return result.model_copy(update={**changes, "content": content})
+            raw = orjson.dumps(left_out, option=orjson.OPT_INDENT_2)
+            summary = f"{' and '.join(left_out)} in full, {len(raw)} bytes"
+            content += await files.copy(raw, "details.json", "application/json", summary=summary)
+        return result.model_copy(
+            update={
+                "tool_call_id": call.tool_call_id,
+                "tool_name": call.name,
+                "metadata": metadata,
+                "error": error,
+                "content": content,
+            }
+        )
 
-    def _files(self, run: RunIdentity, call: ToolCall) -> ResultFiles:
+
+class _ResultFiles:
+    """The artifacts of one result. A disk that takes none costs the long form, not the answer."""
+
+    def __init__(self, artifacts: ArtifactStore | None, write: ArtifactWriter) -> None:
+        self._artifacts = artifacts
+        self._write = write
+
+    async def add(
+        self, raw: bytes, filename: str, mime_type: str, *, summary: str
+    ) -> ArtifactRefBlock | TextBlock:
+        """Keep a part that is not shown; returns what stands in its place."""
         if self._artifacts is None:
-            return ResultFiles(None, None)
-        return ResultFiles(self.writer(run, call), self._artifacts.read)
+            return TextBlock(text=f"[{summary}; it is left out]")
+        try:
+            artifact_id = await self._write(
+                raw, filename=filename, mime_type=mime_type, summary=summary
+            )
+        except StorageError as error:
+            reason = shortened_text(error.message, _SUMMARY_BYTES)
+            return TextBlock(text=f"[{summary}; it could not be kept as an artifact: {reason}]")
+        return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
+
+    async def copy(
+        self, raw: bytes, filename: str, mime_type: str, *, summary: str
+    ) -> list[ContentBlock]:
+        """Keep all of a part that is shown, or shown shortened; returns what stands beside it."""
+        if self._artifacts is None:
+            return []
+        return [await self.add(raw, filename, mime_type, summary=summary)]
+
+    async def read(self, artifact_id: str) -> bytes | str:
+        """An artifact's content, or why it cannot be read."""
+        if self._artifacts is None:
+            return "there are no artifacts here"
+        try:
+            return await self._artifacts.read(artifact_id)
+        except StorageError as error:
+            return shortened_text(error.message, _SUMMARY_BYTES)
 
 
-async def _wrapped(returned: object) -> ToolResult:
-    try:
-        return wrap(returned, most=QUICK_VALUES)
-    except TooManyValuesError:
-        return await asyncio.to_thread(wrap, returned)
+def _shortened_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+    """As many of the facts as fit into `limit_bytes` of JSON, small ones first.
+
+    What does not fit is named in `left_out`.
+    """
+    whole = orjson.dumps(facts)
+    if len(whole) <= limit_bytes:
+        return dict(facts)
+    sizes = {name: len(orjson.dumps({name: value})) for name, value in facts.items()}
+    kept: set[str] = set()
+    for name in sorted(facts, key=sizes.__getitem__):
+        limit_bytes -= sizes[name]
+        if limit_bytes < 0:
+            break
+        kept.add(name)
+    left_out = [shortened_name(name) for name in facts if name not in kept]
+    note = f"{len(left_out)} values of {len(whole)} bytes in all: {', '.join(left_out[:10])}"
+    return {name: facts[name] for name in facts if name in kept} | {"left_out": note}
 
 
-async def _facts(facts: dict[str, Any], files: ResultFiles) -> list[ContentBlock]:
-    raw = orjson.dumps(facts, option=orjson.OPT_INDENT_2)
-    summary = f"{' and '.join(facts)} in full, {len(raw)} bytes"
-    return await files.copy(raw, "details.json", "application/json", summary=summary)
-
-
-async def _without_many_references(
-    content: Sequence[ContentBlock], files: ResultFiles
+async def _bound_references(
+    content: Sequence[ContentBlock], files: _ResultFiles
 ) -> list[ContentBlock]:
     """References with bounded summaries, and no more of them than `MAX_REFERENCES`."""
-    short = [_with_short_summary(block) for block in content]
+    short: list[ContentBlock] = []
+    for block in content:
+        if isinstance(block, ArtifactRefBlock | JsonBlock):
+            changes = {"summary": block.summary and shortened_text(block.summary, _SUMMARY_BYTES)}
+            if isinstance(block, ArtifactRefBlock):
+                changes["mime_type"] = block.mime_type and shortened_name(block.mime_type)
+            short.append(block.model_copy(update=changes))
+        else:
+            short.append(block)
     references = [block for block in short if isinstance(block, ArtifactRefBlock)]
     if len(references) <= MAX_REFERENCES:
         return short
@@ -204,21 +250,8 @@ async def _without_many_references(
     return [*others, await files.add(raw, "artifacts.json", "application/json", summary=summary)]
 
 
-def _with_short_summary(block: ContentBlock) -> ContentBlock:
-    match block:
-        case ArtifactRefBlock() | JsonBlock():
-            changes: dict[str, str] = {}
-            if block.summary and text_bytes(block.summary) > SUMMARY_BYTES:
-                changes["summary"] = shortened_text(block.summary, SUMMARY_BYTES)
-            if isinstance(block, ArtifactRefBlock) and block.mime_type:
-                changes["mime_type"] = shortened_name(block.mime_type)
-            return block.model_copy(update=changes) if changes else block
-        case _:
-            return block
-
-
-async def _shortened(
-    content: Sequence[ContentBlock], limit: int, files: ResultFiles
+async def _shorten(
+    content: Sequence[ContentBlock], limit: int, files: _ResultFiles
 ) -> list[ContentBlock]:
     """The content within the limit: what is large of it, or many small parts, is one artifact."""
     sizes = [_size(block) for block in content]
@@ -229,7 +262,7 @@ async def _shortened(
         return [*content]
     large = [block for n in moved if isinstance(block := content[n], TextBlock | JsonBlock)]
     room = limit - sum(sizes) + sum(sizes[n] for n in moved)
-    raw, filename, mime_type = await asyncio.to_thread(_written, large)
+    raw, filename, mime_type = await asyncio.to_thread(_as_file, large)
     summary = f"{len(raw)} bytes; the beginning and the end stand in the message"
     reference = await files.copy(raw, filename, mime_type, summary=summary)
     text = shortened_text(raw.decode(), max(room, limit // _FEW_BLOCKS))
@@ -238,7 +271,7 @@ async def _shortened(
     return [*content[:place], TextBlock(text=text), *reference, *after]
 
 
-def _written(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:
+def _as_file(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:
     """The blocks as one file: its content, name and type."""
     match blocks:
         case [JsonBlock(data=data)]:
@@ -252,23 +285,136 @@ def _written(blocks: Sequence[TextBlock | JsonBlock]) -> tuple[bytes, str, str]:
             return "\n".join(texts).encode(), "output.txt", "text/plain"
 
 
-def _shortened_error(error: ErrorPayload, limit: int) -> ErrorPayload:
-    changes: dict[str, Any] = {
-        "type": shortened_name(error.type),
-        "message": shortened_text(error.message, min(_MESSAGE_BYTES, limit)),
-        "details": shortened_facts(error.details, _FACTS_BYTES),
-    }
-    return error.model_copy(update=changes)
-
-
 def _size(block: ContentBlock) -> int:
     """Bytes that a block takes in a message, pictures aside."""
     match block:
         case TextBlock(text=text):
-            return _BLOCK_BYTES + text_bytes(text)
+            return _BLOCK_BYTES + utf8_size(text)
         case JsonBlock(data=data):
-            return _BLOCK_BYTES + len(orjson.dumps(data)) + text_bytes(block.summary or "")
+            return _BLOCK_BYTES + len(orjson.dumps(data)) + utf8_size(block.summary or "")
         case ArtifactRefBlock():
-            return 2 * _BLOCK_BYTES + text_bytes(block.summary or "")
+            return 2 * _BLOCK_BYTES + utf8_size(block.summary or "")
         case _:
             return _BLOCK_BYTES
+
+
+@dataclass(slots=True)
+class _PictureRoom:
+    """How much more may be shown, and the pictures that there was no room for."""
+
+    images: int = MAX_IMAGES
+    size: int = MAX_SHOWN_BYTES
+    surplus: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    def take(self, content: bytes) -> bool:
+        """Take the room for a picture, if there is any."""
+        if self.images < 1 or self.size < len(content):
+            return False
+        self.images -= 1
+        self.size -= len(content)
+        return True
+
+
+async def _bound_pictures(
+    content: Sequence[ContentBlock], files: _ResultFiles, *, kept_above: int
+) -> list[ContentBlock]:
+    """The content with pictures that a model can take, and words in place of all others.
+
+    Args:
+        content: of the result.
+        files: where pictures are kept that cannot be shown, and those named by artifact come from.
+        kept_above: bytes of base64 from which on a picture that is shown is kept as a file too.
+    """
+    room, shown = _PictureRoom(), list[ContentBlock]()
+    for block in content:
+        match block:
+            case ImageBlock(artifact_id=str(artifact_id), mime_type=declared):
+                shown += await _show_artifact(artifact_id, shortened_name(declared), room, files)
+            case ImageBlock(data=str(data), mime_type=declared):
+                shown += await _show_data(data, declared, room, files, kept_above=kept_above)
+            case _:
+                shown.append(block)
+    if room.surplus:
+        summary = f"{len(room.surplus)} more pictures; at most {MAX_IMAGES} are shown, and of"
+        summary += f" {MAX_SHOWN_BYTES} bytes in all"
+        raw = orjson.dumps(room.surplus)
+        shown.append(await files.add(raw, "images.json", "application/json", summary=summary))
+    return shown
+
+
+async def _show_artifact(
+    artifact_id: str, mime_type: str, room: _PictureRoom, files: _ResultFiles
+) -> list[ContentBlock]:
+    """A picture that the tool has kept itself."""
+    reference = ArtifactRefBlock(artifact_id=artifact_id, mime_type=mime_type)
+    if room.images < 1:
+        return [reference]
+    content = await files.read(artifact_id)
+    if isinstance(content, str):
+        return [TextBlock(text=f"[{mime_type} of artifact {artifact_id} is left out: {content}]")]
+    known = _image_type(content)
+    if known is None or len(content) > MAX_IMAGE_BYTES or not room.take(content):
+        return [reference]
+    return [ImageBlock(mime_type=known, data=encode_base64(content)), reference]
+
+
+async def _show_data(
+    data: str, declared: str, room: _PictureRoom, files: _ResultFiles, *, kept_above: int
+) -> list[ContentBlock]:
+    """A picture that stands in the result."""
+    content = await asyncio.to_thread(decode_base64, data)
+    mime_type = shortened_name(declared)
+    if content is None:
+        return [TextBlock(text=f"[{mime_type} data that is not base64 is left out]")]
+    known = _image_type(content)
+    if room.images > 0 and (known is None or len(content) > MAX_IMAGE_BYTES):
+        room.images -= 1
+        if known is None:
+            kept_as = "application/octet-stream" if declared in _SHOWN_TYPES else mime_type
+            reason = f"{mime_type}, {len(content)} bytes, is no picture that a model can be shown"
+            summary = f"{reason} (PNG, JPEG, GIF or WebP)"
+        else:
+            kept_as = known
+            summary = f"{known}, {len(content)} bytes: too large to be shown to a model"
+            summary += f" (at most {MAX_IMAGE_BYTES} bytes)"
+        name = filename_for("image", kept_as)
+        return [await files.add(content, name, kept_as, summary=summary)]
+    if known is None or not room.take(content):
+        room.surplus.append({"mime_type": known or mime_type, "data": encode_base64(content)})
+        return []
+    image = ImageBlock(mime_type=known, data=encode_base64(content))
+    if len(data) <= kept_above:
+        return [image]
+    summary = f"the picture above, {len(content)} bytes"
+    copy = await files.copy(content, filename_for("image", known), known, summary=summary)
+    return [image, *copy]
+
+
+def _image_type(content: bytes) -> str | None:
+    """The media type of a picture that models take, by its first bytes; None for all else."""
+    if content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if content.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if content.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+
+
+def decode_base64(data: str) -> bytes | None:
+    """The bytes that base64 text stands for; None if it is none. Line ends are passed over."""
+    try:
+        return base64.b64decode("".join(data.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def encode_base64(content: bytes) -> str:
+    """Bytes as base64 text."""
+    return base64.b64encode(content).decode()
+
+
+def filename_for(stem: str, mime_type: str) -> str:
+    """A file name with the usual ending of a media type."""
+    suffix = mimetypes.guess_extension(mime_type.partition(";")[0].strip().lower()) or ".bin"
+    return stem + (suffix if len(suffix) <= _MAX_SUFFIX else ".bin")

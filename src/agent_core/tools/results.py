@@ -1,4 +1,4 @@
-"""Whatever a handler returns becomes a `ToolResult` that can be stored and sent.
+"""Makes a `ToolResult` that can be stored and sent of whatever a handler returns or raises.
 
 Models, files and programs produce text that breaks SQLite, UTF-8 or JSON (NULs, lone surrogates,
 integers of 5,000 digits, lists 10,000 deep). It is made harmless here, once, at the door.
@@ -13,6 +13,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -35,9 +36,6 @@ MAX_TEXT = 256 * 1024 * 1024
 QUICK_VALUES = 20_000
 """So many are converted without a pause that the event loop would notice."""
 
-_Container = (
-    Mapping[object, object] | list[object] | tuple[object, ...] | set[object] | frozenset[object]
-)
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -57,7 +55,18 @@ def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
     """
     match value:
         case ToolResult():
-            return _wrapped_result(value, _Walk(most))
+            walk = _Walk(most)
+            changes: dict[str, Any] = {"content": [_block(each, walk) for each in value.content]}
+            if value.metadata:
+                changes["metadata"] = storable_facts(value.metadata)
+            if error := value.error:
+                clean = {
+                    "type": storable_text(error.type),
+                    "message": storable_text(error.message),
+                    "details": storable_facts(error.details),
+                }
+                changes["error"] = error.model_copy(update=clean)
+            return value.model_copy(update=changes)
         case str():
             return ToolResult(content=[TextBlock(text=storable_text(value))])
         case _:
@@ -90,6 +99,34 @@ def storable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         return {"left_out": str(error)}
 
 
+def failure_of(tool_name: str, error: BaseException) -> ErrorPayload:
+    """The error of a call; anything but an error of the core's is `internal_error`."""
+    code: Any = getattr(error, "code", None)
+    if isinstance(error, AgentCoreError) and isinstance(code, ErrorCode):
+        return ErrorPayload(
+            type=storable_text(type(error).__name__),
+            code=code,
+            message=storable_text(str(error.message)),
+            retryable=bool(error.retryable),
+            details=storable_facts(error.details),
+        )
+    notes: Any = getattr(error, "__notes__", None)
+    parts = [error, *(cast("list[Any]", notes) if isinstance(notes, list) else ())]
+    texts = "\n".join(map(text_of, map(text_of, parts)))  # a text may be one that is not plain
+    text = f"{tool_name} broke: {type(error).__name__}: {texts}"
+    return ErrorPayload(
+        type="ToolError", code=ErrorCode.INTERNAL_ERROR, message=storable_text(text)
+    )
+
+
+def text_of(value: object) -> str:
+    """The text of an exception or of its note; never fails."""
+    try:
+        return str(value)
+    except BaseException:  # noqa: BLE001 - what a program calls an exception may have no text
+        return "(its text cannot be read)"
+
+
 class _Walk:
     """One conversion: how much of it is left, and which containers it is inside of."""
 
@@ -116,25 +153,29 @@ class _Walk:
             case int() | float():
                 return _storable_number(value)
             case Mapping() | list() | tuple() | set() | frozenset():
-                return self._container(cast("_Container", value), depth)
+                return self._container(cast("Any", value), depth)
             case _:
                 return self._object(value, depth)
 
-    def _container(self, value: "_Container", depth: int) -> Any:
+    def _container(self, value: Any, depth: int) -> Any:
         if depth >= MAX_DEPTH:
             return "(nested too deeply)"
-        if id(value) in self._within:
+        identity = id(cast("object", value))
+        if identity in self._within:
             return "(contains itself)"
-        self._within.add(id(value))
+        self._within.add(identity)
         try:
             if isinstance(value, Mapping):
-                return {self._key(key): self.value(item, depth + 1) for key, item in value.items()}
+                table = cast("Mapping[object, object]", value)
+                return {
+                    storable_text(key if type(key) is str else str(self.value(key))): (
+                        self.value(item, depth + 1)
+                    )
+                    for key, item in table.items()
+                }
             return [self.value(item, depth + 1) for item in value]
         finally:
-            self._within.discard(id(value))
-
-    def _key(self, key: object) -> str:
-        return storable_text(key if type(key) is str else str(self.value(key)))
+            self._within.discard(identity)
 
     def _object(self, value: object, depth: int) -> Any:
         try:
@@ -146,44 +187,20 @@ class _Walk:
         return self.value(plain, depth + 1) if depth < MAX_DEPTH else "(nested too deeply)"
 
 
-def _wrapped_result(result: ToolResult, walk: _Walk) -> ToolResult:
-    content = [_storable_block(block, walk) for block in result.content]
-    changes: dict[str, Any] = {"content": content}
-    if result.metadata:
-        changes["metadata"] = storable_facts(result.metadata)
-    if result.error is not None:
-        changes["error"] = _storable_error(result.error)
-    return result.model_copy(update=changes)
-
-
-def _storable_error(error: ErrorPayload) -> ErrorPayload:
-    clean = {
-        "type": storable_text(error.type),
-        "message": storable_text(error.message),
-        "details": storable_facts(error.details),
-    }
-    return error.model_copy(update=clean)
-
-
-def _storable_block(block: ContentBlock, walk: _Walk) -> ContentBlock:
+def _block(block: ContentBlock, walk: _Walk) -> ContentBlock:
+    changes: dict[str, Any] = {}
     match block:
         case TextBlock():
-            clean = storable_text(block.text)
-            return block if clean == block.text else block.model_copy(update={"text": clean})
+            changes["text"] = storable_text(block.text)
         case JsonBlock():
-            changes = {"data": walk.value(block.data), "summary": _clean(block.summary)}
-            return block.model_copy(update=changes)
-        case ArtifactRefBlock():
-            changes = {"summary": _clean(block.summary), "mime_type": _clean(block.mime_type)}
-            return block.model_copy(update=changes)
-        case ImageBlock():
-            return block.model_copy(update={"mime_type": storable_text(block.mime_type)})
+            changes["data"] = walk.value(block.data)
+        case ArtifactRefBlock() | ImageBlock():
+            changes["mime_type"] = block.mime_type and storable_text(block.mime_type)
         case _:
             return JsonBlock(data=walk.value(block.model_dump(mode="json")))
-
-
-def _clean(text: str | None) -> str | None:
-    return None if text is None else storable_text(text)
+    if isinstance(block, JsonBlock | ArtifactRefBlock):
+        changes["summary"] = block.summary and storable_text(block.summary)
+    return block.model_copy(update=changes)
 
 
 def _storable_number(value: float) -> int | float | str:

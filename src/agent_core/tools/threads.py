@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.text import shortened_text
 from agent_core.tools.base import ArtifactWriter
-from agent_core.tools.bounds import shortened_text
 from agent_core.tools.results import storable_text
 from agent_core.types import ArtifactSource
 

@@ -13,12 +13,20 @@ from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode
-from agent_core.process import Launcher
-from agent_core.tools.base import Prepare, Tool, ToolContext, concurrency_of
+from agent_core.process import Launcher, Output
+from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext, concurrency_of
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.paths import PathPolicy, ResolvedPath
 from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.types import Access, Draft, ToolDefinition, ToolPermission
+from agent_core.types import (
+    Access,
+    ContentBlock,
+    Draft,
+    ErrorPayload,
+    ToolDefinition,
+    ToolPermission,
+    ToolResult,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +180,30 @@ def _definition(
         permission=permission,
         tags={"code", permission.value, tag},
     )
+
+
+async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> str | None:
+    """Make an artifact of output that was cut; its id, or None if all of it is in the text.
+
+    Args:
+        output: what a program wrote to one stream; its spool file is read.
+        name: the stream, for people.
+        artifact: the writer of the call's context.
+    """
+    if output.spool is None:
+        return None
+    summary = f"{name} of a command, {output.size_bytes} bytes"
+    return await artifact(
+        output.spool, filename=f"{name}.txt", mime_type="text/plain", summary=summary
+    )
+
+
+def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:
+    """The answer for a program whose time was up, with what it had written until then."""
+    error = ErrorPayload(
+        type="ToolError",
+        code=ErrorCode.TIMEOUT,
+        message=f"{program} was stopped after {timeout_ms} ms",
+        details={"timed_out": True, "timeout_ms": timeout_ms},
+    )
+    return ToolResult(content=list(content), is_error=True, error=error)

@@ -15,11 +15,10 @@ from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
 from agent_core.tools.code.programs import CommandLine, scope_of
 from agent_core.tools.code.words import named_places
 from agent_core.tools.files import disk_errors
-from agent_core.tools.output import keep_output, stopped
 from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import Workspace, code_tool
+from agent_core.tools.workspace import Workspace, code_tool, keep_output, timeout_result
 from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 _MAX_ARGUMENT = 131_071
@@ -142,7 +141,7 @@ async def _run(
     finally:
         finished.discard()
     if finished.timed_out:
-        return stopped(argv[0], timeout_ms, [JsonBlock(data=answer)])
+        return timeout_result(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
 
 

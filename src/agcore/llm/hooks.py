@@ -8,8 +8,7 @@ from typing import Protocol, Self
 
 from agcore.llm.errors import LlmError
 from agcore.llm.types import ChatRequest
-from agent_core.redaction import Redactor
-from agent_core.redaction.tracebacks import log_failure
+from agent_core.redaction import Redactor, log_failure
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from agent_core.agents.workers import WorkerQuery, WorkerSelection
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import Journal, SessionStore
-from agent_core.redaction.tracebacks import log_failure
+from agent_core.redaction import log_failure
 from agent_core.tasks import Actor, BoardLimits, RunEnding, TaskBoard, TaskScope, board_text
 from agent_core.tasks.tools import task_tools
 from agent_core.tools.agent_tools import Dispatch

@@ -11,7 +11,7 @@ from agent_core.loop.context import RunContext
 from agent_core.loop.model_turn import Reply, take_turn
 from agent_core.loop.outcome import OnEnd, Outcome, RunStats, ignore, settle
 from agent_core.loop.tool_turn import run_tools
-from agent_core.redaction.tracebacks import log_failure
+from agent_core.redaction import log_failure
 from agent_core.types import Draft, EventType, NodeType, StopReason, user_text
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from time import perf_counter
 from agent_core.aio import is_cancelled, stop_if_cancelled
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.loop.context import RunContext
-from agent_core.redaction.tracebacks import log_failure
+from agent_core.redaction import log_failure
 from agent_core.tools.base import ToolContext, batches, ends_turn, not_run
 from agent_core.tools.limits import BoundedResult
 from agent_core.tools.results import failure_of

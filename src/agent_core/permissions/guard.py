@@ -12,8 +12,8 @@ from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.permissions.addresses import hosts_in
 from agent_core.permissions.policy import Policy, PolicyDecision
 from agent_core.permissions.request import build_grant, build_request, event_payload
+from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
-from agent_core.redaction.tracebacks import log_failure
 from agent_core.types import (
     Access,
     Decision,

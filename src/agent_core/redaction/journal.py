@@ -1,13 +1,12 @@
 """What the journal removes from everything before it is stored or shown."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
 
-from agent_core.redaction.redactor import DEEPEST, Redactor
-from agent_core.redaction.stream import LiveText
+from agent_core.redaction.redactor import LiveText, Redactor, walk
 from agent_core.types import ContentBlock, ReasoningBlock, TextBlock
 
 
@@ -50,8 +49,8 @@ class JournalRedactor:
 
 
 def _encodable_block(block: ContentBlock) -> ContentBlock:
-    if isinstance(block, TextBlock) and not _is_encodable(block.text):
-        return block.model_copy(update={"text": _whole(block.text)})
+    if isinstance(block, TextBlock) and (text := _whole(block.text)) != block.text:
+        return block.model_copy(update={"text": text})
     return block
 
 
@@ -60,28 +59,12 @@ def _encodable(value: Any) -> Any:
     try:
         orjson.dumps(value)
     except (TypeError, ValueError):
-        return _walked(value)
+        return walk(value, _whole)
     return value
 
 
-def _walked(value: Any, depth: int = 0) -> Any:
-    match value:
-        case str():
-            return _whole(value)
-        case dict() if depth < DEEPEST:
-            items = cast("dict[Any, Any]", value).items()
-            return {_walked(key, depth): _walked(item, depth + 1) for key, item in items}
-        case list() | tuple() if depth < DEEPEST:
-            return [_walked(item, depth + 1) for item in cast("list[Any]", value)]
-        case _:
-            return value
-
-
-def _is_encodable(text: str) -> bool:
-    return text.isascii() or _whole(text) == text
-
-
 def _whole(text: str) -> str:
+    """The text with every half of a surrogate pair replaced."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

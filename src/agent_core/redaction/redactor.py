@@ -1,17 +1,147 @@
-"""The redactor: the one object that knows the configured secrets and removes them."""
+"""Removes configured secrets, and what looks like one, from texts, values and live streams."""
 
+import logging
+import re
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import orjson
 
-from agent_core.redaction.leads import has_lead
-from agent_core.redaction.shapes import kind_of_name
-from agent_core.redaction.stream import LiveBytes, LiveSecrets, LiveText, ShapeFilter
+from agent_core.redaction.shapes import (
+    Hit,
+    LeadFinder,
+    More,
+    has_lead,
+    judge,
+    kind_of_name,
+    open_tail,
+)
 from agent_core.redaction.values import SecretValues, marker
+from agent_core.redaction.visible import visible
 
 DEEPEST = 200
 """Levels of nesting that are searched; what lies deeper is replaced as a whole."""
+
+_SHOWN_ENDS = 10_000  # characters of each end of a long traceback
+_SHORT_WAIT = 256
+
+
+class ShapeFilter:
+    """Replaces token shapes in a text that comes in pieces.
+
+    One character that was shown already is kept, because rules look back that far. A long text
+    that waits for a decision is looked at again when it has grown by a part of its length: what a
+    piece costs does not grow with what waits.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._fresh = 0  # where the text begins that was not shown yet
+        self._rest_of_secret: re.Pattern[str] | None = None
+        self._due = 0  # the length at which the text is looked at again
+
+    def feed(self, text: str, *, final: bool = False) -> str:
+        """Take the next piece and return what can be shown now."""
+        self._text += text
+        if len(self._text) < self._due and not final:
+            return ""
+        self._due = 0
+        out: list[str] = []
+        at = self._skip_rest_of_secret(self._fresh)
+        leads = LeadFinder(self._text, final=final)
+        while found := leads.next(at):
+            start, lead = found
+            verdict = judge(self._text, start, lead, final=final)
+            match verdict:
+                case Hit():
+                    out += self._text[at : verdict.start], marker(verdict.kind)
+                    self._rest_of_secret = verdict.more
+                    at = self._skip_rest_of_secret(verdict.end)
+                case More():
+                    out.append(self._text[at:start])
+                    self._keep_from(start)
+                    self._due = len(self._text) + max(0, len(self._text) - _SHORT_WAIT) // 4
+                    return "".join(out)
+                case None:
+                    out.append(self._text[at : start + 1])
+                    at = start + 1
+        end = len(self._text) if final else open_tail(self._text, at)
+        out.append(self._text[at:end])
+        self._keep_from(end)
+        return "".join(out)
+
+    def _skip_rest_of_secret(self, start: int) -> int:
+        if self._rest_of_secret is None:
+            return start
+        rest = self._rest_of_secret.match(self._text, start)
+        end = rest.end() if rest else start
+        if end < len(self._text):
+            self._rest_of_secret = None
+        return end
+
+    def _keep_from(self, start: int) -> None:
+        self._fresh = min(start, 1)
+        self._text = self._text[start - self._fresh :]
+
+
+class LiveSecrets:
+    """One live text without configured secrets; token shapes stay in it."""
+
+    def __init__(self, values: SecretValues) -> None:
+        self._values = values
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Take the next piece and return what can be shown now; may be empty."""
+        settled, self._held = self._values.settled(self._held + text)
+        return settled
+
+    def finish(self) -> str:
+        """Return what was held back. The object starts again with an empty text."""
+        rest, self._held = self._values.replaced(self._held), ""
+        return rest
+
+
+class LiveText:
+    """One live text, redacted while it is being written.
+
+    The outputs of `feed` and `finish`, joined, are the redaction of the whole text, however it
+    was cut. Ordinary words pass at once; only what may become a secret waits.
+    """
+
+    def __init__(self, values: SecretValues) -> None:
+        self._secrets = LiveSecrets(values)
+        self._shapes = ShapeFilter()
+
+    def feed(self, text: str) -> str:
+        """Take the next piece and return what can be shown now; may be empty."""
+        return self._shapes.feed(self._secrets.feed(text))
+
+    def finish(self) -> str:
+        """Return what was held back. The object starts again with an empty text."""
+        shown = self._shapes.feed(self._secrets.finish(), final=True)
+        self._shapes = ShapeFilter()
+        return shown
+
+
+class LiveBytes:
+    """Like `LiveText` for bytes of any kind; what is no secret is passed on bit for bit.
+
+    The bytes are read as Latin-1, where each is one character. `values` must have been made for
+    that (`SecretValues(…, encoding="utf-8")`).
+    """
+
+    def __init__(self, values: SecretValues) -> None:
+        self._text = LiveText(values)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next piece and return what can be stored now; may be empty."""
+        return self._text.feed(data.decode("latin-1")).encode("latin-1")
+
+    def finish(self) -> bytes:
+        """Return what was held back."""
+        return self._text.finish().encode("latin-1")
 
 
 class Redactor:
@@ -67,11 +197,11 @@ class Redactor:
 
         A string under a name that promises a secret (`{"password": "…"}`) is replaced whole.
         """
-        return value if self._is_plain(value) else _walked(value, self.text, named=True)
+        return value if self._is_plain(value) else walk(value, self.text, named=True)
 
     def payload_secrets_only(self, value: Any) -> Any:
         """A JSON-like value with `secrets_only` applied to every string, keys included."""
-        return _walked(value, self.secrets_only, named=False)
+        return walk(value, self.secrets_only)
 
     def raw(self, data: bytes) -> bytes:
         """Bytes of any kind, in ASCII or UTF-8 where they are text, as `text` would leave them."""
@@ -101,38 +231,53 @@ class Redactor:
         return not has_lead(counted) and self._values.replaced(text) is text
 
 
-def _walked(value: Any, clean: Callable[[str], str], *, named: bool, depth: int = 0) -> Any:
+def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth: int = 0) -> Any:
+    """A JSON-like value with `clean` applied to every string, keys included.
+
+    The same object where nothing changes. A string under a name that promises a secret is
+    replaced whole if `named`.
+    """
     if isinstance(value, str):
         return clean(value)
     if depth > DEEPEST and isinstance(value, dict | list | tuple):
         return marker("nesting")
-    if isinstance(value, dict):
-        return _walked_dict(cast("dict[Any, Any]", value), clean, named=named, depth=depth)
     if isinstance(value, list | tuple):
-        return _walked_list(cast("list[Any]", value), clean, named=named, depth=depth)
-    return value
-
-
-def _walked_list(
-    items: list[Any], clean: Callable[[str], str], *, named: bool, depth: int
-) -> list[Any]:
-    walked = [_walked(item, clean, named=named, depth=depth + 1) for item in items]
-    is_same = all(new is old for new, old in zip(walked, items, strict=True))
-    return items if is_same else walked
-
-
-def _walked_dict(
-    table: dict[Any, Any], clean: Callable[[str], str], *, named: bool, depth: int
-) -> dict[Any, Any]:
-    walked: dict[Any, Any] = {}
+        items = cast("list[Any]", value)
+        walked = [walk(item, clean, named=named, depth=depth + 1) for item in items]
+        is_same = all(new is old for new, old in zip(walked, items, strict=True))
+        return items if is_same else walked
+    if not isinstance(value, dict):
+        return value
+    table = cast("dict[Any, Any]", value)
+    changed: dict[Any, Any] = {}
     is_same = True
-    for key, value in table.items():
+    for key, item in table.items():
         new_key = clean(key) if isinstance(key, str) else key
         kind = kind_of_name(key) if named and isinstance(key, str) else None
-        if kind and isinstance(value, str) and value and not value.startswith("[redacted:"):
-            new_value = marker(kind)
+        if kind and isinstance(item, str) and item and not item.startswith("[redacted:"):
+            new_item = marker(kind)
         else:
-            new_value = _walked(value, clean, named=named, depth=depth + 1)
-        is_same = is_same and new_key is key and new_value is value
-        walked[new_key] = new_value
-    return table if is_same else walked
+            new_item = walk(item, clean, named=named, depth=depth + 1)
+        is_same = is_same and new_key is key and new_item is item
+        changed[new_key] = new_item
+    return table if is_same else changed
+
+
+def log_failure(
+    logger: logging.Logger, what: str, *, error: BaseException, clean: Callable[[str], str]
+) -> None:
+    """Log an unexpected exception with its traceback, as text: an `exc_info` cannot be cleaned.
+
+    The text is one that every log and terminal can take: control characters and half characters
+    are shown escaped.
+
+    Args:
+        logger: whose name the line carries.
+        what: what failed, for a person.
+        error: what happened.
+        clean: removes secrets from text.
+    """
+    text = visible(clean("".join(traceback.format_exception(error)).rstrip()))
+    if (left_out := len(text) - 2 * _SHOWN_ENDS) > 0:
+        text = f"{text[:_SHOWN_ENDS]}\n[… {left_out} characters …]\n{text[-_SHOWN_ENDS:]}"
+    logger.error("%s\n%s", what, text)

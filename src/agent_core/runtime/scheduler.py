@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import History, Outcome, settle
-from agent_core.redaction.tracebacks import log_failure
+from agent_core.redaction import log_failure
 from agent_core.types import (
     CancelResult,
     Draft,

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from agent_core.redaction.leads import KEY_LEAD, KEYWORDS, TOKEN_LEADS
 from agent_core.redaction.redactor import DEEPEST, Redactor
+from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS
 
 KEY = "configured-value-1"
 REDACTOR = Redactor({"OPENAI_API_KEY": KEY})

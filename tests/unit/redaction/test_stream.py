@@ -6,9 +6,8 @@ import time
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from agent_core.redaction.leads import KEY_LEAD, KEYWORDS, TOKEN_LEADS
 from agent_core.redaction.redactor import Redactor
-from agent_core.redaction.shapes import Hit, judge
+from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS, Hit, judge
 
 REDACTOR = Redactor({"A": "abcabcabd", "B": "abcd", "C": "toktoken=", "D": 'sk-abc"d'})
 
@@ -99,7 +98,7 @@ def test_what_only_looks_unfinished_is_released_after_a_bounded_stretch() -> Non
         stream.feed(beginning)
         for _ in range(300):
             stream.feed("a b+" * 25)
-        assert len(stream._shapes._text) + len(stream._held) < 20_000
+        assert len(stream._shapes._text) + len(stream._secrets._held) < 20_000
 
 
 HOSTILE = {

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from agent_core.redaction.tracebacks import log_failure
+from agent_core.redaction import log_failure
 
 logger = logging.getLogger("test")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from agent_core.agents.definitions import AgentDefinitions
+from agent_core.config.load import secret_env_names
 from agent_core.config.paths import Setup
-from agent_core.config.profiles import secret_env_names
 from agent_core.errors import AgentCoreError
 from agent_core.redaction import Redactor
 from agent_core.redaction.shapes import kind_of_name

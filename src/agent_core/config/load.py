@@ -1,8 +1,10 @@
-"""Reads the one configuration file: all of it is right, or nothing starts."""
+"""Reads the one configuration file: all of it is right, or nothing starts.
 
-import stat
+Also which model a run gets: the base model, then the profiles of its purpose, role and caller.
+"""
+
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,15 +19,17 @@ from agent_core.config.paths import (
     resolve_project,
     tasks_folder,
 )
-from agent_core.config.problems import Problem, nearest, problems_of
+from agent_core.config.problems import Problem, nearest, problems_of, read_text
 from agent_core.errors import ConfigError, ErrorCode
 
 CONFIG_NAME = "config.toml"
-MAX_CONFIG_BYTES = 1_000_000
-
-_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _SHOWN_PROBLEMS = 5
 _AnyModel = TypeVar("_AnyModel", ModelConfig, ModelProfile, str | ModelProfile | None)
+
+Profile = str | ModelProfile | Mapping[str, Any] | None
+"""The name of a `[model_overrides.<name>]` table, a partial model, or nothing to change."""
+
+_OF_ONE_SERVICE = ("base_url", "api_key_env")
 
 
 def read_setup(
@@ -85,7 +89,14 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
             fit the schema. Names the file, the key and what was expected; never a value.
     """
     path = Path(config_path) if config_path else home / CONFIG_NAME
-    table = _parse(path, _read(path))
+    try:
+        text = read_text(path)
+        if text is None:
+            reason = "it does not exist; write one with at least [model] provider and name"
+            raise _unusable(path, reason)
+        table = _parse(text)
+    except ValueError as error:
+        raise _unusable(path, str(error)) from None
     try:
         config = Config.model_validate(table)
     except ValidationError as error:
@@ -99,38 +110,49 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
     return config
 
 
-def _read(path: Path) -> str:
-    try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise _unusable(path, "it is not a regular file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_CONFIG_BYTES + 1)
-    except FileNotFoundError:
-        raise _unusable(
-            path, "it does not exist; write one with at least [model] provider and name"
-        ) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _unusable(path, f"it cannot be read: {reason}") from error
-    if len(raw) > MAX_CONFIG_BYTES:
-        raise _unusable(path, f"it is larger than {MAX_CONFIG_BYTES:,} bytes")
-    if raw.startswith(_BYTE_ORDER_MARKS):
-        raise _unusable(path, "it begins with a byte order mark; save it as plain UTF-8")
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise _unusable(path, f"line {line} is not UTF-8; save it as plain UTF-8") from None
+def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
+    """The base model with each profile laid over it, in order.
+
+    A profile replaces only what it sets; tables (`retry`, `provider_options`) are merged key by
+    key. One that names another provider starts without the former's `base_url` and
+    `api_key_env`: a key is never sent to a service it was not meant for.
+
+    Raises:
+        ConfigError: a profile has an unknown name, or a mapping is no partial model.
+    """
+    values = config.model.model_dump()
+    origin = config.model.key_origin
+    for profile in profiles:
+        partial, place = _partial(config, profile)
+        changes = partial.model_dump(exclude_unset=True, exclude_none=True)
+        if changes.get("provider", values["provider"]) != values["provider"]:
+            values.update(dict.fromkeys(_OF_ONE_SERVICE))
+        values = _merged(values, changes)
+        if "api_key_env" in changes:
+            origin = f"{place}.api_key_env"
+    return ModelConfig.model_validate(values).with_key_origin(origin)
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
+def secret_env_names(config: Config, *profiles: Profile) -> tuple[str, ...]:
+    """Every environment variable the configuration, or one of `profiles`, takes a secret from."""
+    models = (*(model for _, model in _models(config)), *profiles)
+    names = (
+        model.api_key_env
+        if isinstance(model, ModelConfig)
+        else _partial(config, model)[0].api_key_env
+        for model in models
+        if not isinstance(model, str)
+    )
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _parse(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise _unusable(path, "it is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        raise _unusable(path, f"it is not valid TOML: {error}") from None
+        raise ValueError(f"it is not valid TOML: {error}") from None
 
 
 def _unknown_profiles(config: Config) -> Iterator[Problem]:
@@ -226,3 +248,40 @@ def _refused(path: Path, problems: list[Problem]) -> ConfigError:
     error.details["key"] = problems[0].key
     error.details["problems"] = [{"key": item.key, "message": item.message} for item in problems]
     return error
+
+
+def _partial(config: Config, profile: Profile) -> tuple[ModelProfile, str]:
+    """The partial model, and where it stands, for messages."""
+    match profile:
+        case None:
+            return ModelProfile(), ""
+        case ModelProfile():
+            return profile, "the inline model profile"
+        case str():
+            known = config.model_overrides
+            if profile not in known:
+                raise ConfigError(
+                    ErrorCode.CONFIG_ERROR,
+                    f"there is no [model_overrides.{profile}]{nearest(profile, known)}",
+                    details={"key": f"model_overrides.{profile}"},
+                )
+            return known[profile], f"model_overrides.{profile}"
+        case _:
+            try:
+                return ModelProfile.model_validate(dict(profile)), "the inline model profile"
+            except ValidationError as error:
+                found = "; ".join(map(str, problems_of(error, ModelProfile)))
+                raise ConfigError(
+                    ErrorCode.CONFIG_ERROR, f"the model profile cannot be used: {found}"
+                ) from None
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        before = merged.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            merged[key] = _merged(before, value)  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            merged[key] = value
+    return merged

@@ -1,16 +1,25 @@
-"""Says what is wrong with a configuration in the file's own words: dotted key, expectation, cure.
+"""Reads the user's files strictly, and says what is wrong in the file's own words.
 
-A value is never repeated, except a number or a truth value: somebody may have put a key there.
+A fault is a dotted key, what was expected, and the cure. A value is never repeated, except a
+number or a truth value: it may be a secret put in the wrong place.
 """
 
+import json
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from agent_core.config.models import PROFILE_TAGS, Config, Section
+from agent_core.errors import ConfigError, ErrorCode
+
+MAX_FILE_BYTES = 1_000_000
+
+_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
 _TOML_TYPES = {
     str: "a string",
@@ -42,7 +51,13 @@ class Problem:
 def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Problem]:
     """Everything pydantic found, missing and unknown keys first."""
     found = [
-        _problem(item["type"], item["msg"], _location(item["loc"]), item["input"], root)
+        _problem(
+            item["type"],
+            item["msg"],
+            [part for part in item["loc"] if part not in PROFILE_TAGS],
+            item["input"],
+            root,
+        )
         for item in error.errors(include_url=False, include_context=False)
     ]
     return sorted(found, key=lambda problem: "is missing" not in problem.message)
@@ -54,8 +69,61 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     return f" (did you mean {prefix}{match[0]}?)" if match else ""
 
 
-def _location(loc: tuple[int | str, ...]) -> list[int | str]:
-    return [part for part in loc if part not in PROFILE_TAGS]
+def read_json_file(path: Path, what: str) -> Any:
+    """The content of one of the user's JSON files; None if there is no such file.
+
+    Args:
+        path: the file.
+        what: what it holds, for messages: "hooks", "MCP servers".
+
+    Raises:
+        ConfigError: it is no regular file, too large, or not JSON; a key that is given twice is
+            refused as well. Names the file and the line, never a value.
+    """
+    try:
+        text = read_text(path)
+        if text is None:
+            return None
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except json.JSONDecodeError as error:
+        reason = f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+    except ValueError as error:  # a name given twice, NaN, or a number with thousands of digits
+        reason = str(error)
+    raise unusable(path, what, reason)
+
+
+def unusable(path: Path, what: str, reason: str) -> ConfigError:
+    """The error for a file that cannot be used."""
+    message = f"the {what} in {path} cannot be used: {reason}"
+    return ConfigError(ErrorCode.CONFIG_ERROR, message, details={"path": str(path)})
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a regular UTF-8 file; None if there is no such file.
+
+    Raises:
+        ValueError: what is wrong with the file.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("it is not a regular file")
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror or error}") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES:,} bytes")
+    if raw.startswith(_BYTE_ORDER_MARKS):
+        raise ValueError("it begins with a byte order mark; save it as plain UTF-8")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8; save it as plain UTF-8") from None
 
 
 def _problem(
@@ -130,3 +198,16 @@ def _keys(section: type[Section]) -> Iterator[tuple[str, ...]]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             for rest in _keys(field.annotation):
                 yield (name, *rest)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"{json.dumps(key[:80])} is given twice in one object")
+        table[key] = value
+    return table
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number that JSON has")

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from agent_core.config.json_file import read_json_file, unusable
 from agent_core.config.models import Milliseconds, Section
+from agent_core.config.problems import read_json_file, unusable
 
 HOOKS_FILE_NAME = "hooks.json"
 _WHAT = "hooks"

@@ -1,7 +1,7 @@
 """The models a runtime talks to: one adapter for each configuration, shared by all runs."""
 
+from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config, ModelConfig
-from agent_core.config.profiles import Profile, resolve_model
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.redaction.redactor import Redactor

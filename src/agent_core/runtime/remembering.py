@@ -7,9 +7,9 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from agent_core.config.load import Profile
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.config.profiles import Profile
 from agent_core.context.tokens import estimate_text
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError

@@ -18,10 +18,9 @@ from agent_core.agents.workers import Workers
 from agent_core.aio import to_the_end
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.assets.load import check_assets
-from agent_core.config.load import read_setup
+from agent_core.config.load import Profile, read_setup, secret_env_names
 from agent_core.config.models import Config
 from agent_core.config.paths import Setup
-from agent_core.config.profiles import Profile, secret_env_names
 from agent_core.context.tokens import estimate_blocks
 from agent_core.disk.unfinished import Notes, UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError

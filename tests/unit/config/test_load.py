@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.config.load import MAX_CONFIG_BYTES, load_config, read_setup
+from agent_core.config.load import load_config, read_setup
 from agent_core.config.models import ModelProfile
+from agent_core.config.problems import MAX_FILE_BYTES
 from agent_core.errors import ConfigError, ErrorCode
 
 MINIMAL = '[model]\nprovider = "ollama"\nname = "gemma4"\n'
@@ -163,7 +164,7 @@ def test_a_key_pasted_into_the_file_is_never_repeated(home: Path, key: str) -> N
         (b"\xef\xbb\xbf" + MINIMAL.encode(), "byte order mark"),
         (MINIMAL.encode("utf-16"), "byte order mark"),
         (MINIMAL.encode() + b"# caf\xe9\n", "line 4 is not UTF-8"),
-        (b"#" * (MAX_CONFIG_BYTES + 1), "larger than 1,000,000 bytes"),
+        (b"#" * (MAX_FILE_BYTES + 1), "larger than 1,000,000 bytes"),
         (b"a = " + b"[" * 100_000, "nested too deeply"),
         (b"a = " + b"9" * 5_000, "not valid TOML"),
         (b"a = 1\na = 2\n", "line 2"),

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agent_core.config.load import resolve_model, secret_env_names
 from agent_core.config.models import Config, ModelProfile
-from agent_core.config.profiles import resolve_model, secret_env_names
 from agent_core.errors import ConfigError
 
 CONFIG = Config.model_validate(

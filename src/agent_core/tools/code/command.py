@@ -9,11 +9,11 @@ from pydantic import Field
 
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.process import Command, CompletedProcess, find_program, run
+from agent_core.process import Command, find_program, run
 from agent_core.redaction.visible import shortened
-from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext
-from agent_core.tools.code.programs import CommandLine, scope_of
-from agent_core.tools.code.words import named_places
+from agent_core.tools.base import Action, Tool, ToolContext
+from agent_core.tools.code.places import find_named_places
+from agent_core.tools.code.programs import CommandLine, session_scope
 from agent_core.tools.files import disk_errors
 from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.results import storable_text
@@ -64,17 +64,28 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         _check_argument(argument, number)
     place = _working_folder(workspace, arguments.cwd)
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
-    boundaries = workspace.boundaries
-    named = named_places(boundaries, arguments.argv, program=program, cwd=place.path)
+    policy = workspace.boundaries
+    named = find_named_places(policy, arguments.argv, program=program, cwd=place.path)
     if named.protected is not None:
-        raise _own_place(named.protected)
+        raise PermissionDeniedError(
+            ErrorCode.PERMISSION_DENIED,
+            f"{shortened(named.protected, 500)} belongs to the program itself, or names its home:"
+            " a command that names it is refused, and no permission changes that; its files can be"
+            " read with code.read_file, which asks",
+            details={"reason": "program_home"},
+        )
     command = CommandLine(
-        program=program, argv=arguments.argv, cwd=place.path, env=workspace.env, named=named
+        program=program,
+        argv=arguments.argv,
+        cwd=place.path,
+        env=workspace.env,
+        named=named,
+        policy=policy,
     )
     shown = shlex.join(arguments.argv)
     access = Access(
         asks=True,
-        scope=scope_of(command, boundaries),
+        scope=session_scope(command),
         summary=shown,
         target=shown,
         cwd=str(place.path),
@@ -85,16 +96,6 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     )
     argv = [str(program), *arguments.argv[1:]]
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
-
-
-def _own_place(named: str) -> PermissionDeniedError:
-    return PermissionDeniedError(
-        ErrorCode.PERMISSION_DENIED,
-        f"{shortened(named, 500)} belongs to the program itself, or names its home: a command that"
-        " names it is refused, and no permission changes that; its files can be read with"
-        " code.read_file, which asks",
-        details={"reason": "program_home"},
-    )
 
 
 def _check_argument(argument: str, number: int) -> None:
@@ -137,21 +138,17 @@ async def _run(
             stderr_limit_bytes=workspace.limits.stderr_limit_bytes,
         )
     try:
-        answer = await _answer(finished, context.artifact)
+        answer = {
+            "exit_code": finished.exit_code,
+            "stdout": finished.stdout.text,
+            "stderr": finished.stderr.text,
+            "stdout_artifact_id": await keep_output(finished.stdout, "stdout", context.artifact),
+            "stderr_artifact_id": await keep_output(finished.stderr, "stderr", context.artifact),
+            "truncated": finished.stdout.truncated or finished.stderr.truncated,
+            "timed_out": finished.timed_out,
+        }
     finally:
         finished.discard()
     if finished.timed_out:
         return timeout_result(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
-
-
-async def _answer(finished: CompletedProcess, artifact: ArtifactWriter) -> dict[str, Any]:
-    return {
-        "exit_code": finished.exit_code,
-        "stdout": finished.stdout.text,
-        "stderr": finished.stderr.text,
-        "stdout_artifact_id": await keep_output(finished.stdout, "stdout", artifact),
-        "stderr_artifact_id": await keep_output(finished.stderr, "stderr", artifact),
-        "truncated": finished.stdout.truncated or finished.stderr.truncated,
-        "timed_out": finished.timed_out,
-    }

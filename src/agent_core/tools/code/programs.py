@@ -4,19 +4,23 @@ Known harmless is what stands in a table: programs with the options that only re
 given, checked option by option. An option that is not in the table, an abbreviation of one, another
 environment or a program file that tools can write all mean the same: exactly this command. There is
 no list of dangerous programs.
+
+Git runs what a repository's own settings name when it only reads: a file monitor, filters,
+converters, hooks, a signature checker, and the same in every repository nested in it. Settings come
+with a project, so only a repository whose settings are all of a known kind, without hooks and
+without others inside, counts as plain. The user's own settings of Git are trusted.
 """
 
 import os
 import re
 import shlex
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
-from agent_core.tools.code.repositories import plain_repository
-from agent_core.tools.code.words import NamedPlaces
+from agent_core.tools.code.places import NamedPlaces
 from agent_core.tools.paths import PathPolicy
 
 _ENVIRONMENT = re.compile(
@@ -28,11 +32,10 @@ _SEVERAL_IN_ONE = frozenset({"busybox", "coreutils", "toybox", "uutils"})
 _MAX_ENTRIES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a program that only read.
+class _Options:
+    """The options of a program that only read, as words; `-abc` stands for `-a -b -c`.
 
-    Attributes:
+    Args:
         flags: options without a value, and long ones whose value is optional.
         valued: options with a value, in the same word or in the next.
         walks: the flags that make it enter folders.
@@ -40,29 +43,24 @@ class Options:
         counts: `-5` is a count.
     """
 
-    flags: frozenset[str]
-    valued: frozenset[str] = frozenset()
-    walks: frozenset[str] = frozenset()
-    always_walks: bool = False
-    counts: bool = False
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         flags: str,
         valued: str = "",
         *,
         walks: str = "",
         always_walks: bool = False,
         counts: bool = False,
-    ) -> Self:
-        """From words; `-abc` stands for `-a -b -c`."""
-        split = [frozenset(_spelled_out(words)) for words in (flags, valued, walks)]
-        return cls(split[0] | split[2], split[1], split[2], always_walks, counts)
+    ) -> None:
+        self.walks = frozenset(_spell_out(walks))
+        self.always_walks = always_walks
+        self._flags = frozenset(_spell_out(flags)) | self.walks
+        self._valued = frozenset(_spell_out(valued))
+        self._counts = counts
 
-    def used(self, argv: Sequence[str]) -> "Used | None":
+    def parse(self, argv: Sequence[str]) -> tuple[set[str], list[str]] | None:
         """The options and operands of a command; None if one is not in the table."""
-        options: list[str] = []
+        options: set[str] = set()
         operands: list[str] = []
         rest = iter(argv)
         for word in rest:
@@ -70,39 +68,29 @@ class Options:
                 operands.extend(rest)
             elif not word.startswith("-") or word == "-":
                 operands.append(word)
-            elif self.counts and word[1:].isdecimal():
+            elif self._counts and word[1:].isdecimal():
                 continue
             elif (found := self._in_word(word, rest)) is not None:
-                options.extend(found)
+                options.update(found)
             else:
                 return None
-        return Used(frozenset(options), tuple(operands))
+        return options, operands
 
     def _in_word(self, word: str, rest: Iterator[str]) -> list[str] | None:
         """The options of one word, which may take the next one as a value."""
         if word.startswith("--"):
             name, has_value, _ = word.partition("=")
-            if name in self.flags:
+            if name in self._flags:
                 return [name]
-            return [name] if name in self.valued and (has_value or _has_value(rest)) else None
+            return [name] if name in self._valued and (has_value or _has_value(rest)) else None
         found: list[str] = []
         for position, letter in enumerate(word[1:], 2):
-            name = f"-{letter}"
-            if name in self.valued:
-                has_value = position <= len(word) - 1 or _has_value(rest)
-                return [*found, name] if has_value else None
-            if name not in self.flags:
+            found.append(f"-{letter}")
+            if found[-1] in self._valued:
+                return found if position < len(word) or _has_value(rest) else None
+            if found[-1] not in self._flags:
                 return None
-            found.append(name)
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """The options and operands of one command."""
-
-    options: frozenset[str]
-    operands: tuple[str, ...]
 
 
 def _has_value(rest: Iterator[str]) -> bool:
@@ -111,15 +99,12 @@ def _has_value(rest: Iterator[str]) -> bool:
     return not value.startswith("-") or value[1:].isdecimal()
 
 
-def _spelled_out(words: str) -> Iterator[str]:
+def _spell_out(words: str) -> Iterator[str]:
     for word in words.split():
-        if word.startswith("--"):
-            yield word
-        else:
-            yield from (f"-{letter}" for letter in word[1:])
+        yield from [word] if word.startswith("--") else (f"-{letter}" for letter in word[1:])
 
 
-_LS = Options.of(
+_LS = _Options(
     """
     -1AaBbCcdFfGgHhiklmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
     --full-time --human-readable --inode --numeric-uid-gid --reverse --si --size --zero
@@ -127,14 +112,14 @@ _LS = Options.of(
     "-ITw --hide --ignore --sort --time --time-style --width",
     walks="-R --recursive",
 )
-_CAT = Options.of(
+_CAT = _Options(
     "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank"
 )
-_HEAD = Options.of(
+_HEAD = _Options(
     "-qvz --quiet --silent --verbose --zero-terminated", "-cn --bytes --lines", counts=True
 )
-_WC = Options.of("-cLlmw --bytes --chars --lines --max-line-length --words")
-_GREP = Options.of(
+_WC = _Options("-cLlmw --bytes --chars --lines --max-line-length --words")
+_GREP = _Options(
     """
     -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
     --extended-regexp --files-with-matches --files-without-match --fixed-strings --ignore-case
@@ -149,7 +134,7 @@ _GREP = Options.of(
     walks="-r --recursive",
     counts=True,
 )
-_RG = Options.of(
+_RG = _Options(
     """
     -.0FHINPSUVabchilnopqsuvwx --block-buffered --byte-offset --case-sensitive --column --count
     --count-matches --crlf --files --files-with-matches --files-without-match --fixed-strings
@@ -186,23 +171,23 @@ _LOG_FLAGS = """
 _LOG_VALUED = """
     -Ln --after --author --before --committer --date --grep --max-count --since --skip --until
     """
-_LOG = Options.of(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
+_LOG = _Options(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
 
-_READERS: Mapping[str, Options] = {
+_READERS: Mapping[str, _Options] = {
     "cat": _CAT,
     "grep": _GREP,
     "head": _HEAD,
     "ls": _LS,
-    "pwd": Options.of("-LP --logical --physical"),
+    "pwd": _Options("-LP --logical --physical"),
     "rg": _RG,
     "tail": _HEAD,
     "wc": _WC,
 }
-_GIT: Mapping[str, Options] = {
-    "diff": Options.of(_DIFF_FLAGS, _DIFF_VALUED),
+_GIT: Mapping[str, _Options] = {
+    "diff": _Options(_DIFF_FLAGS, _DIFF_VALUED),
     "log": _LOG,
     "show": _LOG,
-    "status": Options.of(
+    "status": _Options(
         """
         -bsuvz --ahead-behind --branch --ignored --long --no-ahead-behind --no-renames --null
         --porcelain --renames --short --show-stash --untracked-files --verbose
@@ -221,6 +206,7 @@ class CommandLine:
         cwd: the folder it runs in, resolved.
         env: all that it sees of the environment.
         named: the places that its words name.
+        policy: which places may be read and written.
     """
 
     program: Path
@@ -228,81 +214,148 @@ class CommandLine:
     cwd: Path
     env: Mapping[str, str]
     named: NamedPlaces
-
-    @property
-    def real_program(self) -> Path:
-        """The program's file, links followed."""
-        return Path(os.path.realpath(self.program))
+    policy: PathPolicy
 
 
-def scope_of(command: CommandLine, boundaries: PathPolicy) -> str:
+def session_scope(command: CommandLine) -> str:
     """What an `allow_for_session` of this command would cover.
 
     The name it is called by counts as well as its file: one file may be many programs. It is read
     in the question; every word is quoted, so that no two commands read the same.
     """
-    shown = shlex.quote(str(command.program))
-    if command.real_program != command.program:
-        shown += f" ({shlex.quote(str(command.real_program))})"
+    shown, real = shlex.quote(str(command.program)), os.path.realpath(command.program)
+    if real != str(command.program):
+        shown += f" ({shlex.quote(real)})"
     where = f" in {shlex.quote(str(command.cwd))}"
-    subcommand = _harmless(command, boundaries)
+    subcommand = _harmless_subcommand(command)
     if subcommand is not None:
         return f"{shown}{subcommand} with options that only read, on paths of the project{where}"
     return f"{shown} as exactly: {shlex.join(command.argv)}{where}"
 
 
-def _harmless(command: CommandLine, boundaries: PathPolicy) -> str | None:
+def _harmless_subcommand(command: CommandLine) -> str | None:
     """The subcommand of a command known to only read, empty without one; else None."""
-    if command.named.reason or not _is_known_program(command, boundaries):
+    policy, name, words = command.policy, command.program.name, command.argv[1:]
+    if command.named.reason or not _is_known_program(command):
         return None
-    if command.program.name == "git":
-        return _harmless_git(command, boundaries)
-    reader, words = _READERS[command.program.name], command.argv[1:]
-    used = reader.used(words)
-    if used is None:
+    if name == "git":
+        subcommand, *words = words or [""]
+        options = _GIT.get(subcommand)
+        if options is None or options.parse(words) is None:
+            return None
+        # Git shows all of its tree, and its settings in a folder that tools write to are not only
+        # the user's.
+        tree = _plain_repository(command.cwd)
+        home = Path(os.path.realpath(command.env.get("HOME", os.devnull)))
+        is_inside = tree is not None and policy.is_below_write_root(tree)
+        return f" {subcommand}" if is_inside and not policy.is_below_write_root(home) else None
+    reader = _READERS[name]
+    if (parsed := reader.parse(words)) is None:
         return None
-    walks = reader.always_walks or not used.options.isdisjoint(reader.walks)
-    return "" if not walks or _all_open(command, boundaries, used.operands) else None
+    options, operands = parsed
+    walks = reader.always_walks or not options.isdisjoint(reader.walks)
+    return "" if not walks or _all_open(command, operands) else None
 
 
-def _harmless_git(command: CommandLine, boundaries: PathPolicy) -> str | None:
-    subcommand, *words = command.argv[1:] or [""]
-    options = _GIT.get(subcommand)
-    if options is None or options.used(words) is None:
-        return None
-    # Git shows all of its tree, and its settings in a folder that tools write to are not only
-    # the user's.
-    tree = plain_repository(command.cwd)
-    home = Path(os.path.realpath(command.env.get("HOME", os.devnull)))
-    is_inside = tree is not None and boundaries.is_below_write_root(tree)
-    return f" {subcommand}" if is_inside and not boundaries.is_below_write_root(home) else None
-
-
-def _is_known_program(command: CommandLine, boundaries: PathPolicy) -> bool:
+def _is_known_program(command: CommandLine) -> bool:
     """Is it the program that its name says, in an environment that changes nothing about it?"""
-    name, real = command.program.name, command.real_program
+    name, real = command.program.name, Path(os.path.realpath(command.program))
     if name not in _READERS and name != "git":
         return False
     if real.name != name and real.name not in _SEVERAL_IN_ONE:
         return False
     if any(not _ENVIRONMENT.fullmatch(variable) for variable in command.env):
         return False
-    files = (command.program, real)
-    return not any(boundaries.is_below_write_root(file) for file in files)
+    return not any(map(command.policy.is_below_write_root, (command.program, real)))
 
 
-def _all_open(command: CommandLine, boundaries: PathPolicy, operands: Sequence[str]) -> bool:
+def _all_open(command: CommandLine, operands: Sequence[str]) -> bool:
     """Is there nothing below the operands that is read only after a question?
 
     A word that is no folder (a pattern to search for) has nothing below it. Folders too large to
     look through are not known to be open.
     """
-    folders = {Path(os.path.realpath(command.cwd / word)) for word in operands} or {command.cwd}
-    entries = (entry for folder in (*folders, command.cwd) for entry in _below(folder))
+    folders = {Path(os.path.realpath(command.cwd / word)) for word in operands}
+    entries = (
+        Path(current, name)
+        for folder in (*folders, command.cwd)
+        for current, names, files in os.walk(folder)
+        for name in (*names, *files)
+    )
     seen = list(islice(entries, _MAX_ENTRIES + 1))
-    return len(seen) <= _MAX_ENTRIES and not any(map(boundaries.is_closed, seen))
+    return len(seen) <= _MAX_ENTRIES and not any(map(command.policy.is_closed, seen))
 
 
-def _below(folder: Path) -> Iterator[Path]:
+_MAX_CONFIG_BYTES = 64_000
+_MAX_TREE_ENTRIES = 50_000
+_SECTION = re.compile(r'\[(core|user|init|(?:remote|branch) "[^"\\\n]+")\]', re.IGNORECASE)
+_KEYS = {
+    "core": "bare filemode ignorecase logallrefupdates precomposeunicode repositoryformatversion "
+    "symlinks autocrlf eol",
+    "user": "name email",
+    "init": "defaultbranch",
+    "remote": "url fetch pushurl tagopt",
+    "branch": "remote merge rebase",
+}
+_SETTING = re.compile(r"([a-z]+)[ \t]*=[ \t]*([^\\\"\n]*)", re.IGNORECASE)
+_OF_A_REPOSITORY = ("HEAD", "objects", "refs")
+
+
+def _plain_repository(cwd: Path) -> Path | None:
+    """The working tree around `cwd` if nothing in its repository can make Git run a program."""
+    for folder in (cwd, *cwd.parents):
+        if all((folder / name).exists() for name in _OF_A_REPOSITORY):
+            return None  # a repository without a working tree
+        if os.path.lexists(folder / ".git"):
+            is_plain = _is_plain(folder / ".git") and not _has_others_inside(folder)
+            return folder if is_plain else None
+    return None
+
+
+def _is_plain(repository: Path) -> bool:
+    """Is it a whole repository in a folder of its own, with known settings only?"""
+    try:
+        if not stat.S_ISDIR(repository.lstat().st_mode):
+            return False
+        if not all((repository / name).exists() for name in _OF_A_REPOSITORY):
+            return False  # Git would go on looking elsewhere
+        if any(os.path.lexists(repository / name) for name in ("commondir", "config.worktree")):
+            return False
+        hooks = repository / "hooks"
+        files = hooks.iterdir() if os.path.lexists(hooks) else ()
+        if not all(file.name.endswith(".sample") for file in files):
+            return False  # there are hooks beside the samples that Git puts there
+        return _has_known_settings(repository / "config")
+    except OSError:
+        return False
+
+
+def _has_known_settings(config: Path) -> bool:
+    if not stat.S_ISREG(config.lstat().st_mode) or config.stat().st_size > _MAX_CONFIG_BYTES:
+        return False
+    keys: list[str] = []
+    for line in config.read_bytes().decode("utf-8", "replace").split("\n"):
+        text = line.strip(" \t\r")
+        if not text or text[0] in "#;":
+            continue
+        if section := _SECTION.fullmatch(text):
+            keys = _KEYS[section[1].split()[0].lower()].split()
+        elif not (setting := _SETTING.fullmatch(text)) or setting[1].lower() not in keys:
+            return False
+    return True
+
+
+def _has_others_inside(folder: Path) -> bool:
+    """Is there a repository below this one, whose settings Git would follow too?
+
+    Folders too large to look through are not known to have none.
+    """
+    seen = 0
     for current, folders, files in os.walk(folder):
-        yield from (Path(current, name) for name in (*folders, *files))
+        if Path(current) == folder:
+            folders[:] = [name for name in folders if name != ".git"]
+        names = [*folders, *files]
+        seen += 1 + len(names)
+        if ".git" in map(str.casefold, names) or seen > _MAX_TREE_ENTRIES:
+            return True
+    return False

@@ -56,27 +56,29 @@ class NamedPlaces:
         return (*dict.fromkeys((*self.sensitive, *self.outside)), *rest)
 
 
-def named_places(
-    boundaries: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
+def find_named_places(
+    policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
 ) -> NamedPlaces:
     """Look at every word of a command but the program itself, which must only not be our own."""
     for place in (program, cwd):
-        if boundaries.is_protected(Path(os.path.realpath(place))):
+        if policy.is_protected(Path(os.path.realpath(place))):
             return NamedPlaces(protected=str(place))
+    roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
+    names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))  # anywhere in a word
     for word in argv[1:]:
-        if _has_own_path(boundaries, word):
+        if names_own.search(word):
             return NamedPlaces(protected=word)
     words = list(islice(dict.fromkeys(_words(argv[1:])), MAX_WORDS + 1))
     places = [
         place
         for word in (str(cwd), *words[:MAX_WORDS])
-        if not _is_stream(word, cwd)
-        for place in _places(boundaries, word, cwd)
+        if Path(os.path.normpath(cwd / word)) not in _STREAMS
+        for place in _resolve(policy, word, cwd)
     ]
     for place in places:
-        if boundaries.is_protected(place.path):
+        if policy.is_protected(place.path):
             return NamedPlaces(protected=str(place.path))
-    if boundaries.is_linked_from_protected(place.path for place in places):
+    if policy.is_linked_from_protected(place.path for place in places):
         return NamedPlaces(protected="a hard link")
     return NamedPlaces(
         sensitive=tuple(dict.fromkeys(str(each.path) for each in places if each.sensitive)),
@@ -86,48 +88,32 @@ def named_places(
 
 
 def _words(argv: Sequence[str]) -> Iterator[str]:
-    """The words, and the pieces of those that are options or scripts; addresses are no paths."""
+    """The words, and the pieces of those that are options or scripts; addresses are no paths.
+
+    Each is given as it stands, without the `@` of a file with arguments, and as the value behind a
+    short option.
+    """
     for argument in argv:
-        yield from _forms(argument)
-        for piece in _BETWEEN.split(_ADDRESS.sub(" ", argument)):
-            if piece != argument:
-                yield from _forms(piece)
+        pieces = _BETWEEN.split(_ADDRESS.sub(" ", argument))
+        for word in (argument, *(piece for piece in pieces if piece != argument)):
+            if word:
+                yield word
+            if word.startswith("@"):
+                yield word.lstrip("@")
+            if word.startswith("-") and not word.startswith("--"):
+                # The value may begin behind any letter of a bundle: `-xflink` is `-x -f link`.
+                yield from (word[start:] for start in range(2, min(len(word), _LONGEST_BUNDLE)))
 
 
-def _forms(word: str) -> Iterator[str]:
-    """A word, without the `@` of a file with arguments, and the value behind a short option."""
-    if word:
-        yield word
-    if word.startswith("@"):
-        yield word.lstrip("@")
-    if word.startswith("-") and not word.startswith("--"):
-        # The value may begin behind any letter of a bundle: `-xflink` is `-x -f link`.
-        yield from (word[start:] for start in range(2, min(len(word), _LONGEST_BUNDLE)))
-
-
-def _places(boundaries: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]:
+def _resolve(policy: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]:
     """Where a word leads, read as a program does and as a shell does."""
     expanded = _HOME_VARIABLE.sub("~", word, count=1)
     for form in dict.fromkeys((word, expanded, f"./{word}" if word.startswith("~") else word)):
         try:
-            place = boundaries.resolve(form, base=cwd)
+            place = policy.resolve(form, base=cwd)
         except ToolError:  # no path at all
             continue
         named = Path(os.path.normpath(cwd / form))
         if any(named.is_relative_to(folder) for folder in _OF_ANOTHER_PROCESS):
             place = replace(place, path=named, writable=False)
         yield place
-
-
-def _is_stream(word: str, cwd: Path) -> bool:
-    return Path(os.path.normpath(cwd / word)) in _STREAMS
-
-
-def _has_own_path(boundaries: PathPolicy, word: str) -> bool:
-    """Does the path of our own files stand anywhere in a word, or the variable that holds it?"""
-    if "SOONG_AGENT_HOME" in word:
-        return True
-    return any(
-        re.search(rf"{re.escape(str(root))}(?![\w.-])", word, re.IGNORECASE)
-        for root in boundaries.protected
-    )

@@ -34,8 +34,7 @@ from agent_core.providers.failures import CallError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.log_format import read_log
 from agent_core.tools.patch import Patch, unified_diff
-from agent_core.tools.script import parse_script
-from agent_core.tools.templates import PLACEHOLDER, filled_argv, placeholders
+from agent_core.tools.script import PLACEHOLDER, fill_argv, parse_script, placeholders
 from agent_core.tools.wildcards import Wildcards
 from faults.depth import Depth, Tally
 from faults.fuzzing import fuzz
@@ -332,7 +331,7 @@ def test_a_value_stays_one_word_of_a_command(tally: Tally, size: Depth) -> None:
     def check(template: str, value: str) -> None:
         with suppress(ValueError):
             names = list(placeholders(template))
-            (filled,) = filled_argv([template], dict.fromkeys(names, value))
+            (filled,) = fill_argv([template], dict.fromkeys(names, value))
             assert filled.count(value) >= len(names)
             assert names or filled == template or PLACEHOLDER.search(template)
 

@@ -30,24 +30,25 @@ class Word:
     prefix: str
 
 
-def _names(text: str) -> frozenset[str]:
+def words_of(text: str) -> frozenset[str]:
+    """The words of a table."""
     return frozenset(text.split())
 
 
-_SHELLS = _names(
+_SHELLS = words_of(
     """
     sh ash bash dash ksh mksh yash zsh fish csh tcsh rbash posh oksh loksh hush sash osh nu
     elvish xonsh
     """
 )
-_INTERPRETERS = _names(
+_INTERPRETERS = words_of(
     """
     python pypy perl ruby node nodejs deno bun php lua luajit tclsh wish expect rscript julia
     awk gawk mawk nawk sed gsed pwsh powershell cmd osascript
     guile scheme emacs vi vim ed ex gdb m4 bc dc
     """
 )
-_JOINING = _names(
+_JOINING = words_of(
     """
     . source trap let declare typeset ssh sshpass autossh su runuser
     hyperfine watch script parallel at batch
@@ -56,7 +57,7 @@ _JOINING = _names(
 )
 """They make one text of their words, or run what it holds: no value is safe in them."""
 
-_ASKING_SHELLS = _names("eval ssh su runuser")
+_ASKING_SHELLS = words_of("eval ssh su runuser")
 """Those that are looked for among the arguments of unknown programs, too."""
 
 _ALWAYS = {
@@ -65,7 +66,7 @@ _ALWAYS = {
 }
 """Commands that change what the rest of a script means, with or without a placeholder."""
 
-_SHELL_COMMANDS = _names(
+_SHELL_COMMANDS = words_of(
     """
     . : [ alias bg bind break builtin caller cd chdir command compgen complete compopt
     continue coproc
@@ -76,7 +77,7 @@ _SHELL_COMMANDS = _names(
 )
 """All commands that a shell brings itself."""
 
-_HARMLESS = _names(": [ cd chdir echo exec command false kill printf pwd test true")
+_HARMLESS = words_of(": [ cd chdir echo exec command false kill printf pwd test true")
 """Those of them that take a value as data; `exec` and `command` run what follows."""
 
 _WRAPPERS = {
@@ -106,16 +107,16 @@ _FLAGS = {
 """Options without a value that may stand before the program text of an interpreter."""
 
 _REPLACES = re.compile(r"-[0rtx]*[Ii]|--replace")
-_READ_COMMANDS = _names(". source at batch parallel crontab su runuser")
+_READ_COMMANDS = words_of(". source at batch parallel crontab su runuser")
 """Programs that run what they read."""
 
-_AWK = _names("awk gawk mawk nawk")
+_AWK = words_of("awk gawk mawk nawk")
 _READ_OPTIONS_LATER = _AWK | {"sed", "gsed"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _PROGRAM_OPTION = re.compile(r"-[lnpasw]*[cem]|--")
 _VERSION = re.compile(r"[-.\d]+$")
 _STRUCTURE = re.compile(r"[\s'\"`\\;|$()<>{}!]")
-_TEXT_COMMANDS = _names("echo printf grep egrep fgrep logger test [")
+_TEXT_COMMANDS = words_of("echo printf grep egrep fgrep logger test [")
 _TEXT_OPTIONS = {
     "git": {"-m", "--message", "--grep", "--author", "-S", "-G"},
     "curl": {"-H", "--header", "-d", "--data", "--data-raw", "--data-urlencode", "-A", "-F"},
@@ -124,134 +125,41 @@ _TEXT_OPTIONS = {
 }
 """Options whose value is text, whatever stands in it."""
 
-_PLAIN_FLAGS = _names("-e -n -i -r -rn -E -F --")
+_PLAIN_FLAGS = words_of("-e -n -i -r -rn -E -F --")
 """Options of those commands after which comes a text."""
 
-_UNARY = _names("-n -z -e -f -d -r -w -x -s -L -h -b -c -p -S -g -u -k")
-_BINARY = _names("= != -eq -ne -gt -ge -lt -le -nt -ot -ef")
+_UNARY = words_of("-n -z -e -f -d -r -w -x -s -L -h -b -c -p -S -g -u -k")
+_BINARY = words_of("= != -eq -ne -gt -ge -lt -le -nt -ot -ef")
 MIXED_TEST = "write one test such as [ -n … ] or [ … = … ] for each [, joined by &&"
 _NESTED = "the script of {} is no place for a value; give it a script file and the value after it"
 
 
-def objection(words: Sequence[Word]) -> str | None:
+def find_problem(words: Sequence[Word]) -> str | None:
     """Why a command must not stand in a script with placeholders; None if it may."""
     program = _program(words[0]) if words else None
     if program in _ALWAYS:
         return _ALWAYS[program]
     if program in _WRAPPERS:
-        return _wrapped(program, words)
+        return _find_wrapped_problem(program, words)
     if program in _SHELLS:
-        return _interpreted(program, words)
-    if any(word.has_value for word in words):
-        return _given_value(program, words)
-    return None
+        return _find_interpreter_problem(program, words)
+    has_value = any(word.has_value for word in words)
+    return _find_value_problem(program, words) if has_value else None
 
 
-def objection_to_input(words: Sequence[Word]) -> str | None:
-    """Why a command must not read a value from its standard input; None if it may."""
-    program, operands = _program(words[0]), words[1:]
-    if program is None:
-        return "write out the name of a program that reads a placeholder"
-    if program in _READ_COMMANDS or (program == "ssh" and not _has_command(operands)):
-        return _NESTED.format(program)
-    if program in _INTERPRETERS - _READ_OPTIONS_LATER:
-        texts = [word.literal or "" for word in operands]
-        if "-" in texts or all(text.startswith("-") for text in texts):
-            return f"{program} would run what it reads; write out its program"
-    return None
-
-
-def _has_command(operands: Sequence[Word]) -> bool:
-    """Does ssh get a command behind the host? What follows an option may be its value."""
-    texts = ["", *(word.literal or "" for word in operands)]
-    plain = [
-        now for before, now in pairwise(texts) if not now.startswith("-") and before[:1] != "-"
-    ]
-    return len(plain) > 1
-
-
-def nested_scripts(words: Sequence[Word]) -> Iterator[str]:
-    """The scripts of `sh -c` in a command that are given a value, or words that xargs has read."""
-    is_given = bool(words) and _program(words[0]) == "xargs"
-    for index, word in enumerate(words):
-        if (shell := _program(word)) not in _SHELLS:
-            continue
-        rest = _without_flags(shell or "", words[index + 1 :])
-        if len(rest) > 1 and _PROGRAM_OPTION.fullmatch(rest[0].literal or ""):
-            rest = rest[1:]
-        else:
-            continue
-        if rest[0].literal and (is_given or any(each.has_value for each in rest[1:])):
-            yield rest[0].literal
-
-
-def _given_value(program: str | None, words: Sequence[Word]) -> str | None:
+def _find_value_problem(program: str | None, words: Sequence[Word]) -> str | None:
     if program is None or program.startswith("-"):
         return "write out the name of a program that is given a placeholder"
     if program in _JOINING:
         return _NESTED.format(program)
     if program in _INTERPRETERS:
-        return _interpreted(program, words)
+        return _find_interpreter_problem(program, words)
     if program in _SHELL_COMMANDS:
-        return _own_command(program, words)
-    return _shell_in(words) or _embedded(program, words)
+        return _find_builtin_problem(program, words)
+    return _find_shell_argument(words) or _find_embedded_value(program, words)
 
 
-def _program(word: Word) -> str | None:
-    """The name of a program without its folder and its version."""
-    if not word.literal:
-        return None
-    name = word.literal.rpartition("/")[2].lower()
-    bare = _VERSION.sub("", name)
-    return bare if bare in _INTERPRETERS or bare in _SHELLS else name
-
-
-def _wrapped(wrapper: str, words: Sequence[Word]) -> str | None:
-    """A command that runs another one is judged as that one, if it can be made out."""
-    has_value = any(word.has_value for word in words)
-    texts = {_program(word) for word in words} & (_SHELLS | _INTERPRETERS)
-    if wrapper == "xargs" and texts and any(_REPLACES.match(w.literal or "") for w in words):
-        return "xargs -I would put what it reads into a program; leave it out and use $1 there"
-    for index, word in enumerate(words[1:], 1):
-        if word.literal is None:
-            break
-        if word.literal.startswith("-") and not _WRAPPERS[wrapper].fullmatch(word.literal):
-            break
-        if not _WRAPPERS[wrapper].fullmatch(word.literal):
-            return objection(words[index:])
-    if has_value or any(_program(word) in _SHELLS for word in words):
-        return f"write out the program that {wrapper} runs, with no other options before it"
-    return None
-
-
-def _interpreted(program: str, words: Sequence[Word]) -> str | None:
-    """The program's text, or the file it is in, must be written out before any value."""
-    rest = _without_flags(program, words[1:])
-    if rest and _PROGRAM_OPTION.fullmatch(rest[0].literal or ""):
-        rest = rest[1:]
-    if not rest or not rest[0].literal or rest[0].literal.startswith("-"):
-        return _NESTED.format(program)
-    if program in _READ_OPTIONS_LATER:
-        for before, word in pairwise(rest):
-            is_option = (before.literal or "").startswith("-") and before.literal != "--"
-            if word.has_value and (is_option or word.prefix.startswith("-")):
-                return _NESTED.format(program)
-    return None
-
-
-def _without_flags(program: str, words: Sequence[Word]) -> Sequence[Word]:
-    flags = _FLAGS.get(program)
-    while words and flags and flags.fullmatch(words[0].literal or ""):
-        words = words[1:]
-    # `awk -v name={{args.x}}` sets a variable to a text.
-    while program in _AWK and len(words) > 1 and words[0].literal == "-v":
-        if not _ASSIGNMENT.match(words[1].prefix):
-            break
-        words = words[2:]
-    return words
-
-
-def _own_command(program: str, words: Sequence[Word]) -> str | None:
+def _find_builtin_problem(program: str, words: Sequence[Word]) -> str | None:
     if program not in _HARMLESS:
         return f"{program} takes no placeholder: what it does with a value is up to the shell"
     if program == "printf":
@@ -259,11 +167,39 @@ def _own_command(program: str, words: Sequence[Word]) -> str | None:
         first = operands[0].literal if operands else None
         if first is None or first.startswith("-"):
             return "write out the format of printf"
-    if program in {"test", "["}:
-        return (
-            None if is_plain_test(words[1:]) else "write one test for each test or [, joined by &&"
-        )
+    if program in {"test", "["} and not is_plain_test(words[1:]):
+        return "write one test for each test or [, joined by &&"
     return None
+
+
+def find_input_problem(words: Sequence[Word]) -> str | None:
+    """Why a command must not read a value from its standard input; None if it may."""
+    program, operands = _program(words[0]), words[1:]
+    if program is None:
+        return "write out the name of a program that reads a placeholder"
+    texts = [word.literal or "" for word in operands]
+    # Does ssh get a command behind the host? What follows an option may be its value.
+    plain = [now for before, now in pairwise(["", *texts]) if now[:1] != "-" and before[:1] != "-"]
+    if program in _READ_COMMANDS or (program == "ssh" and len(plain) < 2):
+        return _NESTED.format(program)
+    is_interpreter = program in _INTERPRETERS - _READ_OPTIONS_LATER
+    if is_interpreter and ("-" in texts or all(text.startswith("-") for text in texts)):
+        return f"{program} would run what it reads; write out its program"
+    return None
+
+
+def nested_scripts(words: Sequence[Word]) -> Iterator[str]:
+    """The scripts of `sh -c` in a command that are given a value, or words that xargs has read."""
+    is_given = bool(words) and _program(words[0]) == "xargs"
+    for index, word in enumerate(words):
+        shell = _program(word)
+        if shell not in _SHELLS:
+            continue
+        has_option, rest = _split_options(shell, words[index + 1 :])
+        if not has_option or not rest or not rest[0].literal:
+            continue
+        if is_given or any(each.has_value for each in rest[1:]):
+            yield rest[0].literal
 
 
 def is_plain_test(words: Sequence[Word]) -> bool:
@@ -282,7 +218,60 @@ def is_plain_test(words: Sequence[Word]) -> bool:
             return False
 
 
-def _shell_in(words: Sequence[Word]) -> str | None:
+def _program(word: Word) -> str | None:
+    """The name of a program without its folder and its version."""
+    if not word.literal:
+        return None
+    name = word.literal.rpartition("/")[2].lower()
+    bare = _VERSION.sub("", name)
+    return bare if bare in _INTERPRETERS or bare in _SHELLS else name
+
+
+def _find_wrapped_problem(wrapper: str, words: Sequence[Word]) -> str | None:
+    """A command that runs another one is judged as that one, if it can be made out."""
+    programs = {_program(word) for word in words}
+    replaces = any(_REPLACES.match(word.literal or "") for word in words)
+    if wrapper == "xargs" and replaces and programs & (_SHELLS | _INTERPRETERS):
+        return "xargs -I would put what it reads into a program; leave it out and use $1 there"
+    for index, word in enumerate(words[1:], 1):
+        if word.literal is None:
+            break
+        if not _WRAPPERS[wrapper].fullmatch(word.literal):
+            if word.literal.startswith("-"):
+                break
+            return find_problem(words[index:])
+    if any(word.has_value for word in words) or programs & _SHELLS:
+        return f"write out the program that {wrapper} runs, with no other options before it"
+    return None
+
+
+def _find_interpreter_problem(program: str, words: Sequence[Word]) -> str | None:
+    """The program's text, or the file it is in, must be written out before any value."""
+    _, rest = _split_options(program, words[1:])
+    if not rest or not rest[0].literal or rest[0].literal.startswith("-"):
+        return _NESTED.format(program)
+    for before, word in pairwise(rest if program in _READ_OPTIONS_LATER else ()):
+        is_option = (before.literal or "").startswith("-") and before.literal != "--"
+        if word.has_value and (is_option or word.prefix.startswith("-")):
+            return _NESTED.format(program)
+    return None
+
+
+def _split_options(program: str, words: Sequence[Word]) -> tuple[bool, Sequence[Word]]:
+    """Whether an option such as `-c` stands before the program's text, and that with the rest."""
+    flags = _FLAGS.get(program)
+    while words and flags and flags.fullmatch(words[0].literal or ""):
+        words = words[1:]
+    # `awk -v name={{args.x}}` sets a variable to a text.
+    while program in _AWK and len(words) > 1 and words[0].literal == "-v":
+        if not _ASSIGNMENT.match(words[1].prefix):
+            break
+        words = words[2:]
+    has_option = bool(words) and _PROGRAM_OPTION.fullmatch(words[0].literal or "") is not None
+    return has_option, words[1:] if has_option else words
+
+
+def _find_shell_argument(words: Sequence[Word]) -> str | None:
     """A shell that is an argument (`find -exec sh -c`) is judged like one that is a command.
 
     So is an interpreter that is given a value as its program, and what asks a shell to run one.
@@ -291,35 +280,28 @@ def _shell_in(words: Sequence[Word]) -> str | None:
         program, rest = _program(word), words[index:]
         if not program or not any(each.has_value for each in rest):
             continue
-        if program in _SHELLS or (program in _INTERPRETERS and _is_program_given(program, rest)):
-            return _interpreted(program, rest)
-        if program in _ASKING_SHELLS and words[0].literal not in _TEXT_COMMANDS:
+        if program in _INTERPRETERS:
+            has_option, after = _split_options(program, rest[1:])
+            reads_value = bool(after) and after[0].has_value
+            if reads_value and (has_option or program in _READ_OPTIONS_LATER):
+                return _find_interpreter_problem(program, rest)
+        elif program in _SHELLS:
+            return _find_interpreter_problem(program, rest)
+        elif program in _ASKING_SHELLS and words[0].literal not in _TEXT_COMMANDS:
             return _NESTED.format(program)
     return None
 
 
-def _is_program_given(program: str, words: Sequence[Word]) -> bool:
-    rest = _without_flags(program, words[1:])
-    has_option = bool(rest) and _PROGRAM_OPTION.fullmatch(rest[0].literal or "") is not None
-    rest = rest[1:] if has_option else rest
-    return bool(rest) and rest[0].has_value and (has_option or program in _READ_OPTIONS_LATER)
-
-
-def _embedded(program: str, words: Sequence[Word]) -> str | None:
+def _find_embedded_value(program: str, words: Sequence[Word]) -> str | None:
+    """A value within a longer text, where the program is not known to take that as text."""
     for before, word in pairwise(words):
-        has_structure = word.has_value and _STRUCTURE.search(word.text)
-        if has_structure and not _is_text(program, before.literal or "", word):
+        option = before.literal or ""
+        is_text = option in _TEXT_OPTIONS.get(program, ())
+        if program in _TEXT_COMMANDS and not word.prefix.startswith("-"):
+            is_text |= not option.startswith("-") or option in _PLAIN_FLAGS
+        if word.has_value and not is_text and _STRUCTURE.search(word.text):
             return (
                 f"{program} may read the text around a placeholder as a program;"
                 " give it the value as a word of its own"
             )
     return None
-
-
-def _is_text(program: str, option: str, word: Word) -> bool:
-    """The program is known to take this word as text, whatever stands in it."""
-    if option in _TEXT_OPTIONS.get(program, ()):
-        return True
-    if program not in _TEXT_COMMANDS or word.prefix.startswith("-"):
-        return False
-    return not option.startswith("-") or option in _PLAIN_FLAGS

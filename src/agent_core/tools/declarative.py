@@ -26,8 +26,7 @@ from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
-from agent_core.tools.script import Script, check_argv, parse_script
-from agent_core.tools.templates import filled_argv, placeholders
+from agent_core.tools.script import Script, check_argv, fill_argv, parse_script, placeholders
 from agent_core.tools.workspace import keep_output, timeout_result
 from agent_core.types import (
     Access,
@@ -101,7 +100,7 @@ class Recipe:
         # A relative program is the user's, beside the file; never one of the project's.
         base = self.folder if "/" in command else self.cwd
         program = find_program(command, cwd=base, env=self.env)
-        return [str(program), *filled_argv(self.file.args, arguments)]
+        return [str(program), *fill_argv(self.file.args, arguments)]
 
     @property
     def timeout_ms(self) -> int:

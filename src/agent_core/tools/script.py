@@ -1,10 +1,11 @@
-"""Shell scripts of declarative tools: values are parameters of the script, never part of its text.
+"""Commands of declarative tools: values are words or parameters, never a part of a text.
 
-A placeholder becomes `"${soong_arg_N}"`, a variable that is set from a positional parameter. That
-is one word, whatever the value is, but only where a shell expands words and never evaluates what
-comes out. So a script with placeholders is parsed, and admitted only if all of it consists of
-constructs that every shell reads alike, and each placeholder stands in an argument of a command,
-the target of a redirection, the subject of a `case` or an operand of `[`.
+`{{args.field}}` is the only thing that is ever filled in. An argument vector is filled element by
+element. In a script a placeholder becomes `"${soong_arg_N}"`, a variable that is set from a
+positional parameter. That is one word, whatever the value is, but only where a shell expands words
+and never evaluates what comes out. So a script with placeholders is parsed, and admitted only if
+all of it consists of constructs that every shell reads alike, and each placeholder stands in an
+argument of a command, the target of a redirection, the subject of a `case` or an operand of `[`.
 """
 
 import re
@@ -12,33 +13,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agent_core.tools.commands import (
     MIXED_TEST,
     Word,
+    find_input_problem,
+    find_problem,
     is_plain_test,
     nested_scripts,
-    objection,
-    objection_to_input,
+    words_of,
 )
-from agent_core.tools.templates import PLACEHOLDER, placeholders, value_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 SHELL = "/bin/sh"
+PLACEHOLDER = re.compile(r"\{\{\s*args\.([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
 
+_ANY_BRACES = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 _VARIABLE = "soong_arg_"
 _BLANK = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _PLAIN = re.compile(r"(?:~/)?[A-Za-z0-9_@%+=:,./-]*")
 _PARAMETER = re.compile(r"\$(?:[@*0-9]|\{(?:[@*]|[0-9]+)\})")
 _CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]|[\x7f-\x9f]")
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_PORTABLE = _names(
+_PORTABLE = words_of(
     """
     program comment list pipeline negated_command redirected_statement subshell compound_statement
     command command_name word concatenation string string_content raw_string number
@@ -59,7 +59,7 @@ _PORTABLE = _names(
 )
 """Every construct a script with placeholders may have, wherever it stands in it."""
 
-_AROUND = _names(
+_AROUND = words_of(
     """
     program list pipeline negated_command redirected_statement subshell compound_statement
     command file_redirect command_substitution function_definition
@@ -91,6 +91,31 @@ _PLACES = {
 }
 
 
+def placeholders(template: str) -> Iterator[str]:
+    """The fields a template names.
+
+    Raises:
+        ValueError: there is something else between double braces.
+    """
+    for found in _ANY_BRACES.finditer(template):
+        match = PLACEHOLDER.fullmatch(found[0])
+        if match is None:
+            raise ValueError(f"{found[0][:80]} is not of the form {{{{args.field}}}}")
+        yield match[1]
+
+
+def fill_argv(argv: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
+    """Each element with its values put in; an absent one is empty."""
+    return [PLACEHOLDER.sub(lambda m: _value_text(arguments.get(m[1])), part) for part in argv]
+
+
+def _value_text(value: object) -> str:
+    """A value as one word: a string as it is, nothing for null, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value).decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A script that can be run.
@@ -105,10 +130,8 @@ class Script:
 
     def argv(self, arguments: Mapping[str, Any]) -> list[str]:
         """The argument vector of one call."""
-        if not self.fields:
-            return [SHELL, "-c", self.text]
-        values = [value_text(arguments.get(field)) for field in self.fields]
-        return [SHELL, "-c", self.text, SHELL, *values]
+        values = [_value_text(arguments.get(field)) for field in self.fields]
+        return [SHELL, "-c", self.text, *([SHELL, *values] if values else [])]
 
 
 def parse_script(template: str, *, is_nested: bool = False) -> Script:
@@ -129,13 +152,12 @@ def parse_script(template: str, *, is_nested: bool = False) -> Script:
         raise ValueError(f"{_line(template, strange.start())}: remove the control character there")
     if _VARIABLE in template:
         raise ValueError(f"rename the variable {_VARIABLE}…; such names are for the placeholders")
-    draft = _Draft(template, fields, is_nested=is_nested)
-    quoted = draft.placed({place.number for place in draft.places() if place.is_bare})
-    for place in quoted.places():
-        quoted.check(place)
-    quoted.check_all()
+    unquoted = _ParsedScript(template, fields)
+    bare = {number for number, place in enumerate(unquoted.places()) if place.is_bare}
+    script = _ParsedScript(template, fields, bare=bare, is_nested=is_nested)
+    script.check()
     given = " ".join(f"{_VARIABLE}{n}=${{{n}}}" for n in range(1, len(fields) + 1))
-    return Script(f"{given}; shift {len(fields)}; {quoted.source.decode()}", fields)
+    return Script(f"{given}; shift {len(fields)}; {script.source.decode()}", fields)
 
 
 def check_argv(argv: Sequence[str]) -> None:
@@ -145,28 +167,37 @@ def check_argv(argv: Sequence[str]) -> None:
         ValueError: the program is a shell, an interpreter or a program that starts another one,
             and would read a value as its text. Names the cure.
     """
-    words = [_plain_word(part) for part in argv]
-    if not any(word.has_value for word in words):
-        return
-    nested = (_nested_objection(text) for text in nested_scripts(words))
-    problem = objection(words) or next(filter(None, nested), None)
-    if problem is not None:
+    words: list[Word] = []
+    for part in argv:
+        if first := PLACEHOLDER.search(part):
+            # What stands around the value is for the program; only what runs text is looked for.
+            words.append(Word(None, "", has_value=True, prefix=part[: first.start()]))
+        else:
+            words.append(Word(part, part, has_value=False, prefix=part))
+    if any(word.has_value for word in words) and (problem := _find_problem(words)):
         raise ValueError(f"args: {problem}")
 
 
-def _plain_word(part: str) -> Word:
-    first = PLACEHOLDER.search(part)
-    if first is None:
-        return Word(part, part, has_value=False, prefix=part)
-    # What stands around the value is for the program; only what runs text is looked for.
-    return Word(None, "", has_value=True, prefix=part[: first.start()])
+def _find_problem(words: Sequence[Word]) -> str | None:
+    """Why a command, or a script that is its argument, must not be given a value.
+
+    The parameters of such a script are values, so it is read with placeholders in their places.
+    """
+    if problem := find_problem(words):
+        return problem
+    for text in nested_scripts(words):
+        template = f"{_PARAMETER.sub('{{args.value}}', text)}\n: {{{{args.value}}}}"
+        try:
+            parse_script(template, is_nested=True)
+        except ValueError as error:
+            return f"in the script of the shell there: {str(error).partition(': ')[2]}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One placeholder in the script: the first is number 0."""
+    """One placeholder in a script."""
 
-    number: int
     shown: str
     line: str
     node: "Node"
@@ -181,28 +212,38 @@ class _Place:
         return ValueError(f"{self.line}: the placeholder {self.shown} stands {where}; {cure}")
 
 
-class _Draft:
-    """A script whose placeholders have become variables, and how the parser reads it."""
+class _ParsedScript:
+    """A script whose placeholders have become variables, and how the parser reads it.
+
+    Args:
+        template: the script.
+        fields: the names of its placeholders, each once.
+        bare: the numbers of the placeholders that get double quotes.
+        is_nested: its parameters are values.
+    """
 
     def __init__(
         self,
         template: str,
-        fields: tuple[str, ...],
+        fields: Sequence[str],
         *,
-        bare: frozenset[int] = frozenset(),
+        bare: set[int] | None = None,
         is_nested: bool = False,
     ) -> None:
         self._template = template
         self._is_nested = is_nested
-        self._fields = fields
-        self._spans: list[tuple[int, int]] = []
-        self.source = self._filled(bare)
-        self._tree = _parser().parse(self.source)
-        self._inside = {node.id for place in self._nodes() if place for node in _upwards(place)}
-
-    def placed(self, bare: set[int]) -> "_Draft":
-        """The same script with double quotes around these placeholders."""
-        return _Draft(self._template, self._fields, bare=frozenset(bare), is_nested=self._is_nested)
+        self._found: list[tuple[re.Match[str], int, int]] = []
+        self._inside: set[int] = set()
+        filled, last = bytearray(), 0
+        for number, match in enumerate(PLACEHOLDER.finditer(template)):
+            quote = b'"' if number in (bare or ()) else b""
+            variable = f"${{{_VARIABLE}{fields.index(match[1]) + 1}}}".encode()
+            filled += template[last : match.start()].encode() + quote
+            self._found.append((match, len(filled), len(filled) + len(variable)))
+            filled += variable + quote
+            last = match.end()
+        self.source = bytes(filled + template[last:].encode())
+        self._root = _parser().parse(self.source).root_node
 
     def places(self) -> Iterator[_Place]:
         """Where the placeholders are.
@@ -210,60 +251,47 @@ class _Draft:
         Raises:
             ValueError: the parser sees no expansion there.
         """
-        for number, (match, node) in enumerate(zip(self._matches(), self._nodes(), strict=True)):
+        for match, start, end in self._found:
             line = _line(self._template, match.start())
-            if self._template[: match.start()].endswith(("\\", "$")):
-                raise ValueError(
-                    f"{line}: remove the {self._template[match.start() - 1]} before {match[0]}"
-                )
-            start, end = self._spans[number]
-            if node is None:
-                seen = self._tree.root_node.descendant_for_byte_range(start, end)
-                where = _PLACES.get(seen.type if seen else "", "where no value is expanded")
-                raise _Place(number, match[0], line, self._tree.root_node).refused(where)
-            yield _Place(number, match[0], line, node)
+            before = self._template[: match.start()]
+            if before.endswith(("\\", "$")):
+                raise ValueError(f"{line}: remove the {before[-1]} before {match[0]}")
+            node = self._root.descendant_for_byte_range(start, end)
+            seen = "" if node is None else node.type
+            place = _Place(match[0], line, node or self._root)
+            if (seen, place.node.start_byte, place.node.end_byte) != ("expansion", start, end):
+                raise place.refused(_PLACES.get(seen, "where no value is expanded"))
+            yield place
 
-    def check(self, place: _Place) -> None:
-        """Everything around a placeholder must be known to keep it one word.
+    def check(self) -> None:
+        """The script must be read alike by every shell, evaluate nothing, and keep values words.
 
         Raises:
-            ValueError: something is not.
+            ValueError: it does not.
         """
-        below = place.node
-        for node in _upwards(place.node):
-            if node.type not in _AROUND:
-                raise place.refused(_PLACES.get(node.type, f"in a {node.type.replace('_', ' ')}"))
-            if where := _misplaced(node, below):
+        places = list(self.places())
+        self._inside = {node.id for place in places for node in _upwards(place.node)}
+        for place in places:
+            if where := _find_misplacement(place):
                 raise place.refused(where)
-            below = node
-        if place.is_bare:
-            raise place.refused("where quotes do not hold")
-
-    def check_all(self) -> None:
-        """The whole script must be read alike by every shell, and evaluate nothing.
-
-        Raises:
-            ValueError: it has something else.
-        """
         end = 0
-        for node in _walk(self._tree.root_node):
-            if not _is_portable(node):
-                cure = "in a script with placeholders write it in another way"
-                raise self._refused(node, f"{_shown(node)} is not read alike by all shells; {cure}")
+        for node in _walk(self._root):
+            problem = self._find_node_problem(node)
             if node.child_count == 0:
-                if not _BLANK.fullmatch(self.source, end, node.start_byte):
-                    raise self._refused(node, f"the text before {_shown(node)} cannot be read")
+                if not problem and not _BLANK.fullmatch(self.source, end, node.start_byte):
+                    problem = f"the text before {_shown(node)} cannot be read"
                 end = node.end_byte
-            if problem := self._objection(node):
-                raise self._refused(node, problem)
+            if problem:
+                raise ValueError(f"command, line {node.start_point.row + 1}: {problem}")
 
-    def _refused(self, node: "Node", reason: str) -> ValueError:
-        return ValueError(f"command, line {node.start_point.row + 1}: {reason}")
-
-    def _objection(self, node: "Node") -> str | None:
+    def _find_node_problem(self, node: "Node") -> str | None:
+        """Why one construct must not stand in the script."""
         match node.type:
+            case _ if not _is_portable(node):
+                cure = "in a script with placeholders write it in another way"
+                return f"{_shown(node)} is not read alike by all shells; {cure}"
             case "command":
-                return self._of_command(node, [self._word(child) for child in _words(node)])
+                return self._find_command_problem(node, [*map(self._word, _words(node))])
             case "arithmetic_expansion" if self._is_fed(node):
                 has_variable = any(each.type == "variable_name" for each in _walk(node))
                 return "give what is read to no arithmetic" if has_variable else None
@@ -273,15 +301,16 @@ class _Draft:
             case _:
                 return None
 
-    def _of_command(self, node: "Node", words: Sequence[Word]) -> str | None:
-        has_value = any(word.has_value for word in words)
-        if has_value and words[0].literal in self._functions():
-            return "give no placeholder to a function of the script"
+    def _find_command_problem(self, node: "Node", words: Sequence[Word]) -> str | None:
+        if any(word.has_value for word in words):
+            functions = (each for each in _walk(self._root) if each.type == "function_definition")
+            names = (function.child_by_field_name("name") for function in functions)
+            if words[0].literal in {_text(name) for name in names if name is not None}:
+                return "give no placeholder to a function of the script"
         if words and words[0].literal is None and self._is_nested:
             return "write out the name of the program there"
-        problem = objection_to_input(words) if words and self._is_fed(node) else None
-        nested = (_nested_objection(text) for text in nested_scripts(words))
-        return problem or objection(words) or next(filter(None, nested), None)
+        problem = find_input_problem(words) if words and self._is_fed(node) else None
+        return problem or _find_problem(words)
 
     def _is_fed(self, node: "Node") -> bool:
         """Can it read a value: from a pipe, or from a file that a value names?"""
@@ -297,61 +326,25 @@ class _Draft:
                     return True
         return False
 
-    def _functions(self) -> set[str]:
-        """The names of the functions that the script defines."""
-        found = set[str]()
-        for node in _walk(self._tree.root_node):
-            name = node.child_by_field_name("name") if node.type == "function_definition" else None
-            if name is not None:
-                found.add(_text(name))
-        return found
-
     def _word(self, node: "Node") -> Word:
         """A word with its quotes removed; what is expanded in it has no text."""
-        parts = [_unquoted(piece) for piece in _pieces(node)]
-        has_value = node.id in self._inside
-        literal = None if None in parts else "".join(part or "" for part in parts)
-        return Word(literal, "".join(part or "" for part in parts), has_value, _prefix(parts))
-
-    def _matches(self) -> list[re.Match[str]]:
-        return list(PLACEHOLDER.finditer(self._template))
-
-    def _nodes(self) -> list["Node | None"]:
-        """For each placeholder the expansion that the parser sees exactly there."""
-        found: list[Node | None] = []
-        for start, end in self._spans:
-            node = self._tree.root_node.descendant_for_byte_range(start, end)
-            is_there = node is not None and (node.type, node.start_byte, node.end_byte) == (
-                "expansion",
-                start,
-                end,
-            )
-            found.append(node if is_there else None)
-        return found
-
-    def _filled(self, bare: frozenset[int]) -> bytes:
-        filled, last = bytearray(), 0
-        for number, match in enumerate(self._matches()):
-            quote = b'"' if number in bare else b""
-            variable = f"${{{_VARIABLE}{self._fields.index(match[1]) + 1}}}".encode()
-            filled += self._template[last : match.start()].encode() + quote
-            self._spans.append((len(filled), len(filled) + len(variable)))
-            filled += variable + quote
-            last = match.end()
-        return bytes(filled + self._template[last:].encode())
+        parts = [_unquote(piece) for piece in _pieces(node)]
+        end = parts.index(None) if None in parts else len(parts)
+        text, prefix = ("".join(part or "" for part in some) for some in (parts, parts[:end]))
+        literal = None if None in parts else text
+        return Word(literal, text, has_value=node.id in self._inside, prefix=prefix)
 
 
-def _nested_objection(text: str) -> str | None:
-    """Why a script that is an argument must not be given a value; None if it may.
-
-    Its parameters are values there, so it is read like a script with placeholders in their places.
-    """
-    template = f"{_PARAMETER.sub('{{args.value}}', text)}\n: {{{{args.value}}}}"
-    try:
-        parse_script(template, is_nested=True)
-    except ValueError as error:
-        return f"in the script of the shell there: {str(error).partition(': ')[2]}"
-    return None
+def _find_misplacement(place: _Place) -> str | None:
+    """Everything around a placeholder must be known to keep it one word; what is not."""
+    below = place.node
+    for node in _upwards(place.node):
+        if node.type not in _AROUND:
+            return _PLACES.get(node.type, f"in a {node.type.replace('_', ' ')}")
+        if where := _misplaced(node, below):
+            return where
+        below = node
+    return "where quotes do not hold" if place.is_bare else None
 
 
 def _misplaced(node: "Node", below: "Node") -> str | None:
@@ -368,12 +361,8 @@ def _misplaced(node: "Node", below: "Node") -> str | None:
             is_file = _operator(node) in {"<", ">", ">>", ">|"}
             return None if is_file else "in the number of a descriptor"
         case _:
-            is_wrong, where = _WRONG_PARTS.get(node.type, (_never, ""))
-            return where if is_wrong(node, below) else None
-
-
-def _never(_node: "Node", _below: "Node") -> bool:
-    return False
+            is_wrong, where = _WRONG_PARTS.get(node.type, (None, ""))
+            return where if is_wrong and is_wrong(node, below) else None
 
 
 _WRONG_PARTS: Mapping[str, tuple[Callable[["Node", "Node"], bool], str]] = {
@@ -415,10 +404,9 @@ def _operands(test: "Node") -> Iterator["Node"]:
             yield child
 
 
-def _operator(node: "Node") -> str:
-    operator = node.child_by_field_name("operator")
-    if operator is None and node.type == "file_redirect":
-        operator = next((c for c in node.children if not c.is_named), None)
+def _operator(redirect: "Node") -> str:
+    operator = redirect.child_by_field_name("operator")
+    operator = operator or next((c for c in redirect.children if not c.is_named), None)
     return _text(operator) if operator is not None else ""
 
 
@@ -437,7 +425,7 @@ def _pieces(node: "Node") -> Iterator["Node"]:
         yield node
 
 
-def _unquoted(piece: "Node") -> str | None:
+def _unquote(piece: "Node") -> str | None:
     text = _text(piece)
     if not piece.is_named or piece.type == "test_operator":
         return text
@@ -450,12 +438,6 @@ def _unquoted(piece: "Node") -> str | None:
             return re.sub(r'\\([$`"\\\n])', r"\1", text)
         case _:
             return None
-
-
-def _prefix(parts: list[str | None]) -> str:
-    """What the word begins with, before the first expansion."""
-    end = parts.index(None) if None in parts else len(parts)
-    return "".join(part or "" for part in parts[:end])
 
 
 def _upwards(node: "Node") -> Iterator["Node"]:

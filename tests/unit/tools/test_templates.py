@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from agent_core.tools.script import parse_script
-from agent_core.tools.templates import filled_argv, placeholders
+from agent_core.tools.script import fill_argv, parse_script, placeholders
 from shell_templates import LOADED, REFUSED, RUN
 
 SHELLS = sorted(
@@ -103,11 +102,11 @@ def calls_in(seen: bytes) -> Iterator[list[str]]:
 def test_a_vector_is_filled_element_by_element() -> None:
     argv = ["--n={{args.n}}", "{{ args.text }}", "{{args.flag}}", "{{args.none}}", "{{args.list}}"]
     arguments = {"n": 3, "text": "a b; c", "flag": True, "none": None, "list": [1, "x"]}
-    assert filled_argv(argv, arguments) == ["--n=3", "a b; c", "true", "", '[1,"x"]']
+    assert fill_argv(argv, arguments) == ["--n=3", "a b; c", "true", "", '[1,"x"]']
 
 
 def test_a_value_that_looks_like_a_template_is_not_filled_again() -> None:
-    assert filled_argv(["{{args.a}}"], {"a": "{{args.b}}", "b": "no"}) == ["{{args.b}}"]
+    assert fill_argv(["{{args.a}}"], {"a": "{{args.b}}", "b": "no"}) == ["{{args.b}}"]
 
 
 @pytest.mark.parametrize("template", ["{{x}}", "{{args}}", "{{args.a b}}", "{{env.HOME}}", "{{}}"])

@@ -1,20 +1,29 @@
-"""What a parent gets of its child: one structured result, checked if the parent gave a shape."""
+"""What a parent gets of its child: one structured result, checked if the parent gave a schema."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.events import Journal
+from agent_core.loop.context import Hooks
 from agent_core.providers.jsontext import unfenced
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
 from agent_core.tools.results import storable
 from agent_core.tools.schema import json_path
 from agent_core.tools.schema_rules import CheckTooSlowError
-from agent_core.types import ArtifactRefBlock, JsonBlock, Node
+from agent_core.types import (
+    ArtifactRefBlock,
+    JsonBlock,
+    Node,
+    Role,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
 
-_PARTS = ("findings", "artifacts", "proposed_actions")
 _MAX_ERRORS = 5
 
 
@@ -29,13 +38,15 @@ class ExpectedOutput:
         try:
             self._validator = BoundedValidator(schema)
         except SchemaUnusableError as error:
-            raise _unusable(error) from error
-        self.schema = dict(schema)
+            reason = str(error).partition("\n")[0][:300]
+            message = f"expected_output_schema cannot be used: {reason}"
+            details = {"path": "$.expected_output_schema"}
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details) from error
 
     def faults(self, text: str) -> list[str]:
         """What is wrong with an answer; empty if it fits."""
         try:
-            value = parsed(text)
+            value = parse_answer(text)
         except ValueError as error:
             return [f"$: it is not JSON: {error}"]
         try:
@@ -45,7 +56,7 @@ class ExpectedOutput:
         return [f"{json_path(e.absolute_path)}: {str(e.message)[:300]}" for e in found]
 
 
-def parsed(text: str) -> Any:
+def parse_answer(text: str) -> Any:
     """The JSON value that an answer is, with or without a fence around it.
 
     Raises:
@@ -57,111 +68,55 @@ def parsed(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildReport:
-    """The result of a child, as its parent sees it and as it is kept with the agent.
-
-    Attributes:
-        status: how the child's run ended.
-        summary: its answer in words.
-        findings, proposed_actions: what it listed, if it answered with an object that does.
-        artifacts: ids of the artifacts it named or made.
-        metadata: ids, usage and, for an expected shape, the answer itself as `output`.
-    """
-
-    status: str
-    summary: str
-    findings: Sequence[Any] = ()
-    artifacts: Sequence[str] = ()
-    proposed_actions: Sequence[Any] = ()
-    step_id: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def as_json(self) -> dict[str, Any]:
-        """The result's fixed form; `step_id` only where there is a step."""
-        step = {"step_id": self.step_id} if self.step_id is not None else {}
-        return {
-            "status": self.status,
-            "summary": self.summary,
-            "findings": list(self.findings),
-            "artifacts": list(self.artifacts),
-            **step,
-            "proposed_actions": list(self.proposed_actions),
-            "metadata": dict(self.metadata),
-        }
-
-
-def report_of(
+def child_report(
     text: str,
-    path: Sequence[Node],
+    path: Iterable[Node],
     *,
     status: str,
     step_id: str | None = None,
     has_shape: bool = False,
     metadata: Mapping[str, Any],
-) -> ChildReport:
-    """Make the result of what a child said last and what its tools kept.
+) -> dict[str, Any]:
+    """Build the result of what a child said last and what its tools kept.
 
-    An object with the fields of a result is taken apart; any other answer is the summary.
+    This is what its parent gets and what is kept with the agent. An answer that is an object with
+    a `summary` is taken apart; any other answer is the summary. `metadata` holds ids and usage
+    and, for an expected shape, the answer itself as `output`.
     """
-    fields = _object(text)
-    more = dict(metadata)
-    if has_shape and (value := _value(text)) is not None:
-        more["output"] = value
-    summary = fields.get("summary") if _is_result(fields) else None
-    lists = {name: _listed(fields.get(name)) for name in _PARTS} if _is_result(fields) else {}
-    named = [each for each in lists.get("artifacts", []) if isinstance(each, str)]
-    return ChildReport(
-        status=status,
-        summary=summary if isinstance(summary, str) else text,
-        findings=lists.get("findings", []),
-        artifacts=list(dict.fromkeys([*named, *artifact_ids(path)])),
-        proposed_actions=lists.get("proposed_actions", []),
-        step_id=step_id,
-        metadata=more,
-    )
+    value: Any = None
+    with suppress(ValueError):
+        value = parse_answer(text)
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if not isinstance(fields.get("summary"), str):
+        fields = {"summary": text}
+    named = [each for each in _listed(fields.get("artifacts")) if isinstance(each, str)]
+    output: dict[str, Any] = {"output": value} if has_shape and value is not None else {}
+    return {
+        "status": status,
+        "summary": fields["summary"],
+        "findings": _listed(fields.get("findings")),
+        "artifacts": list(dict.fromkeys([*named, *_artifact_ids(path)])),
+        **({"step_id": step_id} if step_id is not None else {}),
+        "proposed_actions": _listed(fields.get("proposed_actions")),
+        "metadata": {**metadata, **output},
+    }
 
 
-def artifact_ids(path: Iterable[Node]) -> list[str]:
+def _artifact_ids(path: Iterable[Node]) -> Iterator[str]:
     """The artifacts that the results on a path refer to."""
-    found: list[str] = []
-    for node in path:
-        for result in node.results:
-            for block in result.content:
-                match block:
-                    case ArtifactRefBlock(artifact_id=artifact_id):
-                        found.append(artifact_id)
-                    case JsonBlock():
-                        found.extend(_ids_in(block))
-                    case _:
-                        pass
-    return found
-
-
-def _ids_in(block: JsonBlock) -> Iterable[str]:
-    data: Any = block.data
-    if block.artifact_id:
-        yield block.artifact_id
-    if isinstance(data, dict):
-        for key, value in cast("dict[str, Any]", data).items():
-            if key.endswith("artifact_id") and isinstance(value, str):
-                yield value
-
-
-def _is_result(fields: Mapping[str, Any]) -> bool:
-    return isinstance(fields.get("summary"), str)
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = _value(text)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _value(text: str) -> Any:
-    try:
-        return parsed(text)
-    except ValueError:
-        return None
+    for block in (block for node in path for result in node.results for block in result.content):
+        if isinstance(block, ArtifactRefBlock):
+            yield block.artifact_id
+        elif isinstance(block, JsonBlock):
+            if block.artifact_id:
+                yield block.artifact_id
+            data: Any = block.data
+            items = cast("dict[str, Any]", data).items() if isinstance(data, dict) else ()
+            yield from (
+                value
+                for name, value in items
+                if name.endswith("artifact_id") and isinstance(value, str)
+            )
 
 
 def _listed(value: Any) -> list[Any]:
@@ -170,8 +125,49 @@ def _listed(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
-def _unusable(error: Exception) -> ToolError:
-    reason = str(error).partition("\n")[0][:300]
-    message = f"expected_output_schema cannot be used: {reason}"
-    details = {"path": "$.expected_output_schema"}
-    return ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
+class OutputSchemaCheck:
+    """The hooks of a run whose answer must fit a schema: it gets one chance to mend its answer."""
+
+    def __init__(self, hooks: Hooks, journal: Journal, expected: ExpectedOutput) -> None:
+        self._hooks = hooks
+        self._journal = journal
+        self._expected = expected
+        self._has_complained = False
+
+    async def session_start(self) -> None:
+        await self._hooks.session_start()
+
+    async def user_prompt(self, text: str) -> None:
+        await self._hooks.user_prompt(text)
+
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        return await self._hooks.before_tool(call, definition)
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        await self._hooks.after_tool(call, result)
+
+    async def before_stop(self) -> str | None:
+        """Ask the user's hooks first; then demand once an answer that fits."""
+        if objection := await self._hooks.before_stop():
+            return objection
+        faults = [] if self._has_complained else self._expected.faults(self._answer())
+        if not faults:
+            return None
+        self._has_complained = True
+        return (
+            "Your answer does not have the expected shape: "
+            + "; ".join(faults)
+            + ". Answer again, with nothing but one JSON value that fits the schema you were given."
+        )
+
+    def _answer(self) -> str:
+        """The last reply, with the pieces before it if it was cut off and went on."""
+        pieces: list[str] = []
+        for node in reversed(self._journal.path):
+            if node.role is Role.ASSISTANT:
+                pieces.append(node.text)
+            elif node.metadata.get("reason") != "max_output_tokens":
+                break
+        return "".join(reversed(pieces))

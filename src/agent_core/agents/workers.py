@@ -125,7 +125,7 @@ class Workers:
         """The run a worker is busy with."""
         return self._busy.get(agent_id)
 
-    def choose(self, wanted: WorkerQuery, dag: "Dag") -> WorkerSelection:
+    def select(self, wanted: WorkerQuery, dag: "Dag") -> WorkerSelection:
         """The worker that is named, or the first idle one that can do it.
 
         Raises:

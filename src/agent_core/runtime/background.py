@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from agent_core.agents.ports import OpenJournal
+from agent_core.agents.spawner import OpenJournal
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact import CompactPolicy
 from agent_core.config.paths import Setup

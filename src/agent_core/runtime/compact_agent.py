@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent_core.agents.definitions import COMPACT_ID
-from agent_core.agents.ports import OpenJournal
+from agent_core.agents.spawner import OpenJournal
 from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream, Journal, SessionStore

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from agent_core.agents.ports import RunContextFactory, RunSpec
+from agent_core.agents.spawner import RunContextFactory, RunSpec
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact import (
     Compaction,

@@ -5,7 +5,7 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from agent_core.agents.ports import RunSpec
+from agent_core.agents.spawner import RunSpec
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.composer import Composer

@@ -8,12 +8,10 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from itertools import count
 
-from agent_core.agents.child import no_trace
-from agent_core.agents.children import ChildRuns
+from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
-from agent_core.agents.leading import open_spawner
-from agent_core.agents.plan import SpawnerDeps
-from agent_core.agents.ports import RunSpec
+from agent_core.agents.open_spawner import open_spawner
+from agent_core.agents.spawner import RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.aio import to_the_end
 from agent_core.artifacts.store import ArtifactStore
@@ -156,12 +154,12 @@ class Services:
             children=ChildRuns(
                 self.store,
                 agents,
-                on_failure=self._traces.limit_failure if self._traces else no_trace,
-                left_behind=self._release,
+                on_failure=self._traces.limit_failure if self._traces else None,
+                on_left_behind=self._release,
             ),
             workers=Workers(agents, definitions),
             contexts=self.background.compactions,
-            offer=self.toolboxes,
+            catalog=self.toolboxes,
             open_journal=self._journal,
             redactor=self._redactor,
         )

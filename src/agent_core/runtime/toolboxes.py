@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_core.agents.ports import RunSpec
 from agent_core.agents.roles import BUILT_IN_TOOLS, tools_of
+from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions

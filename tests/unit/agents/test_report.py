@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from agent_core.agents.report import ExpectedOutput, parsed, report_of
+from agent_core.agents.report import ExpectedOutput, child_report, parse_answer
 from agent_core.errors import ErrorCode, ToolError
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
 def as_json(text: str, **more: Any) -> dict[str, Any]:
-    return report_of(text, [], status="completed", metadata={}, **more).as_json()
+    return child_report(text, [], status="completed", metadata={}, **more)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_answer_itself_is_kept_where_a_shape_was_asked_for() -> None:
 )
 def test_an_answer_fits_with_or_without_a_fence(text: str) -> None:
     assert ExpectedOutput(OBJECT).faults(text) == []
-    assert parsed(text) == {"n": 1}
+    assert parse_answer(text) == {"n": 1}
 
 
 @pytest.mark.parametrize(

@@ -105,23 +105,23 @@ def test_the_first_idle_one_that_may_have_the_tools_goes(tmp_path: Path) -> None
         ("q", [{"worker_id": "any"}, {"worker_id": "other"}]),
     )
     wanted = WorkerQuery(session_id="s", tools=("code.write_file",))
-    first = found.choose(wanted, dag(s1=None))
+    first = found.select(wanted, dag(s1=None))
     found.claim(first.worker.agent_id("s"), "run_1")
-    second = found.choose(wanted, dag(s1=None))
+    second = found.select(wanted, dag(s1=None))
     found.claim(second.worker.agent_id("s"), "run_2")
     with pytest.raises(ToolError) as busy:
-        found.choose(wanted, dag(s1=None))
+        found.select(wanted, dag(s1=None))
     assert [first.worker.worker_id, second.worker.worker_id] == ["any", "other"]
     assert busy.value.code is ErrorCode.WORKER_POOL_BUSY
     # Another session has workers of the same configuration, and they are idle.
     elsewhere = WorkerQuery(session_id="s2", tools=("code.write_file",))
-    assert found.choose(elsewhere, dag(s1=None)).worker.worker_id == "any"
+    assert found.select(elsewhere, dag(s1=None)).worker.worker_id == "any"
 
 
 def test_tools_that_nobody_may_have_are_an_argument_that_does_not_fit(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"allowed_tools": ["code.search"]}]))
     with pytest.raises(ToolError) as caught:
-        found.choose(WorkerQuery(session_id="s", tools=("code.write_file",)), dag(s1=None))
+        found.select(WorkerQuery(session_id="s", tools=("code.write_file",)), dag(s1=None))
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
@@ -129,19 +129,19 @@ def test_steps_of_another_pool_are_not_for_a_worker(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"worker_id": "a"}]), ("q", [{"worker_id": "b"}]))
     steps = dag(s1="q", s2=None)
     only_q = WorkerQuery(session_id="s", step_ids=("s1",))
-    assert found.choose(only_q, steps).worker.worker_id == "b"
+    assert found.select(only_q, steps).worker.worker_id == "b"
     assert (
-        found.choose(WorkerQuery(session_id="s", step_ids=("s1", "s2")), steps).worker.pool_id
+        found.select(WorkerQuery(session_id="s", step_ids=("s1", "s2")), steps).worker.pool_id
         == "p"
     )
     with pytest.raises(ToolError) as caught:
-        found.choose(WorkerQuery(session_id="s", step_ids=("s1",), pool_id="p"), steps)
+        found.select(WorkerQuery(session_id="s", step_ids=("s1",), pool_id="p"), steps)
     assert caught.value.code is ErrorCode.WORKER_NOT_AVAILABLE
 
 
 def test_an_empty_task_can_have_a_worker_too(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"worker_id": "a"}]))
-    assert found.choose(WorkerQuery(session_id="s"), dag()).reason == "first_idle"
+    assert found.select(WorkerQuery(session_id="s"), dag()).reason == "first_idle"
 
 
 def test_a_release_that_comes_late_frees_nobody_else(tmp_path: Path) -> None:

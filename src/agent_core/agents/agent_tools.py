@@ -1,8 +1,8 @@
-"""The tools that start other agents. What they ask of the world is the small `AgentSpawner`."""
+"""The tools that start other agents: their arguments, and what models read about them."""
 
 from collections.abc import Awaitable, Callable
 from functools import cache, partial
-from typing import Annotated, Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -94,81 +94,6 @@ class ListWorkers(Arguments):
     worker_pool_id: str | None = None
 
 
-class AgentSpawner(Protocol):
-    """Starts agents on behalf of one run, and waits for each.
-
-    A child that fails is an error result, never an exception. What is refused before a child
-    exists is raised as `ToolError`.
-    """
-
-    async def definitions(self) -> ToolReturn:
-        """The agent definitions there are, for a model."""
-        ...
-
-    async def workers(self, asked: ListWorkers) -> ToolReturn:
-        """The configured workers and what they are doing.
-
-        Raises:
-            ToolError: `worker_not_available`, there is no such pool.
-        """
-        ...
-
-    async def create(self, assignment: SubAssignment, context: ToolContext) -> ToolReturn:
-        """Start an agent in a fresh context and wait for its result.
-
-        Raises:
-            ToolError: `validation_error`, `child_agent_limit_exceeded`.
-        """
-        ...
-
-    async def fork(self, assignment: ForkAssignment, context: ToolContext) -> ToolReturn:
-        """Start an agent that has the conversation so far, and wait for its result.
-
-        Raises:
-            ToolError: `validation_error`, `child_agent_limit_exceeded`.
-        """
-        ...
-
-    async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
-        """Send a worker to a Task and wait for its result, or return once it has started.
-
-        Raises:
-            ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`,
-                `task_not_dispatchable`, `validation_error`, `child_agent_limit_exceeded`.
-        """
-        ...
-
-    async def wait_workers(self, asked: WaitWorkers) -> ToolReturn:
-        """Wait for workers that were sent without waiting, and return their results.
-
-        Raises:
-            ToolError: `validation_error`, a run id is unknown or the list is empty.
-        """
-        ...
-
-
-def agent_tools(spawner: AgentSpawner) -> list[Tool]:
-    """Every tool of this kind, for one run; the role decides which of them the run has."""
-
-    async def definitions(_: ListDefinitions, __: ToolContext) -> ToolReturn:
-        return await spawner.definitions()
-
-    async def workers(asked: ListWorkers, _: ToolContext) -> ToolReturn:
-        return await spawner.workers(asked)
-
-    async def wait_workers(asked: WaitWorkers, _: ToolContext) -> ToolReturn:
-        return await spawner.wait_workers(asked)
-
-    return [
-        _tool("create_sub_agent", SubAssignment, spawner.create, Concurrency.AGENT),
-        _tool("fork_agent", ForkAssignment, spawner.fork, Concurrency.AGENT),
-        _tool("dispatch_worker", Dispatch, spawner.dispatch, Concurrency.AGENT),
-        _tool("wait_workers", WaitWorkers, wait_workers, Concurrency.WAIT),
-        _tool("list_agent_definitions", ListDefinitions, definitions, Concurrency.READ),
-        _tool("list_workers", ListWorkers, workers, Concurrency.READ),
-    ]
-
-
 _DESCRIPTIONS = {
     "create_sub_agent": (
         "Give a separable piece of work to a new agent and get its report. It sees only the task, "
@@ -194,18 +119,19 @@ _DESCRIPTIONS = {
 }
 
 
-def _tool(
+def agent_tool(
     name: str,
     arguments: type[A],
     run: Callable[[A, ToolContext], Awaitable[ToolReturn]],
-    lane: Concurrency,
+    concurrency: Concurrency,
 ) -> Tool:
+    """Build the tool `agent.<name>`."""
     definition = _definition(name, arguments)
 
     async def prepare(checked: A, context: ToolContext) -> Action:
         return Action(Access(summary=_summary(checked)), partial(run, checked, context))
 
-    return Tool(definition, model_check(definition.name, arguments), prepare, lane)
+    return Tool(definition, model_check(definition.name, arguments), prepare, concurrency)
 
 
 @cache

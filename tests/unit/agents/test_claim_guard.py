@@ -1,11 +1,11 @@
-"""The fence: which tools ask for the claim, and when."""
+"""The claim guard: which tools check the claim, and when."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_core.agents.fence import fenced
+from agent_core.agents.orchestrator import require_claim
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.tools.base import Tool, ToolContext
 from agent_core.tools.handler import tool_from
@@ -35,7 +35,7 @@ WRITE, READ = ToolPermission.WRITE, ToolPermission.READONLY
 
 
 @pytest.mark.parametrize(
-    ("tool", "is_fenced"),
+    ("tool", "is_guarded"),
     [
         (tool_of("code.write_file", WRITE), True),
         (tool_of("mine", READ, "dangerous"), True),
@@ -45,10 +45,10 @@ WRITE, READ = ToolPermission.WRITE, ToolPermission.READONLY
         (tool_of("agent.task_update_step", WRITE), False),
     ],
 )
-async def test_what_can_change_something_asks_for_the_claim(tool: Tool, is_fenced: bool) -> None:
-    made = fenced(Toolbox([tool]), lambda _: True).get(tool.name)
+async def test_what_can_change_something_asks_for_the_claim(tool: Tool, is_guarded: bool) -> None:
+    made = require_claim(Toolbox([tool]), has_lost_claim=lambda _: True).get(tool.name)
     assert made is not None
-    if not is_fenced:
+    if not is_guarded:
         action = await made.prepare({}, FACTS)
         assert await action.run() == "worked"
         return
@@ -60,7 +60,9 @@ async def test_what_can_change_something_asks_for_the_claim(tool: Tool, is_fence
 
 async def test_a_claim_that_is_lost_while_somebody_is_asked_counts_too() -> None:
     lost: set[str] = set()
-    made = fenced(Toolbox([tool_of("mine", WRITE)]), lost.__contains__).get("mine")
+    made = require_claim(Toolbox([tool_of("mine", WRITE)]), has_lost_claim=lost.__contains__).get(
+        "mine"
+    )
     assert made is not None
     action = await made.prepare({}, FACTS)
     lost.add(FACTS.run_id)

@@ -1,0 +1,371 @@
+"""Child runs: how one goes from its rows to its outcome, how many there may be, how they stop."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from agent_core.aio import to_the_end
+from agent_core.config.models import AgentsConfig
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.loop import Outcome, RunContext, conclude, converse, settle
+from agent_core.types import (
+    AgentRecord,
+    AgentRole,
+    Draft,
+    EndReason,
+    EventLevel,
+    EventType,
+    RunIdentity,
+    RunRecord,
+    RunStatus,
+    utc_now,
+)
+
+logger = logging.getLogger(__name__)
+
+_IDS = ("agent_definition_id", "worker_id", "task_id")
+_END_EVENTS = {
+    RunStatus.COMPLETED: EventType.CHILD_AGENT_COMPLETED,
+    RunStatus.CANCELLED: EventType.CHILD_AGENT_CANCELLED,
+}
+
+OnFailure = Callable[[RunIdentity, Exception], Awaitable[None]]
+"""Gets an exception that decides a run's fate, before the run is settled."""
+
+OnLeftBehind = Callable[[str], Awaitable[None]]
+"""Gets the session's id when a child has ended after its parent."""
+
+
+class ChildCancelReason(StrEnum):
+    """Why a child is asked to stop before it is done."""
+
+    TIMEOUT = "timeout"
+    PARENT_CANCELLED = "parent_cancelled"
+    PARENT_ENDED = "parent_ended"
+    TASK_ENDED = "task_ended"
+    RUNTIME_CLOSED = "runtime_closed"
+
+
+BeforeEnd = Callable[[ChildCancelReason | None, BaseException | None], Coroutine[Any, Any, None]]
+"""Puts things in order while the run can still write.
+
+It gets the reason why the run was stopped, and the exception that ended it.
+"""
+
+
+class ChildRun:
+    """A run that another run has started. Carried out once, in a task of its own.
+
+    Args:
+        ctx: what it is made of.
+        prompt: its task.
+        parent: the journal of the run that started it; gets an event for each stage of the child.
+        stream: its own events.
+        agent: its agent, stored with its first run.
+        record: facts for the run's row and for the parent's events.
+        before_end: called once, whatever happens, before the end is written down.
+
+    Attributes:
+        task: what carries it out, from its start on.
+        is_left_behind: it did not stop in time, and its parent waits for it no longer.
+    """
+
+    task: asyncio.Task[None]
+
+    def __init__(
+        self,
+        ctx: RunContext,
+        prompt: Draft,
+        *,
+        parent: Journal,
+        stream: EventStream,
+        agent: AgentRecord,
+        record: dict[str, Any],
+        before_end: BeforeEnd | None = None,
+    ) -> None:
+        self.ctx = ctx
+        self.run = ctx.run
+        self.stream = stream
+        self.parent = parent
+        self.outcome = Outcome(EndReason.ABORTED_STREAMING)
+        self.stop_reason: ChildCancelReason | None = None
+        self.is_left_behind = False
+        self._prompt = prompt
+        self._agent = agent
+        self._record = record
+        self._before_end = before_end
+        self._working: asyncio.Task[Any] | None = None
+        self._requested: set[ChildCancelReason] = set()
+        self._is_stored = False
+
+    def request_stop(self, reason: ChildCancelReason) -> None:
+        """Ask the run to stop, once for each reason; one that is ending anyway is left alone.
+
+        A tool may have swallowed an earlier request; the first reason is the one that counts.
+        """
+        if reason in self._requested or self.ctx.journal.is_closing:
+            return
+        self._requested.add(reason)
+        self.stop_reason = self.stop_reason or reason
+        self.note_parent(EventType.CHILD_AGENT_CANCEL_REQUESTED, reason=reason)
+        if self._working is not None:
+            self._working.cancel()
+        # Before that it has no rows yet, or they are being written: it ends right after.
+
+    async def carry_out(self, store: SessionStore, on_failure: OnFailure | None) -> None:
+        """Write the rows, run to the end, settle. Returns normally also when it was stopped.
+
+        Raises:
+            StorageError: the rows could not be written; there is no such run.
+        """
+        await self._add_rows(store)
+        self._is_stored = True
+        role, agent_type = self.run.role, self._agent.agent_type
+        created = EventType.CHILD_AGENT_CREATED
+        self.note_parent(created, role=role, agent_type=agent_type, **self._record)
+        if self.run.role is AgentRole.WORKER:
+            self.note_parent(EventType.WORKER_DISPATCHED, **self._record)
+        journal = self.ctx.journal
+        journal.begin()
+        try:
+            if self.stop_reason is not None:
+                await settle(journal, self.outcome, began=False)
+            else:
+                self._working = asyncio.current_task()
+                await self._work(on_failure)
+        except asyncio.CancelledError:
+            if self.stop_reason is None:
+                raise  # the event loop itself is shutting down
+        finally:
+            self._working = None
+
+    def note_end(self) -> None:
+        """Note in the parent how the run ended, and what it has cost."""
+        if not self._is_stored:
+            return
+        outcome = self.outcome
+        facts: dict[str, Any] = {
+            **{name: self._record[name] for name in _IDS if name in self._record},
+            "status": outcome.status,
+            "turns": outcome.turns,
+            "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
+        }
+        if outcome.status is RunStatus.CANCELLED:
+            facts["reason"] = self.stop_reason
+        if (event := _END_EVENTS.get(outcome.status)) is not None:
+            self.note_parent(event, **facts)
+            return
+        if (error := outcome.error) is not None:
+            facts |= {"code": error.code, "message": error.message}
+        self.note_parent(EventType.CHILD_AGENT_FAILED, EventLevel.WARNING, **facts)
+
+    def note_parent(
+        self, event_type: EventType, level: EventLevel = EventLevel.INFO, **facts: Any
+    ) -> None:
+        """Write an event about this run into its parent's history, while that one is open."""
+        if not self.parent.is_closing:
+            ids = {"child_run_id": self.run.run_id, "child_agent_id": self.run.agent_id}
+            self.parent.note(event_type, {**ids, **facts}, level=level)
+
+    async def _work(self, on_failure: OnFailure | None) -> None:
+        async with conclude(self.ctx.journal, partial(setattr, self, "outcome")) as stats:
+            ended_by: BaseException | None = None
+            try:
+                await self.parent.commit()  # from here on, watchers of the parent find this run
+                await converse(self.ctx, self._prompt, stats)
+            except BaseException as error:
+                ended_by = error
+                if on_failure is not None and isinstance(error, Exception):
+                    await on_failure(self.run, error)
+                raise
+            finally:
+                if self._before_end is not None:
+                    await to_the_end(self._before_end(self.stop_reason, ended_by))
+
+    async def _add_rows(self, store: SessionStore) -> None:
+        run, now = self.run, utc_now()
+        if await store.agent(run.agent_id) is None:
+            await store.add_agent(self._agent)
+        await store.add_run(
+            RunRecord(
+                run_id=run.run_id,
+                session_id=run.session_id,
+                agent_id=run.agent_id,
+                parent_run_id=run.parent_run_id,
+                mode=run.mode,
+                status=RunStatus.PENDING,
+                metadata=self._record,
+                created_at=now,
+                updated_at=now,
+            )
+        )
+
+
+class ChildRuns:
+    """Every child run of one runtime. The run that starts one waits for it here, or stops it.
+
+    A child that does not stop in time is left behind: its place stays taken until it has ended,
+    and `close` waits for it.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        config: AgentsConfig,
+        *,
+        on_failure: OnFailure | None = None,
+        on_left_behind: OnLeftBehind | None = None,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._on_failure = on_failure
+        self._on_left_behind = on_left_behind
+        self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
+        self._of_run: Counter[str] = Counter()
+        self._of_session: Counter[str] = Counter()
+        self._running: dict[str, ChildRun] = {}
+
+    def __len__(self) -> int:
+        """How many are running now."""
+        return len(self._running)
+
+    async def start(
+        self,
+        build: Callable[[], Awaitable[ChildRun]],
+        parent: RunIdentity,
+        *,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> ChildRun:
+        """Take a place and start the child in it. Its caller waits for it, or stops it.
+
+        Nothing of the child is stored before it runs. `on_end` is called once, when the child has
+        ended for good or will never exist.
+
+        Raises:
+            ToolError: `child_agent_limit_exceeded`.
+            AgentCoreError: the child could not be built; there is none.
+        """
+        cleanup = ExitStack()
+        cleanup.callback(on_end)
+        with ExitStack() as unless_started:
+            unless_started.callback(cleanup.close)
+            self._take_place(parent)
+            cleanup.callback(self._free_place, parent)
+            child = await build()
+            unless_started.pop_all()
+        run_id = child.run.run_id
+        self._running[run_id] = child
+        child.task = asyncio.create_task(self._carry_out(child), name=run_id)
+        child.task.add_done_callback(partial(self._remove, run_id, cleanup))
+        return child
+
+    async def wait(self, child: ChildRun, *, timeout_ms: int | None) -> None:
+        """Return when the child has ended or was left behind; stop it when its time is over.
+
+        Raises:
+            AgentCoreError: the child could not be stored; there is none.
+            asyncio.CancelledError: the parent was cancelled, and the child with it.
+        """
+        limit_ms = timeout_ms or self._config.default_child_timeout_ms
+        try:
+            await asyncio.wait([child.task], timeout=limit_ms / 1000)
+            if not child.task.done():
+                await self._stop([child], ChildCancelReason.TIMEOUT)
+        except asyncio.CancelledError:
+            if not child.is_left_behind:
+                # All of the parent's at once: one after the other would take many times as long.
+                await self._stop(self._of(child.parent.run), ChildCancelReason.PARENT_CANCELLED)
+                if child.task.done():
+                    child.note_end()
+            raise
+        if child.task.done():
+            child.task.result()
+            child.note_end()
+
+    async def stop_all(self, parent: RunIdentity, reason: ChildCancelReason) -> None:
+        """Stop what a run has started and not waited for; the run is over."""
+        if children := self._of(parent):
+            await self._stop(children, reason)
+
+    def is_running(self, run_id: str) -> bool:
+        """Whether a child has not ended yet."""
+        return run_id in self._running
+
+    def stream(self, run_id: str, *, parent_run_id: str) -> EventStream | None:
+        """The events of a running child of that parent."""
+        child = self._running.get(run_id)
+        return child.stream if child and child.run.parent_run_id == parent_run_id else None
+
+    async def stop(self, run_id: str) -> None:
+        """Ask a run to stop because its Task has ended, and return when it has."""
+        if child := self._running.get(run_id):
+            child.request_stop(ChildCancelReason.TASK_ENDED)
+            await asyncio.wait([child.task])
+
+    async def close(self) -> None:
+        """Stop what is still running, and wait as long as a cancellation may take."""
+        children = list(self._running.values())
+        for child in children:
+            child.request_stop(ChildCancelReason.RUNTIME_CLOSED)
+        if children:
+            await asyncio.wait([c.task for c in children], timeout=self._cancel_timeout_s)
+
+    async def _carry_out(self, child: ChildRun) -> None:
+        try:
+            await child.carry_out(self._store, self._on_failure)
+        finally:
+            if child.parent.is_closing and self._on_left_behind is not None:
+                await self._on_left_behind(child.run.session_id)
+
+    def _of(self, parent: RunIdentity) -> list[ChildRun]:
+        """The running children of a run, those aside that were left behind."""
+        mine = (c for c in self._running.values() if c.run.parent_run_id == parent.run_id)
+        return [child for child in mine if not child.is_left_behind]
+
+    async def _stop(self, children: Sequence[ChildRun], reason: ChildCancelReason) -> None:
+        """Ask children to stop, and wait as long as that may take."""
+        for child in children:
+            child.request_stop(reason)
+        await asyncio.wait([child.task for child in children], timeout=self._cancel_timeout_s)
+        for child in children:
+            if not child.task.done() and not child.is_left_behind:
+                child.is_left_behind = True
+                logger.warning("child run %s did not stop in time", child.run.run_id)
+                late = EventType.CHILD_AGENT_CANCEL_TIMEOUT
+                child.note_parent(late, EventLevel.WARNING, reason=reason)
+
+    def _remove(self, run_id: str, cleanup: ExitStack, task: asyncio.Task[None]) -> None:
+        del self._running[run_id]
+        cleanup.close()
+        if not task.cancelled():
+            task.exception()  # retrieved: its caller may be gone
+
+    def _take_place(self, parent: RunIdentity) -> None:
+        config = self._config
+        for owner, running, limit in (
+            ("run", self._of_run[parent.run_id], config.max_children_per_run),
+            (
+                "session",
+                self._of_session[parent.session_id],
+                config.max_concurrent_children_per_session,
+            ),
+        ):
+            if running >= limit:
+                message = f"{running} children of this {owner} are running, and no more may"
+                details = {"scope": owner, "running": running, "limit": limit}
+                code = ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED
+                raise ToolError(code, message, retryable=True, details=details)
+        self._of_run[parent.run_id] += 1
+        self._of_session[parent.session_id] += 1
+
+    def _free_place(self, parent: RunIdentity) -> None:
+        for counts, key in ((self._of_run, parent.run_id), (self._of_session, parent.session_id)):
+            counts[key] -= 1
+            if not counts[key]:
+                del counts[key]

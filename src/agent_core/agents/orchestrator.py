@@ -1,0 +1,477 @@
+"""Starts what an orchestrator has beside its children: Tasks, the workers on them, the board."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from agent_core.agents.agent_tools import Dispatch, ListWorkers, WaitWorkers, agent_tool
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun
+from agent_core.agents.roles import does_work
+from agent_core.agents.spawner import (
+    ChildSpawner,
+    ChildSpec,
+    SpawnerDeps,
+    TaskBinding,
+    expected_output,
+)
+from agent_core.agents.workers import Worker, WorkerQuery
+from agent_core.aio import to_the_end
+from agent_core.context.composer import TaskBoardSource
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
+from agent_core.events import Journal, SessionStore
+from agent_core.redaction import log_failure
+from agent_core.tasks import (
+    Actor,
+    BoardLimits,
+    BoardSettings,
+    RunEnding,
+    TaskBoard,
+    TaskScope,
+    board_text,
+    open_board,
+    task_tools,
+)
+from agent_core.tools.base import (
+    Action,
+    Concurrency,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    ToolReturn,
+)
+from agent_core.tools.registry import Toolbox
+from agent_core.types import (
+    AgentRecord,
+    AgentRole,
+    AgentType,
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    JsonBlock,
+    NodeType,
+    RunIdentity,
+    ToolPermission,
+    ToolResult,
+    user_text,
+    utc_now,
+)
+
+logger = logging.getLogger(__name__)
+
+_MAX_ERROR = 2000
+
+
+@asynccontextmanager
+async def open_orchestrator_spawner(
+    deps: SpawnerDeps, parent: Journal
+) -> AsyncGenerator["OrchestratorSpawner"]:
+    """Replay the session's Tasks, and stop the workers that still run at the end.
+
+    Raises:
+        TaskError: the folder of the Task logs cannot be used.
+    """
+    run, config = parent.run, deps.setup.config
+    settings = BoardSettings(
+        session_id=run.session_id,
+        project_dir=deps.setup.project,
+        wal_dir=deps.setup.tasks_dir,
+        step_lease_timeout_ms=config.task.step_lease_timeout_ms,
+        child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
+    )
+    actor = Actor(run.agent_id, run.run_id, parent)
+    async with open_board(settings, actor, redactor=deps.redactor) as board:
+        spawner, reason = OrchestratorSpawner(deps, parent, board), ChildCancelReason.PARENT_ENDED
+        try:
+            yield spawner
+        except asyncio.CancelledError:
+            reason = ChildCancelReason.PARENT_CANCELLED
+            raise
+        finally:
+            await to_the_end(spawner.close(reason))
+
+
+@dataclass(frozen=True, slots=True)
+class SentWorker:
+    """A dispatch that was answered before its worker had ended.
+
+    `handle` is that answer; `work` returns the result and raises nothing.
+    """
+
+    handle: Mapping[str, Any]
+    work: "asyncio.Task[ToolResult]"
+
+
+class OrchestratorSpawner(ChildSpawner):
+    """A spawner with Tasks and workers. Made by `open_orchestrator_spawner`.
+
+    The results of workers that were sent without waiting are kept until the run is over; a result
+    can be asked for more than once.
+    """
+
+    def __init__(self, deps: SpawnerDeps, parent: Journal, board: TaskBoard) -> None:
+        super().__init__(deps, parent)
+        config = deps.setup.config.context
+        self._board = board
+        self._limits = BoardLimits(
+            changes=config.task_recent_changes_limit,
+            minutes=config.task_recent_changes_window_minutes,
+        )
+        self._actor = Actor(parent.run.agent_id, parent.run.run_id, parent)
+        self._sent: dict[str, SentWorker] = {}
+        self._collected: set[str] = set()
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools that start agents and workers, and those of the Tasks."""
+        return [
+            *super().tools,
+            agent_tool("dispatch_worker", Dispatch, self.dispatch, Concurrency.AGENT),
+            agent_tool("wait_workers", WaitWorkers, self.wait_workers, Concurrency.WAIT),
+            agent_tool("list_workers", ListWorkers, self.list_workers, Concurrency.READ),
+            *task_tools(self._board, self._parent, stop_run=self._deps.children.stop),
+        ]
+
+    @property
+    def board(self) -> TaskBoardSource | None:
+        """The task board, as the model sees it."""
+        return partial(self._board_text, self._parent.run.agent_id, None)
+
+    async def list_workers(self, asked: ListWorkers, _: ToolContext) -> ToolReturn:
+        """The configured workers and what they are doing.
+
+        Raises:
+            ToolError: `worker_not_available`, there is no such pool.
+        """
+        found = self._deps.workers.in_pool(asked.worker_pool_id)
+        return {"workers": [self._worker_view(worker) for worker in found]}
+
+    async def dispatch(self, dispatch: Dispatch, context: ToolContext) -> ToolReturn:
+        """Send a worker, and return what became of its step; or a handle once it runs.
+
+        Raises:
+            ToolError: no worker was sent: `worker_busy`, `worker_pool_busy`,
+                `worker_not_available`, `task_not_dispatchable`, `validation_error`,
+                `child_agent_limit_exceeded`.
+        """
+        workers, session_id = self._deps.workers, self._parent.run.session_id
+        task_id, step_ids = dispatch.task_id, dispatch.allowed_step_ids
+        try:
+            dag = await self._board.require_dispatchable(task_id, step_ids, self._actor)
+            tools = await self._check_tools(AgentRole.WORKER, dispatch.allowed_tools)
+            expected = expected_output(dispatch)
+            query = WorkerQuery(
+                session_id=session_id,
+                pool_id=dispatch.worker_pool_id,
+                agent_id=dispatch.worker_agent_id,
+                tools=tools or (),
+                step_ids=step_ids,
+            )
+            selection = workers.select(query, dag)
+            worker = selection.worker
+            run = self._child_identity(AgentRole.WORKER, worker.agent_id(session_id))
+            workers.claim(run.agent_id, run.run_id)  # from the choice to here nothing waits
+            facts = {
+                "purpose": "worker",
+                "worker_id": worker.worker_id,
+                "worker_pool_id": worker.pool_id,
+            }
+            agent = self._agent_record(run, worker.definition_id, AgentType.SUB, metadata=facts)
+            allowed = None if step_ids is None else frozenset(step_ids)
+            scope = TaskScope(task_id, allowed, worker.pool_id)
+            spec = ChildSpec(
+                run=run,
+                agent=agent,
+                definition=selection.definition,
+                assignment=dispatch,
+                expected=expected,
+                prompt=self._prompt(
+                    [
+                        ("Instruction", dispatch.instruction),
+                        ("Task id", task_id),
+                        ("Steps you may claim", ", ".join(dict.fromkeys(step_ids or ()))),
+                        ("Context", dispatch.context or ""),
+                    ],
+                    dispatch,
+                    context,
+                ),
+                history=WorkerHistory(self._deps.store, agent),
+                granted=worker.granted(tools),
+                record={
+                    **facts,
+                    "agent_definition_id": worker.definition_id,
+                    "task_id": task_id,
+                    "allowed_step_ids": step_ids and list(step_ids),
+                    "selection_reason": selection.reason,
+                    "tool_call_id": context.tool_call_id,
+                },
+                bind=partial(self._bind, run, scope),
+            )
+            child = await self._start(spec, on_end=partial(self._free, run))
+            handle = {
+                "worker_agent_id": run.agent_id,
+                "child_run_id": run.run_id,
+                "stream_id": run.run_id,
+                "selection_reason": selection.reason,
+            }
+            if dispatch.wait:
+                return await self._result(child, spec, handle)
+        except AgentCoreError as error:
+            self._note_failure(dispatch, error)
+            raise
+        handle["status"] = "running"
+        work = self._late_result(child, spec, handle, dispatch=dispatch)
+        task = asyncio.create_task(work, name=f"wait {run.run_id}")
+        self._sent[run.run_id] = SentWorker(handle, task)
+        return handle
+
+    async def wait_workers(self, asked: WaitWorkers, _: ToolContext) -> ToolReturn:
+        """Wait for runs as long as they take or `timeout_ms` lasts, and return their results.
+
+        Without `run_ids` these are all runs that were not collected yet. A run that is not done
+        is listed as running.
+
+        Raises:
+            ToolError: `validation_error`, a run id is unknown or the list is empty.
+        """
+        run_ids = self._find_sent(asked.run_ids)
+        waiting = [work for run_id in run_ids if not (work := self._sent[run_id].work).done()]
+        if waiting:
+            limit_s = None if asked.timeout_ms is None else asked.timeout_ms / 1000
+            await asyncio.wait(waiting, timeout=limit_s)
+        workers = [self._sent_view(run_id) for run_id in run_ids]
+        running = [each["child_run_id"] for each in workers if each["status"] == "running"]
+        return {"workers": workers, "running_run_ids": running}
+
+    async def close(self, reason: ChildCancelReason) -> None:
+        """Stop the workers that still run, and let every result be recorded.
+
+        Runs that do not stop in time are not waited for.
+        """
+        children = self._deps.children
+        await children.stop_all(self._parent.run, reason)
+        for run_id, sent in self._sent.items():
+            if children.is_running(run_id):
+                sent.work.cancel()
+        if self._sent:
+            await asyncio.wait([sent.work for sent in self._sent.values()])
+
+    async def _result(
+        self, child: ChildRun, spec: ChildSpec, handle: Mapping[str, Any]
+    ) -> ToolResult:
+        """Wait for a worker; where its words and the Task's step differ, the step holds.
+
+        What another run has made of a step whose claim this one has lost is not shown.
+        """
+        error = await self._finish(child, spec)
+        claimed = await self._board.outcome(child.run.run_id, self._actor)
+        step_id = claimed.step_id if claimed is not None else None
+        report = await self._store_report(child, spec, step_id=step_id)
+        answer = dict(handle)
+        answer.pop("status", None)
+        if claimed is not None:
+            answer |= {"claimed_step_id": step_id, "claim_lost": claimed.is_lost}
+            if (step := claimed.step) is not None:
+                answer["step_status"] = step.status.value
+                if step.result_summary is not None:
+                    answer["step_result_summary"] = step.result_summary
+        answer |= {"no_step_claimed": claimed is None, "worker_result": report}
+        return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
+
+    async def _late_result(
+        self, child: ChildRun, spec: ChildSpec, handle: Mapping[str, Any], *, dispatch: Dispatch
+    ) -> ToolResult:
+        """The result of a worker that was sent without waiting; an error is one too."""
+        run_id = child.run.run_id
+        try:
+            return await self._result(child, spec, handle)
+        except AgentCoreError as error:
+            self._note_failure(dispatch, error)
+            failure = error
+        except asyncio.CancelledError:
+            message = f"the worker's run {run_id} did not stop in time"
+            failure = ToolError(ErrorCode.CANCELLED, message)
+        except Exception as error:  # noqa: BLE001 - logged, and an error result as any other
+            what = f"the result of {run_id} hit a bug"
+            log_failure(logger, what, error=error, clean=self._parent.clean)
+            failure = ToolError(ErrorCode.INTERNAL_ERROR, f"{what}; the log has the details")
+        return ToolResult(is_error=True, error=ErrorPayload.of(failure))
+
+    def _note_failure(self, dispatch: Dispatch, error: AgentCoreError) -> None:
+        facts = dispatch.model_dump(
+            include={"task_id", "worker_pool_id", "worker_agent_id"}, exclude_none=True
+        )
+        facts |= {"code": error.code, "message": error.message}
+        self._parent.note(EventType.WORKER_DISPATCH_FAILED, facts, level=EventLevel.WARNING)
+
+    def _free(self, run: RunIdentity) -> None:
+        self._deps.workers.release(run.agent_id, run.run_id)
+        self._board.dismiss(run.run_id)
+
+    def _bind(self, run: RunIdentity, scope: TaskScope, journal: Journal) -> TaskBinding:
+        """Tie a worker's run to one Task, some of its steps, and at most one claim."""
+
+        def board(budget: int) -> str | None:
+            calls = (call for node in journal.path for call in node.calls)
+            if not any(call.name.startswith("agent.task_") for call in calls):
+                return None
+            return self._board_text(run.agent_id, scope, budget)
+
+        return TaskBinding(
+            tools=task_tools(self._board, journal, scope=scope),
+            board=board,
+            guard=partial(require_claim, has_lost_claim=self._board.has_lost_claim),
+            begin=partial(self._board.admit, run.run_id, scope.task_id),
+            before_end=partial(self._close_step, Actor(run.agent_id, run.run_id, journal)),
+        )
+
+    def _board_text(self, agent_id: str, scope: TaskScope | None, budget: int) -> str:
+        return board_text(
+            self._board.active(),
+            now=utc_now(),
+            agent_id=agent_id,
+            scope=scope,
+            limits=replace(self._limits, tokens=budget),
+        )
+
+    async def _close_step(
+        self, by: Actor, reason: ChildCancelReason | None, error: BaseException | None
+    ) -> None:
+        """Fail the step that a run leaves open."""
+        ending, message = RunEnding.FINISHED, None
+        if reason is ChildCancelReason.TIMEOUT:
+            ending = RunEnding.TIMEOUT
+        elif reason is not None or isinstance(error, asyncio.CancelledError):
+            ending = RunEnding.CANCELLED
+        elif isinstance(error, AgentCoreError):
+            ending = RunEnding.FAILED
+            message = " ".join(f"{error.code}: {error.message}".split())[:_MAX_ERROR]
+        elif error is not None:
+            ending = RunEnding.FAILED
+            name = type(error).__name__
+            message = f"{ErrorCode.INTERNAL_ERROR}: {name}; the log has the details"
+        try:
+            await self._board.run_ended(by.run_id, ending, by, error=message)
+        except AgentCoreError:
+            # The claim's lease ends all the same; the run itself did what it did.
+            logger.warning("the step of %s stays open", by.run_id, exc_info=True)
+
+    def _worker_view(self, worker: Worker) -> dict[str, Any]:
+        workers = self._deps.workers
+        agent_id = worker.agent_id(self._parent.run.session_id)
+        definition, run_id = workers.definition(worker), workers.run_of(agent_id)
+        view: dict[str, Any] = {
+            "worker_agent_id": agent_id,
+            "worker_id": worker.worker_id,
+            "agent_definition_id": worker.definition_id,
+            "name": definition.name if definition else "",
+            "description": definition.description if definition else "",
+            "worker_pool_id": worker.pool_id,
+            "status": "unavailable" if definition is None else "busy" if run_id else "idle",
+            "suggested_tools": list(definition.suggested_tools) if definition else [],
+            "tags": list(definition.tags) if definition else [],
+        }
+        if run_id is not None:
+            view["current_run_id"] = run_id
+            claimed = self._board.claimed_by(run_id)
+            if claimed is not None and claimed.is_held:
+                view["current_step_id"] = claimed.step.step_id
+        uncollected = [
+            sent_id
+            for sent_id, sent in self._sent.items()
+            if sent.handle["worker_agent_id"] == agent_id
+            and sent.work.done()
+            and sent_id not in self._collected
+        ]
+        return view | ({"uncollected_run_ids": uncollected} if uncollected else {})
+
+    def _find_sent(self, run_ids: Collection[str] | None) -> list[str]:
+        if run_ids is None:
+            return [run_id for run_id in self._sent if run_id not in self._collected]
+        unknown = [run_id for run_id in run_ids if run_id not in self._sent]
+        if unknown or not run_ids:
+            what = f"unknown runs: {', '.join(unknown[:10])}" if unknown else "no run"
+            message = (
+                f"run_ids names {what}; they are the child_run_id of dispatches with wait=false in "
+                "this run. Leave it out to wait for all"
+            )
+            details = {"path": "$.run_ids", "unknown_run_ids": unknown[:50]}
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
+        return list(dict.fromkeys(run_ids))
+
+    def _sent_view(self, run_id: str) -> dict[str, Any]:
+        sent = self._sent[run_id]
+        if not sent.work.done():
+            return dict(sent.handle)
+        self._collected.add(run_id)
+        result = sent.work.result()
+        view: dict[str, Any] = {**sent.handle, "status": "failed"}
+        for block in result.content:
+            if isinstance(block, JsonBlock):
+                view |= block.data
+                view["status"] = block.data["worker_result"]["status"]
+        if result.error is not None:
+            view["error"] = result.error.model_dump(mode="json", exclude_none=True)
+        return view
+
+
+class WorkerHistory:
+    """A worker's conversations: each dispatch is a new branch from one common root."""
+
+    def __init__(self, store: SessionStore, agent: AgentRecord) -> None:
+        self._store = store
+        self._agent = agent
+
+    async def resume(self, journal: Journal) -> None:
+        """Begin at the root; the worker's first run writes it."""
+        agent = await self._store.agent(self._agent.agent_id) or self._agent
+        if root_id := agent.metadata.get("root_node_id"):
+            journal.path.extend(await self._store.path(root_id))
+            return
+        facts = self._agent.metadata
+        text = f"You are worker {facts['worker_id']} of the pool {facts['worker_pool_id']}."
+        node = journal.add(user_text(text, NodeType.SYSTEM_NOTE, reason="worker_root"))
+        await journal.commit()
+        await self._store.update_agent(agent.agent_id, metadata={"root_node_id": node.node_id})
+
+
+def require_claim(toolbox: Toolbox, *, has_lost_claim: Callable[[str], bool]) -> Toolbox:
+    """Block the tools that can change something after a run has lost its step claim.
+
+    They check it twice: before a permission is asked for, and right before they act. The built-in
+    `agent.*` and `internal.*` tools check by themselves.
+    """
+
+    def guard(tool: Tool) -> Tool:
+        definition = tool.definition
+        only_reads = definition.permission is ToolPermission.READONLY
+        if not does_work(tool.name) or (
+            only_reads and definition.tags.isdisjoint({"write", "dangerous"})
+        ):
+            return tool
+
+        def check(run_id: str) -> None:
+            if has_lost_claim(run_id):
+                message = (
+                    f"{tool.name} is refused: this run's claim on its step is gone or its Task has "
+                    "ended, and what it changes could spoil another worker's work. End now"
+                )
+                details = {"reason": "claim_lost"}
+                raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
+
+        async def prepare(arguments: Any, context: ToolContext) -> Action:
+            check(context.run_id)
+            action = await tool.prepare(arguments, context)
+
+            async def run() -> ToolReturn | ToolOutput:
+                check(context.run_id)
+                return await action.run()
+
+            return replace(action, run=run)
+
+        return replace(tool, prepare=prepare)
+
+    return Toolbox(guard(tool) for tool in toolbox)

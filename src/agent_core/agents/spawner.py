@@ -1,0 +1,499 @@
+"""Starts children of one root run: what settles a child before it exists, and how it is started."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from agent_core.agents.agent_tools import (
+    Assignment,
+    ChildAssignment,
+    ForkAssignment,
+    ListDefinitions,
+    SubAssignment,
+    agent_tool,
+)
+from agent_core.agents.child_runs import BeforeEnd, ChildCancelReason, ChildRun, ChildRuns
+from agent_core.agents.definitions import AgentDefinitions
+from agent_core.agents.report import ExpectedOutput, OutputSchemaCheck, child_report
+from agent_core.agents.roles import does_work, permits
+from agent_core.agents.workers import Workers
+from agent_core.config.paths import Setup
+from agent_core.context.composer import TaskBoardSource
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.events import EventStream, Journal, SessionStore
+from agent_core.loop import History, RunContext
+from agent_core.redaction import Redactor
+from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
+from agent_core.tools.loaded import View
+from agent_core.tools.registry import Toolbox
+from agent_core.types import (
+    AgentDefinition,
+    AgentRecord,
+    AgentRole,
+    AgentType,
+    Draft,
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    JsonBlock,
+    Node,
+    RunIdentity,
+    RunMode,
+    RunStatus,
+    ToolDefinition,
+    ToolPermission,
+    ToolResult,
+    new_id,
+    user_text,
+    utc_now,
+)
+
+_CHILD_ROLES = {
+    RunMode.NORMAL: (AgentRole.SUB, AgentRole.FORK),
+    RunMode.ORCHESTRATOR: (AgentRole.SUB, AgentRole.WORKER),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What sets one run apart from all others; the rest of its context they share.
+
+    Attributes:
+        run: who it is.
+        journal: where it writes.
+        history: where its conversation was left.
+        definition: what kind of agent it is; a root agent is of none.
+        tools: those that belong to this run alone.
+        granted: the only working tools it may have; None leaves that to its role.
+        board: the task board it sees, if it sees one.
+        view: which loaded texts stand in its latest request.
+    """
+
+    run: RunIdentity
+    journal: Journal
+    history: History
+    definition: AgentDefinition | None = None
+    tools: Sequence[Tool] = ()
+    granted: frozenset[str] | None = None
+    board: TaskBoardSource | None = None
+    view: View = field(default_factory=View)
+
+
+class RunContextFactory(Protocol):
+    """Knows what a run is made of, whatever its role."""
+
+    async def context(self, spec: RunSpec, /) -> RunContext:
+        """Everything this run needs.
+
+        Raises:
+            AgentCoreError: it cannot be had.
+        """
+        ...
+
+
+class ToolCatalog(Protocol):
+    """Which tools there are, before any run asks for its own."""
+
+    @property
+    def can_ask(self) -> bool:
+        """There is a way to ask for a permission."""
+        ...
+
+    async def work_tools(self) -> Mapping[str, ToolDefinition]:
+        """All but the built-in `agent.*` and `internal.*` tools, as the user's settings leave them.
+
+        Their permissions and tags are the effective ones.
+        """
+        ...
+
+    def is_disabled(self, name: str) -> bool:
+        """The user's settings take this tool away from every run."""
+        ...
+
+
+OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]
+"""Opens the journal of a child: it goes on from a path, and leaves the session's own alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnerDeps:
+    """The long-lived collaborators of all spawners."""
+
+    setup: Setup
+    store: SessionStore
+    definitions: AgentDefinitions
+    children: ChildRuns
+    workers: Workers
+    contexts: RunContextFactory
+    catalog: ToolCatalog
+    open_journal: OpenJournal
+    redactor: Redactor
+
+
+class NoHistory:
+    """For a run whose path is there from the beginning."""
+
+    async def resume(self, journal: Journal) -> None:
+        """Nothing has to be fetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBinding:
+    """What ties a run to a Task; by default nothing does.
+
+    Attributes:
+        tools: the task tools of the run.
+        board: the board that the run sees.
+        guard: wraps the run's tools.
+        begin: counts the run among those of its Task; it starts right after. May refuse.
+        before_end: puts the run's step in order before its end is written down.
+    """
+
+    tools: Sequence[Tool] = ()
+    board: TaskBoardSource | None = None
+    guard: Callable[[Toolbox], Toolbox] = lambda toolbox: toolbox
+    begin: Callable[[], None] = lambda: None
+    before_end: BeforeEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """Everything about one child that is known before it exists.
+
+    Attributes:
+        run: who it will be.
+        agent: its agent, stored unless it is there already.
+        assignment: what the parent asked for; `expected` is its shape for the answer.
+        path: the conversation it goes on from.
+        granted: the only working tools it may have; None: those of its role.
+        record: facts for its row and for the parent's events.
+        bind: ties the run, given its journal, to a Task.
+    """
+
+    run: RunIdentity
+    agent: AgentRecord
+    definition: AgentDefinition
+    assignment: Assignment
+    expected: ExpectedOutput | None
+    prompt: Draft
+    path: Sequence[Node] = ()
+    history: History = field(default_factory=NoHistory)
+    granted: frozenset[str] | None = None
+    record: dict[str, Any]
+    bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()
+
+
+class ChildSpawner:
+    """Starts sub agents and forks for one root run.
+
+    A child that fails is an error result, never an exception; what is refused before a child
+    exists is raised as `ToolError`.
+    """
+
+    def __init__(self, deps: SpawnerDeps, parent: Journal) -> None:
+        self._deps = deps
+        self._parent = parent
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools that start agents."""
+        return [
+            agent_tool("create_sub_agent", SubAssignment, self.create, Concurrency.AGENT),
+            agent_tool("fork_agent", ForkAssignment, self.fork, Concurrency.AGENT),
+            agent_tool(
+                "list_agent_definitions", ListDefinitions, self.list_definitions, Concurrency.READ
+            ),
+        ]
+
+    @property
+    def board(self) -> TaskBoardSource | None:
+        """The task board, as the model sees it; only orchestrators have one."""
+        return None
+
+    async def create(self, assignment: SubAssignment, context: ToolContext) -> ToolReturn:
+        """Run a sub agent: its conversation begins with its task."""
+        default = self._deps.setup.config.agents.default_sub_agent_definition
+        return await self._run_child(AgentRole.SUB, assignment, context, (), default=default)
+
+    async def fork(self, assignment: ForkAssignment, context: ToolContext) -> ToolReturn:
+        """Run a fork: its conversation begins before the message that made the call."""
+        path = self._parent.path
+        for place in range(len(path) - 1, -1, -1):
+            if any(call.tool_call_id == context.tool_call_id for call in path[place].calls):
+                path = path[:place]
+                break
+        default = self._deps.setup.config.agents.default_fork_agent_definition
+        return await self._run_child(
+            AgentRole.FORK, assignment, context, tuple(path), default=default
+        )
+
+    async def list_definitions(self, _: ListDefinitions, __: ToolContext) -> ToolReturn:
+        """Every definition with its suggested tools, and which of these a child could have now."""
+        catalog, roles = self._deps.catalog, _CHILD_ROLES[self._parent.run.mode]
+        work = await catalog.work_tools()
+
+        def suggestion(name: str) -> dict[str, Any]:
+            reason = None
+            if catalog.is_disabled(name):
+                reason = "disabled_by_config"
+            elif not any(permits(role, name) for role in roles):
+                reason = "mode_restricted"
+            elif name in work:
+                reason = self._find_obstacle(work[name])
+            is_available = reason is None and (name in work or not does_work(name))
+            view: dict[str, Any] = {"name": name, "available": is_available}
+            return view if reason is None else view | {"unavailable_reason": reason}
+
+        views = [
+            {
+                "agent_definition_id": definition.agent_definition_id,
+                "name": definition.name,
+                "description": definition.description,
+                "source": definition.source.value,
+                "suggested_tools": [suggestion(name) for name in definition.suggested_tools],
+                "tags": list(definition.tags),
+            }
+            for definition in self._deps.definitions.listed()
+        ]
+        return {"agent_definitions": views}
+
+    def _find_obstacle(self, tool: ToolDefinition) -> str | None:
+        """Why every call of this tool would be refused, if that is certain."""
+        config = self._deps.setup.config
+        policy = config.permissions.network_policy
+        if "network" in tool.tags and policy.default == "deny":
+            parts = (policy, config.tools.network)
+            if not any(part.allowed_hosts or part.allowed_domains for part in parts):
+                return "policy_restricted"
+        asks = tool.permission is ToolPermission.WRITE or "dangerous" in tool.tags
+        return "permission_denied" if asks and not self._deps.catalog.can_ask else None
+
+    async def _run_child(
+        self,
+        role: AgentRole,
+        assignment: ChildAssignment,
+        context: ToolContext,
+        path: Sequence[Node],
+        *,
+        default: str,
+    ) -> ToolResult:
+        definition = self._deps.definitions.get(assignment.agent_definition_id or default)
+        tools = await self._check_tools(role, assignment.allowed_tools)
+        run = self._child_identity(role, new_id("agent"))
+        parts = [("Task", assignment.task)]
+        if isinstance(assignment, SubAssignment):
+            parts.append(("Context", assignment.context or ""))
+        spec = ChildSpec(
+            run=run,
+            agent=self._agent_record(
+                run,
+                definition.agent_definition_id,
+                AgentType(role),
+                fork_from_node_id=path[-1].node_id if path else None,
+            ),
+            definition=definition,
+            assignment=assignment,
+            expected=expected_output(assignment),
+            prompt=self._prompt(parts, assignment, context),
+            path=path,
+            granted=None if tools is None else frozenset(tools),
+            record={
+                "agent_definition_id": definition.agent_definition_id,
+                "tool_call_id": context.tool_call_id,
+            },
+        )
+        child = await self._start(spec)
+        error = await self._finish(child, spec)
+        report = await self._store_report(child, spec)
+        return ToolResult(content=[JsonBlock(data=report)], is_error=error is not None, error=error)
+
+    async def _check_tools(
+        self, role: AgentRole, names: Sequence[str] | None
+    ) -> tuple[str, ...] | None:
+        """The working tools that `allowed_tools` names; None if it was left out.
+
+        Raises:
+            ToolError: `validation_error`: one does not exist, is disabled, or is not for this role.
+        """
+        if names is None:
+            return None
+        catalog = self._deps.catalog
+        work = await catalog.work_tools()
+        wrong = [
+            name
+            for name in names
+            if not permits(role, name)
+            or (name not in work if does_work(name) else catalog.is_disabled(name))
+        ]
+        if wrong:
+            message = f"a {role} cannot have these tools: {', '.join(wrong)}; nothing was started"
+            details = {"path": "$.allowed_tools", "tools": wrong}
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
+        return tuple(dict.fromkeys(name for name in names if does_work(name)))
+
+    def _child_identity(self, role: AgentRole, agent_id: str) -> RunIdentity:
+        parent = self._parent.run
+        return RunIdentity(
+            session_id=parent.session_id,
+            agent_id=agent_id,
+            run_id=new_id("run"),
+            role=role,
+            mode=parent.mode,
+            parent_agent_id=parent.agent_id,
+            parent_run_id=parent.run_id,
+        )
+
+    def _agent_record(
+        self, run: RunIdentity, definition_id: str, agent_type: AgentType, **fields: Any
+    ) -> AgentRecord:
+        parent, now = self._parent.run, utc_now()
+        return AgentRecord(
+            agent_id=run.agent_id,
+            session_id=parent.session_id,
+            parent_agent_id=parent.agent_id,
+            agent_type=agent_type,
+            agent_definition_id=definition_id,
+            created_by_run_id=parent.run_id,
+            created_at=now,
+            updated_at=now,
+            **fields,
+        )
+
+    def _prompt(
+        self, parts: Sequence[tuple[str, str]], assignment: Assignment, context: ToolContext
+    ) -> Draft:
+        """A child's first message: the parent's words, in parts with fixed names."""
+        shape = ""
+        if (schema := assignment.expected_output_schema) is not None:
+            shape = (
+                "Your last message must be one JSON value that fits this JSON Schema, and nothing "
+                f"else:\n{json.dumps(schema, ensure_ascii=False, sort_keys=True)}"
+            )
+        parts = [*parts, ("Constraints", assignment.constraints or ""), ("Answer", shape)]
+        text = "\n\n".join(f"{name}:\n{words.strip()}" for name, words in parts if words.strip())
+        parent = self._parent.run
+        return user_text(
+            text,
+            from_agent_id=parent.agent_id,
+            from_run_id=parent.run_id,
+            tool_call_id=context.tool_call_id,
+        )
+
+    async def _start(
+        self, spec: ChildSpec, *, on_end: Callable[[], object] = lambda: None
+    ) -> ChildRun:
+        """Start a child; `_finish` waits for it.
+
+        `on_end` is called once, when the child has ended for good or will never exist.
+
+        Raises:
+            ToolError: `child_agent_limit_exceeded`, or `task_not_dispatchable`, its Task has ended
+                meanwhile; nothing was started.
+            AgentCoreError: its context cannot be had; nothing was started.
+        """
+        deps, stream = self._deps, EventStream()
+
+        async def build() -> ChildRun:
+            journal = deps.open_journal(spec.run, stream, spec.path)
+            binding = spec.bind(journal)
+            ctx = await deps.contexts.context(
+                RunSpec(
+                    run=spec.run,
+                    journal=journal,
+                    history=spec.history,
+                    definition=spec.definition,
+                    tools=binding.tools,
+                    granted=spec.granted,
+                    board=binding.board,
+                )
+            )
+            ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))
+            if spec.expected is not None:
+                ctx = replace(ctx, hooks=OutputSchemaCheck(ctx.hooks, journal, spec.expected))
+            child = ChildRun(
+                ctx,
+                spec.prompt,
+                parent=self._parent,
+                stream=stream,
+                agent=spec.agent,
+                record=spec.record,
+                before_end=binding.before_end,
+            )
+            binding.begin()  # from here to its start nothing waits
+            return child
+
+        return await deps.children.start(build, self._parent.run, on_end=on_end)
+
+    async def _finish(self, child: ChildRun, spec: ChildSpec) -> ErrorPayload | None:
+        """Wait for a child, and return the error if it did not do its task.
+
+        Raises:
+            AgentCoreError: it could not be stored; there is none.
+            asyncio.CancelledError: the parent was cancelled, and the child with it.
+        """
+        await self._deps.children.wait(child, timeout_ms=spec.assignment.timeout_ms)
+        outcome, cause = child.outcome, child.outcome.error
+        if outcome.status is RunStatus.COMPLETED:
+            faults = spec.expected.faults(outcome.text) if spec.expected is not None else []
+            if not faults:
+                return None
+            event = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED
+            child.note_parent(event, EventLevel.WARNING, faults=faults)
+            code = ErrorCode.SCHEMA_ERROR
+            what = f"its answer does not have the expected shape: {'; '.join(faults)}"
+            details: dict[str, Any] = {"reason": event.value}
+        elif outcome.status is RunStatus.FAILED:
+            code = cause.code if cause else ErrorCode.INTERNAL_ERROR
+            what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
+            details = cause.details if cause else {}
+        elif child.stop_reason is ChildCancelReason.TIMEOUT:
+            code, what, details = (
+                ErrorCode.TIMEOUT,
+                "it did not finish in time and was stopped",
+                {},
+            )
+        else:
+            code, what = ErrorCode.CANCELLED, "it was stopped"
+            reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
+            details = {"reason": reason.value}
+        run_id = child.run.run_id
+        return ErrorPayload(
+            type="ToolError",
+            code=code,
+            message=f"the child agent's run {run_id}: {what}",
+            details={**details, "child_run_id": run_id},
+        )
+
+    async def _store_report(
+        self, child: ChildRun, spec: ChildSpec, *, step_id: str | None = None
+    ) -> dict[str, Any]:
+        """Build the report of a child that has ended, and keep it with its agent."""
+        outcome, run = child.outcome, child.run
+        report = child_report(
+            outcome.text,
+            [node for node in child.ctx.journal.path if node.run_id == run.run_id],
+            status=outcome.status.value,
+            step_id=step_id,
+            has_shape=spec.expected is not None,
+            metadata={
+                "child_run_id": run.run_id,
+                "child_agent_id": run.agent_id,
+                "agent_definition_id": spec.definition.agent_definition_id,
+                "end_reason": outcome.end_reason.value,
+                "turns": outcome.turns,
+                "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
+            },
+        )
+        await self._deps.store.update_agent(run.agent_id, result=report)
+        return report
+
+
+def expected_output(assignment: Assignment) -> ExpectedOutput | None:
+    """The shape that the answer has to have, if the parent gave one.
+
+    Raises:
+        ToolError: `validation_error`, it is no JSON Schema.
+    """
+    schema = assignment.expected_output_schema
+    return None if schema is None else ExpectedOutput(schema)

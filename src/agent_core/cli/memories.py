@@ -9,7 +9,7 @@ from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.config.load import read_setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ConfigError
-from agent_core.memory import Memory, MemoryFolder, MemoryWriter, Remembered
+from agent_core.memory import Memory, MemoryFolder, MemoryList, MemoryWriter
 from agent_core.redaction.visible import visible
 
 _YES = {"y", "yes"}
@@ -37,7 +37,7 @@ def manage(options: MemoryOptions) -> int:
         if options.is_sure or _agrees(memory, terminal, clean):
             with folder.locked():
                 writer.forget(memory)
-                writer.catalogue(folder.read().memories)
+                writer.write_catalog(folder.read().memories)
             terminal.line(f"forgotten: {clean(memory.path)}")
         return COMPLETED
     except OutputClosedError:
@@ -47,7 +47,7 @@ def manage(options: MemoryOptions) -> int:
         return MISUSED if isinstance(error, ConfigError) else FAILED
 
 
-def _list(remembered: Remembered, terminal: Terminal, clean: Clean) -> int:
+def _list(remembered: MemoryList, terminal: Terminal, clean: Clean) -> int:
     for memory in remembered.memories:
         summary = _line(clean(memory.summary))
         terminal.text(f"{clean(memory.memory_id)}  {memory.category:<9}  {summary}\n")
@@ -72,7 +72,7 @@ def _agrees(memory: Memory, terminal: Terminal, clean: Clean) -> bool:
     return False
 
 
-def _find(memory_id: str, remembered: Remembered, terminal: Terminal) -> Memory | None:
+def _find(memory_id: str, remembered: MemoryList, terminal: Terminal) -> Memory | None:
     """The memory with this id, or the only one whose id begins like this."""
     if exact := remembered.get(memory_id):
         return exact

@@ -1,6 +1,5 @@
-"""One remembered thing: a Markdown file with a head. The file is the truth; users may edit it."""
+"""One memory: a Markdown file with a head. The file is the truth; users may edit it."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -9,27 +8,22 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from agent_core.assets import FrontMatter, parse_front_matter
+from agent_core.text import content_hash, one_line
 
 CATEGORIES = ("user", "feedback", "reference")
 """The folders of the memory."""
 
 _ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
-_FIELDS = (
-    "id",
-    "category",
-    "summary",
-    "tags",
-    "created_at",
-    "updated_at",
-    "source_session_id",
-    "source_node_ids",
-)
 _LONGEST_SLUG = 60
+_FIELDS = {
+    *("id", "category", "summary", "tags", "created_at", "updated_at"),
+    *("source_session_id", "source_node_ids"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Memory:
-    """What one file says.
+    """The content of one file.
 
     Attributes:
         memory_id: never changes, nor does the path.
@@ -52,9 +46,10 @@ class Memory:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     version: str = ""
 
-    def as_file(self) -> str:
-        """The file's text. Values are written as JSON, which YAML reads as it is meant."""
-        head: dict[str, Any] = {
+    @property
+    def head(self) -> dict[str, Any]:
+        """The fields of the front matter that are ours."""
+        return {
             "id": self.memory_id,
             "category": self.category,
             "summary": self.summary,
@@ -63,17 +58,33 @@ class Memory:
             "updated_at": self.updated_at.isoformat(timespec="seconds"),
             "source_session_id": self.source_session_id,
             "source_node_ids": list(self.source_node_ids),
-            **self.extra,
         }
-        lines = (f"{json.dumps(k)[1:-1]}: {_json(value)}" for k, value in head.items())
-        return "---\n" + "\n".join(lines) + f"\n---\n\n{self.content.strip()}\n"
+
+    def as_file(self) -> str:
+        """The file's text. Values are written as JSON, which YAML reads as it is meant."""
+        head = {**self.head, **self.extra}.items()
+        lines = "\n".join(f"{json.dumps(key)[1:-1]}: {_to_json(value)}" for key, value in head)
+        return f"---\n{lines}\n---\n\n{self.content.strip()}\n"
+
+    def as_json_line(self) -> str:
+        """The head for a model that chooses or compares, as one line."""
+        head = {key: self.head[key] for key in ("id", "category", "summary", "tags")}
+        head["updated_at"] = f"{self.updated_at:%Y-%m-%d}"
+        head["source_node_ids"] = list(self.source_node_ids)[-5:]
+        return json.dumps(head, ensure_ascii=False)
+
+    def as_catalog_line(self) -> str:
+        """The entry in the catalog file."""
+        tags = f" [{', '.join(map(one_line, self.tags))}]" if self.tags else ""
+        line = f"- [{self.memory_id}]({self.path}) {self.category}: {one_line(self.summary)}"
+        return f"{line}{tags}"
 
 
 def parse_memory(text: str, path: str) -> Memory:
     """Read a file; `path` is where it lies below the memory folder.
 
     Raises:
-        ValueError: it is no memory; the message is for whoever edited it.
+        ValueError: it is no memory; the message is for its author.
     """
     head = parse_front_matter(text)
     if head.problem:
@@ -96,27 +107,17 @@ def parse_memory(text: str, path: str) -> Memory:
         source_session_id=head.text("source_session_id"),
         source_node_ids=_texts(head.fields.get("source_node_ids")),
         extra={key: value for key, value in head.fields.items() if key not in _FIELDS},
-        version=version_of(text),
+        version=content_hash(text.encode("utf-8", "surrogatepass")),
     )
 
 
-def version_of(text: str) -> str:
-    """A hash by which versions of a text are told apart."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def file_name(name: str, memory_id: str, day: datetime) -> str:
-    """`<name>-<YYYYMMDD>-<id>.md`, whatever somebody called it."""
+    """`<name>-<YYYYMMDD>-<id>.md`, with any name made fit for a file."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.removesuffix(".md").lower()).strip("-")
     return f"{slug[:_LONGEST_SLUG].strip('-') or 'memory'}-{day:%Y%m%d}-{memory_id}.md"
 
 
-def one_line(text: str) -> str:
-    """Without line breaks and control characters: a line of a list stays one."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())
-
-
-def _json(value: object) -> str:
+def _to_json(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):

@@ -1,35 +1,35 @@
 """One extraction: ask, check everything, then write everything, and only then move the cursor."""
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from enum import StrEnum
 from string import Template
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agent_core.aio import to_the_end
 from agent_core.assets import load_asset
-from agent_core.errors import AgentCoreError
-from agent_core.memory.catalog import bounded, front_matter_line
-from agent_core.memory.entry import Memory, file_name, one_line
-from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, Remembered, write_failed
-from agent_core.memory.stretch import MessageSpan
-from agent_core.memory.wire import (
-    WRITES,
-    Answer,
-    Decision,
-    Entry,
-    answer_schema,
-    check_provenance,
-    parse_answer,
+from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
+from agent_core.memory.entry import Memory, file_name
+from agent_core.memory.folder import (
+    MOST_PROBLEMS,
+    MemoryFolder,
+    MemoryList,
+    MemoryWriter,
+    write_failed,
 )
-from agent_core.memory.writer import MemoryWriter
+from agent_core.memory.spans import MessageSpan
+from agent_core.providers.jsontext import unfenced
+from agent_core.text import fit_lines, one_line
+from agent_core.tools.schema import json_path, model_schema
 from agent_core.types import new_id, utc_now
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _ANSWER_TOKENS = 2048
 
@@ -62,8 +62,49 @@ class Cursor(Protocol):
         ...
 
 
+class MemoryDecision(StrEnum):
+    """What is to be done with a thing worth a decision."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    UPDATE = "update"
+    CONFLICT = "conflict"
+    IGNORE = "ignore"
+
+
+_REWRITES = {MemoryDecision.UPDATE, MemoryDecision.CONFLICT}
+_WRITES = {MemoryDecision.NEW, *_REWRITES}
+
+
+class ExtractedMemory(BaseModel):
+    """One thing worth a decision."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    decision: MemoryDecision
+    category: Literal["user", "feedback", "reference"]
+    filename: Annotated[str, Field(max_length=200)]
+    memory_id: Annotated[str, Field(max_length=128)] | None = None
+    summary: Annotated[str, Field(max_length=500)]
+    tags: Annotated[list[Annotated[str, Field(max_length=60)]], Field(max_length=12)]
+    content: Annotated[str, Field(max_length=6000)]
+    source_node_ids: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=128)]],
+        Field(min_length=1, max_length=100),
+    ]
+
+
+class ExtractionAnswer(BaseModel):
+    """What the extraction model answers: checked before a single file is touched."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    explicit: bool = Field(description="The user asked for something to be remembered.")
+    memories: Annotated[list[ExtractedMemory], Field(max_length=50)]
+
+
 @dataclass(slots=True)
-class Extracted:
+class ExtractionResult:
     """What came of one extraction; ids of memories, and the files that were passed over."""
 
     explicit: bool = False
@@ -75,7 +116,7 @@ class Extracted:
 
 
 class Extractor:
-    """Finds what is worth remembering in a stretch of a conversation, and writes it down.
+    """Finds what is worth remembering in a span of a conversation, and writes it down.
 
     Args:
         folder: where memories lie.
@@ -107,122 +148,108 @@ class Extractor:
         self._room = catalog_room
 
     async def extract(
-        self, stretch: MessageSpan, session_id: str, *, start: int, cursor: Cursor
-    ) -> Extracted:
-        """Scan one stretch; `start` is where the cursor stood before it.
+        self, span: MessageSpan, session_id: str, *, start: int, cursor: Cursor
+    ) -> ExtractionResult:
+        """Scan one span; `start` is where the cursor stood before it.
 
         Raises:
             SchemaError: the answer cannot be used; nothing was written.
             AgentCoreError: the model failed; or `memory_write_failed`: what was written so far
                 stands, the cursor has not moved, and scanning again does no harm.
         """
-        known = await asyncio.to_thread(self._folder.read)
-        for problem in known.problems:
+        seen = await asyncio.to_thread(self._folder.read)
+        for problem in seen.problems:
             logger.warning("a memory file was passed over: %s", problem)
-        material = await asyncio.to_thread(self._material, stretch, known)
-        text = await self._ask(self._instructions(), material, max_tokens=_ANSWER_TOKENS)
-        answer = parse_answer(text)
+        template = Template(load_asset("system.memory_extraction").text)
+        system = template.substitute(categories=", ".join(self._categories), schema=answer_schema())
+        prompt = await asyncio.to_thread(self._prompt, span, seen)
+        answer = parse_answer(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS))
         check_provenance(
             answer,
-            range_ids={node.node_id for node in stretch.messages},
-            user_ids={node.node_id for node in stretch.user_messages},
-            known={one.memory_id: one.category for one in known.memories},
+            range_ids={node.node_id for node in span.messages},
+            user_ids={node.node_id for node in span.user_messages},
+            known={one.memory_id: one.category for one in seen.memories},
             categories=self._categories,
         )
-        return await _to_the_end(
-            self._write_down(answer, known, (session_id, start, stretch.end), cursor)
+
+        async def write() -> ExtractionResult:
+            async with _exclusive(self._folder):
+                if not await cursor.is_at(start):
+                    return ExtractionResult()  # another process was quicker
+                done = await asyncio.to_thread(self._save, answer, seen, session_id)
+                await cursor.move(span.end)
+            return done
+
+        return await to_the_end(write())
+
+    def _prompt(self, span: MessageSpan, seen: MemoryList) -> str:
+        lines = (memory.as_json_line() for memory in seen.memories)
+        catalog = fit_lines(self._folder.catalog().splitlines(), self._room, self._estimate)
+        return (
+            f"<memory_catalog>\n{catalog}\n</memory_catalog>\n\n"
+            f"<front_matter>\n{fit_lines(lines, self._room, self._estimate)}\n</front_matter>\n\n"
+            f"<conversation>\n{span.shown()}\n</conversation>"
         )
 
-    async def _write_down(
-        self, answer: Answer, seen: Remembered, where: tuple[str, int, int], cursor: Cursor
-    ) -> Extracted:
-        session_id, start, end = where
-        async with _exclusive(self._folder):
-            if not await cursor.is_at(start):
-                return Extracted()  # another process was quicker; its memories are as good
-            done = await asyncio.to_thread(self._save, answer, seen, session_id)
-            await cursor.move(end)
-        return done
-
-    def _save(self, answer: Answer, seen: Remembered, session_id: str) -> Extracted:
+    def _save(
+        self, answer: ExtractionAnswer, seen: MemoryList, session_id: str
+    ) -> ExtractionResult:
         """Write the files, then the catalog. A file that changed meanwhile stops everything."""
-        now, known = utc_now(), self._folder.read()
-        done = Extracted(answer.explicit, unreadable=list(known.problems[:MOST_PROBLEMS]))
+        known = self._folder.read()
+        done = ExtractionResult(answer.explicit, unreadable=list(known.problems[:MOST_PROBLEMS]))
         planned: list[Memory] = []
         for entry in answer.memories:
-            if entry.decision is Decision.IGNORE:
+            if entry.decision is MemoryDecision.IGNORE:
                 done.ignored += 1
-            elif entry.decision is Decision.DUPLICATE:
-                done.duplicates += 1
-            elif entry.decision is not Decision.NEW:
-                planned.append(self._rewritten(entry, seen, known, (session_id, now)))
-                done.updated.append(planned[-1].memory_id)
-            elif _is_there(entry, session_id, [*known.memories, *planned]):
+            elif entry.decision in _REWRITES:
+                memory_id = entry.memory_id or ""
+                before, current = seen.get(memory_id), known.get(memory_id)
+                if before is None or current is None or before.version != current.version:
+                    path = before.path if before else memory_id
+                    raise write_failed(f"{path} was changed while the extraction was under way")
+                planned.append(self._with_entry(current, entry, session_id))
+                done.updated.append(memory_id)
+            elif entry.decision is MemoryDecision.DUPLICATE or _is_there(
+                entry, session_id, [*known.memories, *planned]
+            ):
                 done.duplicates += 1
             else:
-                planned.append(self._made(entry, session_id, now))
+                planned.append(self._new_memory(entry, session_id))
                 done.new.append(planned[-1].memory_id)
         for memory in planned:
             self._writer.save(memory)
-        if any(entry.decision in WRITES for entry in answer.memories):
-            self._writer.catalogue(self._folder.read().memories)
+        if any(entry.decision in _WRITES for entry in answer.memories):
+            self._writer.write_catalog(self._folder.read().memories)
         return done
 
-    def _made(self, entry: Entry, session_id: str, now: datetime) -> Memory:
-        memory_id = new_id("mem")
-        name = entry.filename.replace("\\", "/").rpartition("/")[2]
-        path = f"{entry.category}/{file_name(self._clean(name), memory_id, now)}"
-        return Memory(
+    def _new_memory(self, entry: ExtractedMemory, session_id: str) -> Memory:
+        memory_id, now = new_id("mem"), utc_now()
+        name = self._clean(entry.filename.replace("\\", "/").rpartition("/")[2])
+        blank = Memory(
             memory_id=memory_id,
             category=entry.category,
-            path=path,
-            summary=self._line(entry.summary),
-            content=self._clean(entry.content).strip(),
-            tags=list(map(self._line, entry.tags)),
+            path=f"{entry.category}/{file_name(name, memory_id, now)}",
+            summary="",
+            content="",
             created_at=now,
             updated_at=now,
-            source_session_id=session_id,
-            source_node_ids=list(dict.fromkeys(entry.source_node_ids)),
         )
+        return self._with_entry(blank, entry, session_id)
 
-    def _rewritten(
-        self, entry: Entry, seen: Remembered, known: Remembered, by: tuple[str, datetime]
-    ) -> Memory:
+    def _with_entry(self, memory: Memory, entry: ExtractedMemory, session_id: str) -> Memory:
         """The same file with other words; id, path and what a user added to its head stay."""
-        session_id, now = by
-        memory_id = entry.memory_id or ""
-        before, current = seen.get(memory_id), known.get(memory_id)
-        if before is None or current is None or before.version != current.version:
-            path = before.path if before else memory_id
-            raise write_failed(f"{path} was changed while the extraction was under way")
         return replace(
-            current,
-            summary=self._line(entry.summary),
+            memory,
+            summary=one_line(self._clean(entry.summary)),
             content=self._clean(entry.content).strip(),
-            tags=list(map(self._line, entry.tags)),
-            updated_at=now,
+            tags=[one_line(self._clean(tag)) for tag in entry.tags],
+            updated_at=utc_now(),
             source_session_id=session_id,
-            source_node_ids=list(dict.fromkeys([*current.source_node_ids, *entry.source_node_ids])),
-        )
-
-    def _line(self, text: str) -> str:
-        return one_line(self._clean(text))
-
-    def _instructions(self) -> str:
-        template = Template(load_asset("system.memory_extraction").text)
-        return template.substitute(categories=", ".join(self._categories), schema=answer_schema())
-
-    def _material(self, stretch: MessageSpan, known: Remembered) -> str:
-        catalog = bounded(self._folder.catalog().splitlines(), self._room, self._estimate)
-        heads = bounded(map(front_matter_line, known.memories), self._room, self._estimate)
-        return (
-            f"<memory_catalog>\n{catalog}\n</memory_catalog>\n\n"
-            f"<front_matter>\n{heads}\n</front_matter>\n\n"
-            f"<conversation>\n{stretch.shown()}\n</conversation>"
+            source_node_ids=list(dict.fromkeys([*memory.source_node_ids, *entry.source_node_ids])),
         )
 
 
-def _is_there(entry: Entry, session_id: str, memories: Sequence[Memory]) -> bool:
+def _is_there(entry: ExtractedMemory, session_id: str, memories: Sequence[Memory]) -> bool:
     """Whether a scan that was interrupted, or this one, has written the same thing already."""
     return any(
         memory.category == entry.category
@@ -249,11 +276,67 @@ async def _exclusive(folder: MemoryFolder) -> AsyncGenerator[None]:
         yield
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` whole even if the caller is cancelled meanwhile; then say so."""
-    task = asyncio.create_task(work)
+def answer_schema() -> str:
+    """The JSON schema of an answer, with every reference put in place."""
+    return json.dumps(model_schema(ExtractionAnswer), sort_keys=True, ensure_ascii=False)
+
+
+def parse_answer(text: str) -> ExtractionAnswer:
+    """Read an answer.
+
+    Raises:
+        SchemaError: it does not have the form; says where.
+    """
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+        return ExtractionAnswer.model_validate(json.loads(unfenced(text)), strict=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise _refused(f"{json_path(first['loc'])}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"it is no JSON: {str(error)[:200]}") from None
+
+
+def check_provenance(
+    answer: ExtractionAnswer,
+    *,
+    range_ids: Collection[str],
+    user_ids: Collection[str],
+    known: Mapping[str, str],
+    categories: Collection[str],
+) -> None:
+    """Make sure that every entry comes from where it may come from.
+
+    Args:
+        answer: of the model.
+        range_ids: the messages it was asked about.
+        user_ids: those of them that the user wrote.
+        known: the category of every memory there is, by id.
+        categories: those that are in use.
+
+    Raises:
+        SchemaError: names the entry and what is wrong with it.
+    """
+    for number, entry in enumerate(answer.memories):
+        place = f"$.memories[{number}]"
+        if unknown := [one for one in entry.source_node_ids if one not in range_ids]:
+            raise _refused(f"{place}.source_node_ids: {unknown[0]!r} is no message of the range")
+        if entry.category != "reference" and not set(entry.source_node_ids) <= set(user_ids):
+            raise _refused(f"{place}.source_node_ids: {entry.category} takes the user's words only")
+        if entry.category not in categories:
+            raise _refused(f"{place}.category: {entry.category} is not in use")
+        if entry.decision in _REWRITES and known.get(entry.memory_id or "") != entry.category:
+            raise _refused(f"{place}.memory_id: {entry.memory_id!r} is no {entry.category} memory")
+        if entry.decision in _WRITES:
+            _check_text(entry, place)
+
+
+def _check_text(entry: ExtractedMemory, place: str) -> None:
+    if not entry.summary.strip() or not entry.content.strip():
+        raise _refused(f"{place}: there is nothing to remember in it")
+    parts = entry.filename.replace("\\", "/").split("/")
+    if ".." in parts or parts[0] in {"", "~"}:
+        raise _refused(f"{place}.filename: {entry.filename!r} leads out of the memory folder")
+
+
+def _refused(what: str) -> SchemaError:
+    return SchemaError(ErrorCode.SCHEMA_ERROR, f"the extraction's answer cannot be used: {what}")

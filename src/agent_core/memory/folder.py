@@ -1,4 +1,4 @@
-"""The memory folder: reading it, and the one lock that writers of all processes share.
+"""The memory folder: reading it, writing it, and the one lock that writers of all processes share.
 
 Every method does file work at once: call it in a thread. A file is parsed again only when its size,
 its time or its place on the disk has changed.
@@ -8,12 +8,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.memory.entry import CATEGORIES, Memory, parse_memory
 
@@ -28,14 +30,17 @@ MOST_PROBLEMS = 20
 _LOCK = ".lock"
 _PATIENCE_S = 10.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]{0,249}\.md")
+_ENTRY = re.compile(r"- \[[^\]]*\]\((?:" + "|".join(CATEGORIES) + r")/[^)]*\)")
+_TITLE = "# Memory"
 
 _Stamp = tuple[int, ...]
 """Tells versions of a file apart without reading it; empty for one that cannot be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class MemoryList:
     """Every memory, the newest first. `problems` says which files were passed over, and why."""
 
     memories: Sequence[Memory] = ()
@@ -56,7 +61,7 @@ class MemoryFolder:
         self.root = root
         self._parsed: dict[str, tuple[_Stamp, Memory | str]] = {}
 
-    def read(self) -> Remembered:
+    def read(self) -> MemoryList:
         """Read all memories; a file that cannot be read is one of `problems`.
 
         Raises:
@@ -67,21 +72,22 @@ class MemoryFolder:
         parsed: dict[str, tuple[_Stamp, Memory | str]] = {}
         for path, stamp in self._files():
             known = self._parsed.get(path)
+            shown = path.encode("utf-8", "replace").decode()
             try:
                 one = known[1] if known and known[0] == stamp else self._read_one(path)
             except OSError as error:
-                problems.append(f"{_printable(path)}: {error.strerror or error}")
+                problems.append(f"{shown}: {error.strerror or error}")
                 continue  # it may be readable the next time, without a change
             parsed[path] = stamp, one
             if isinstance(one, str):
-                problems.append(f"{_printable(path)}: {one}")
+                problems.append(f"{shown}: {one}")
             elif one.memory_id in found:
                 problems.append(f"{path}: its id is that of {found[one.memory_id].path}")
             else:
                 found[one.memory_id] = one
         self._parsed = parsed
         newest = sorted(found.values(), key=lambda one: (one.created_at, one.path), reverse=True)
-        return Remembered(newest, problems)
+        return MemoryList(newest, problems)
 
     def catalog(self) -> str:
         """The catalog as it stands, as far as it is read; empty if there is none."""
@@ -90,7 +96,7 @@ class MemoryFolder:
         except (OSError, ValueError):
             return ""
 
-    def lines(self) -> list[str]:
+    def catalog_lines(self) -> list[str]:
         """All lines of the catalog; bytes that are no UTF-8 stay what they are when written back.
 
         Raises:
@@ -120,27 +126,6 @@ class MemoryFolder:
         except UnicodeDecodeError:
             raise ValueError("it is not UTF-8") from None
 
-    def _read_one(self, path: str) -> Memory | str:
-        """A memory, or why the file is none.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        try:
-            return parse_memory(self.text(path), path)
-        except ValueError as error:
-            return str(error)
-
-    def _content(self, path: str) -> bytes:
-        folder, _, name = path.rpartition("/")
-        with self.opened(folder) as inside:
-            descriptor = os.open(name, _READ, dir_fd=inside)
-            with os.fdopen(descriptor, "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise ValueError("it is no regular file")
-                most = MAX_FILE_BYTES if folder else MAX_CATALOG_BYTES
-                return file.read(most + 1)
-
     @contextlib.contextmanager
     def opened(self, category: str = "") -> Generator[int]:
         """A descriptor of the folder, or of a category's; links are refused.
@@ -164,7 +149,7 @@ class MemoryFolder:
         """Be the only writer among all processes, until the end of the block.
 
         Raises:
-            AgentCoreError: `memory_write_failed`, somebody else kept it for too long, or the
+            AgentCoreError: `memory_write_failed`, another process kept it for too long, or the
                 folder cannot be used.
         """
         try:
@@ -175,24 +160,30 @@ class MemoryFolder:
         except OSError as error:
             raise write_failed(f"the memory folder {self.root} cannot be used", error) from error
         try:
-            self._take(descriptor)
+            _lock(descriptor)
             yield
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int) -> None:
-        end = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in {errno.EWOULDBLOCK, errno.EACCES, errno.EINTR}:
-                    return  # a file system without locks: one process is what it is made for
-                if time.monotonic() > end:
-                    raise write_failed("another process writes memories", error) from error
-                time.sleep(0.02)
-            else:
-                return
+    def _read_one(self, path: str) -> Memory | str:
+        """A memory, or why the file is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            return parse_memory(self.text(path), path)
+        except ValueError as error:
+            return str(error)
+
+    def _content(self, path: str) -> bytes:
+        folder, _, name = path.rpartition("/")
+        with self.opened(folder) as inside:
+            descriptor = os.open(name, _READ, dir_fd=inside)
+            with os.fdopen(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise ValueError("it is no regular file")
+                return file.read((MAX_FILE_BYTES if folder else MAX_CATALOG_BYTES) + 1)
 
     def _files(self) -> list[tuple[str, _Stamp]]:
         """Every file that may be a memory, by path, with what changes when it is written."""
@@ -216,8 +207,125 @@ class MemoryFolder:
         return files
 
 
-def _printable(path: str) -> str:
-    return path.encode("utf-8", "replace").decode()
+class MemoryWriter:
+    """The only way to change a memory folder; it changes nothing else. The caller holds its lock.
+
+    It is no tool, and no agent can reach it. Files are replaced whole; a reader sees the old text
+    or the new one, and what a killed process leaves is removed at the next start.
+
+    Args:
+        folder: where memories lie.
+        unfinished: notes of writes in progress.
+    """
+
+    def __init__(self, folder: MemoryFolder, *, unfinished: UnfinishedWrites) -> None:
+        self._folder = folder
+        self._unfinished = unfinished
+
+    def save(self, memory: Memory) -> None:
+        """Write a memory's file, new or again.
+
+        Raises:
+            AgentCoreError: `memory_write_failed`.
+        """
+        self.write(memory.path, memory.as_file())
+
+    def forget(self, memory: Memory) -> None:
+        """Delete a memory's file.
+
+        Raises:
+            AgentCoreError: `memory_write_failed`.
+        """
+        category, name = _split_path(memory.path)
+        try:
+            with self._folder.opened(category) as inside:
+                os.unlink(name, dir_fd=inside)
+                os.fsync(inside)
+        except OSError as error:
+            raise write_failed(f"{memory.path} cannot be deleted", error) from error
+
+    def write_catalog(self, memories: Iterable[Memory]) -> None:
+        """Write the catalog anew, in the order given; lines of the user's own are kept.
+
+        Raises:
+            AgentCoreError: `memory_write_failed`.
+        """
+        try:
+            before = self._folder.catalog_lines()
+        except (OSError, ValueError) as error:
+            raise write_failed(f"{CATALOG} cannot be read, so it is not written", error) from error
+        own = "\n".join(line for line in before if not _ENTRY.match(line)).strip() or _TITLE
+        lines = "\n".join(memory.as_catalog_line() for memory in memories)
+        self.write(CATALOG, f"{own}\n\n{lines}\n" if lines else f"{own}\n")
+
+    def write(self, path: str, text: str) -> None:
+        """Replace a file below the folder as a whole: `MEMORY.md` or `<category>/<name>.md`.
+
+        Raises:
+            AgentCoreError: `memory_write_failed`: it is another path, leads elsewhere, or the
+                disk refuses.
+        """
+        category, name = _split_path(path)
+        try:
+            data = text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            data = text.encode("utf-8", "replace")
+        folder = self._folder.root / category
+        try:
+            if category:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            with self._folder.opened(category) as inside:
+                with contextlib.suppress(FileNotFoundError):
+                    known = os.stat(name, dir_fd=inside, follow_symlinks=False)
+                    if not stat.S_ISREG(known.st_mode):
+                        raise write_failed(f"{name} is no regular file")
+                with self._unfinished.noted(folder) as temporary:
+                    _replace(inside, name, data, temporary=temporary)
+        except OSError as error:
+            raise write_failed(f"{path} cannot be written", error) from error
+
+
+def _split_path(path: str) -> tuple[str, str]:
+    """The category and the name of a path that may be written.
+
+    Raises:
+        AgentCoreError: `memory_write_failed`, it is another path.
+    """
+    category, _, name = path.rpartition("/")
+    if path == CATALOG or (category in CATEGORIES and _NAME.fullmatch(name)):
+        return category, name
+    shown = str(Path(path))[:200]
+    folders = ", ".join(CATEGORIES)
+    raise write_failed(f"{shown!r} is no place for a memory; those are {CATALOG} and {folders}")
+
+
+def _replace(inside: int, name: str, data: bytes, *, temporary: str) -> None:
+    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=inside)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+    except BaseException:
+        os.unlink(temporary, dir_fd=inside)
+        raise
+    os.fsync(inside)
+
+
+def _lock(descriptor: int) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EWOULDBLOCK, errno.EACCES, errno.EINTR}:
+                return  # a file system without locks: one process is what it is made for
+            if time.monotonic() > end:
+                raise write_failed("another process writes memories", error) from error
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _stamp(inside: int, name: str) -> _Stamp:

@@ -1,22 +1,31 @@
-"""Choosing memories for a question: a model chooses, and words are counted where it cannot."""
+"""`internal.recall_memory`: memories chosen for a question, as context. It never writes a file.
+
+A model chooses; where it cannot, the words that question and memory share are counted.
+"""
 
 import asyncio
 import json
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from string import Template
 from typing import Any, cast
 
+from pydantic import Field
+
 from agent_core.assets import load_asset
-from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
-from agent_core.memory.catalog import bounded, front_matter_line
+from agent_core.errors import AgentCoreError, ErrorCode, SchemaError, ToolError
 from agent_core.memory.entry import Memory
 from agent_core.memory.extraction import AskModel
-from agent_core.memory.folder import Remembered
+from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
+from agent_core.text import fit_lines
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.loaded import LoadedTexts, View
+from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
 
 logger = logging.getLogger(__name__)
 
@@ -30,15 +39,16 @@ _MOST_CHARS = 16_384
 _SUMMARY_WEIGHT, _TAG_WEIGHT = 3, 3
 _LEAST_SHARE = 0.2
 """Of the best match's score: what matches less than that matches by chance."""
-_SAY_NOTHING = re.compile(
+_LEAST_TOKENS = 32
+_STOP_WORDS = re.compile(
     "an?|about|are|at|by|can|do|does|for|from|has|have|how|in|is|it|me|my|of|on|or|our|should|"
     "that|the|their|them|they|this|to|use|user|want|was|we|what|when|which|who|will|with|your?|and"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The memories that were chosen, the most useful one first, and by whom."""
+class MemorySelection:
+    """The memories that were chosen, the most useful one first, and how."""
 
     memories: Sequence[Memory]
     by: str
@@ -62,43 +72,39 @@ class Selector:
         self._estimate = estimate
         self._room = room
 
-    async def select(self, query: str, catalog: str, remembered: Remembered) -> Choice:
+    async def select(self, query: str, catalog: str, known: MemoryList) -> MemorySelection:
         """Let the model choose from catalog and front matter; count words if it fails."""
-        memories = remembered.memories
-        if not memories:
-            return Choice((), "nothing is remembered")
+        if not known.memories:
+            return MemorySelection((), "nothing is remembered")
+        system = Template(load_asset("system.memory_recall").text).substitute(top_k=self._top_k)
         try:
-            return Choice(await self._chosen(query, catalog, remembered), "model")
+            prompt = await asyncio.to_thread(self._prompt, query, catalog, known.memories)
+            ids = _parse_ids(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS))
+            found = [one for one in map(known.get, dict.fromkeys(ids)) if one is not None]
+            if ids and not found:
+                raise _unusable("it names no memory there is")
+            return MemorySelection(found[: self._top_k], "model")
         except AgentCoreError as error:
             logger.info("memories are chosen by their words: %s", error.message)
-            likely = await asyncio.to_thread(ranked, query, memories)
-            return Choice(likely[: self._top_k], "keywords")
+            likely = await asyncio.to_thread(ranked, query, known.memories)
+            return MemorySelection(likely[: self._top_k], "keywords")
 
-    async def _chosen(self, query: str, catalog: str, remembered: Remembered) -> list[Memory]:
-        system = Template(load_asset("system.memory_recall").text).substitute(top_k=self._top_k)
-        prompt = await asyncio.to_thread(self._material, query, catalog, remembered)
-        ids = _ids_in(await self._ask(system, prompt, max_tokens=_ANSWER_TOKENS))
-        found = [one for one in map(remembered.get, dict.fromkeys(ids)) if one is not None]
-        if ids and not found:
-            raise _unusable("it names no memory there is")
-        return found[: self._top_k]
-
-    def _material(self, query: str, catalog: str, remembered: Remembered) -> str:
-        likely = ranked(query, remembered.memories)
-        chosen = {memory.memory_id for memory in likely}
-        rest = [memory for memory in remembered.memories if memory.memory_id not in chosen]
-        heads = bounded(map(front_matter_line, [*likely, *rest]), self._room, self._estimate)
-        listed = bounded(catalog.splitlines(), self._room, self._estimate)
+    def _prompt(self, query: str, catalog: str, memories: Sequence[Memory]) -> str:
+        likely = ranked(query, memories)
+        ids = {memory.memory_id for memory in likely}
+        ordered = [*likely, *(memory for memory in memories if memory.memory_id not in ids)]
+        lines = (memory.as_json_line() for memory in ordered)
+        listed = fit_lines(catalog.splitlines(), self._room, self._estimate)
         return (
             f"<memory_catalog>\n{listed}\n</memory_catalog>\n\n"
-            f"<front_matter>\n{heads}\n</front_matter>\n\n"
+            f"<front_matter>\n{fit_lines(lines, self._room, self._estimate)}\n</front_matter>\n\n"
             f"<question>\n{query}\n</question>"
         )
 
 
 def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
     """The memories that share words with the query, the rarest and most prominent ones first."""
-    bags = [_bag(memory) for memory in memories]
+    bags = [_weigh_words(memory) for memory in memories]
     worth = {
         word: math.log(1 + len(memories) / spread)
         for word in list(dict.fromkeys(_words(query[:_MOST_CHARS])))[:_MOST_WORDS]
@@ -111,8 +117,8 @@ def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
 
 
 @lru_cache(maxsize=2048)
-def _bag(memory: Memory) -> dict[str, float]:
-    """How much each word of a memory says about it; worked out once for every version of it."""
+def _weigh_words(memory: Memory) -> dict[str, float]:
+    """How much each word of a memory tells about it; worked out once for every version of it."""
     bag: dict[str, float] = dict.fromkeys(_words(memory.content[:_MOST_CHARS]), 1)
     bag |= dict.fromkeys(_words(" ".join(memory.tags)), _TAG_WEIGHT)
     bag |= dict.fromkeys(_words(memory.summary), _SUMMARY_WEIGHT)
@@ -125,12 +131,12 @@ def _words(text: str) -> list[str]:
     for word in _WORD.findall(text.casefold()):
         if _IDEOGRAPHS.search(word):
             words += [word[i : i + 2] for i in range(max(len(word) - 1, 1))]
-        elif len(word) > 1 and not _SAY_NOTHING.fullmatch(word):
+        elif len(word) > 1 and not _STOP_WORDS.fullmatch(word):
             words.append(word[:-1] if len(word) > 3 and word.endswith("s") else word)
     return words
 
 
-def _ids_in(text: str) -> list[str]:
+def _parse_ids(text: str) -> list[str]:
     begin, end = text.find("{"), text.rfind("}")
     try:
         value: Any = json.loads(text[begin : end + 1]) if begin >= 0 else None
@@ -144,3 +150,117 @@ def _ids_in(text: str) -> list[str]:
 
 def _unusable(why: str) -> SchemaError:
     return SchemaError(ErrorCode.SCHEMA_ERROR, f"the recall model's answer cannot be used: {why}")
+
+
+class Recall:
+    """Recalls memories for one run; what is in view already is not added again.
+
+    Args:
+        folder: where memories lie.
+        view: the run's own.
+        room: tokens that the bodies may take together.
+        estimate: tokens of a text.
+    """
+
+    def __init__(
+        self, folder: MemoryFolder, view: View, *, room: int, estimate: Callable[[str], int]
+    ) -> None:
+        self._folder = folder
+        self._loaded = LoadedTexts(view, NodeType.MEMORY_CONTEXT, "ids")
+        self._room = room
+        self._estimate = estimate
+
+    async def recall(self, query: str, tool_call_id: str, *, selector: Selector) -> ToolOutput:
+        """Let `selector` choose, and make one node of the bodies that are not in view yet.
+
+        Raises:
+            ToolError: `memory_recall_failed`, the memory cannot be read.
+        """
+        try:
+            known = await asyncio.to_thread(self._folder.read)
+            catalog = await asyncio.to_thread(self._folder.catalog)
+        except (AgentCoreError, OSError) as error:
+            message = f"what is remembered cannot be read: {error}"
+            raise ToolError(ErrorCode.MEMORY_RECALL_FAILED, message) from error
+        selected = await selector.select(query, catalog, known)
+        versions = self._loaded.versions()
+        new = [one for one in selected.memories if versions.get(one.memory_id) != one.version]
+        texts = self._fit(new)
+        for memory in texts:
+            self._loaded.add(memory.memory_id, memory.version)
+        shown = [one for one in selected.memories if one in texts or one not in new]
+        answer: dict[str, Any] = {
+            "memory_ids": [one.memory_id for one in shown],
+            "memories": [
+                {
+                    "memory_id": one.memory_id,
+                    "category": one.category,
+                    "summary": one.summary,
+                    "hash": one.version,
+                    "already_recalled": one not in texts,
+                }
+                for one in shown
+            ],
+            "already_recalled": bool(shown) and not texts,
+            "selected_by": selected.by,
+        }
+        if left_out := [one.memory_id for one in selected.memories if one not in shown]:
+            answer["left_out"] = left_out
+        if known.problems:
+            answer["unreadable"] = list(known.problems[:MOST_PROBLEMS])
+        if not texts:
+            return ToolOutput(answer, [])
+        node = user_text(
+            "\n\n".join(texts.values()),
+            NodeType.MEMORY_CONTEXT,
+            ids=[memory.memory_id for memory in texts],
+            categories=list(dict.fromkeys(memory.category for memory in texts)),
+            hashes={memory.memory_id: memory.version for memory in texts},
+            tool_call_id=tool_call_id,
+        )
+        return ToolOutput(answer, [node])
+
+    def _fit(self, memories: Sequence[Memory]) -> dict[Memory, str]:
+        """The bodies that fit; one that is too long by itself is cut."""
+        room, texts = self._room, dict[Memory, str]()
+        for memory in memories:
+            origin = f"{memory.category}, {memory.updated_at:%Y-%m-%d}"
+            text = f"## {memory.summary} ({origin})\n\n{memory.content}"
+            cost = self._estimate(text)
+            if cost > room and not texts and room >= _LEAST_TOKENS:
+                text = text[: len(text) * room // cost].rstrip() + " […]"
+                cost = room
+            if cost <= room:
+                texts[memory] = text
+                room -= cost
+        return texts
+
+
+class RecallArguments(Arguments):
+    """Arguments of `internal.recall_memory`."""
+
+    query: str = Field(min_length=1, description="What you want to know about the user.")
+
+
+@cache
+def _definition() -> ToolDefinition:
+    return ToolDefinition(
+        name="internal.recall_memory",
+        description="Recall what is remembered about the user; the texts follow this call's "
+        "result. Changes nothing.",
+        input_schema=model_schema(RecallArguments),
+        permission=ToolPermission.READONLY,
+        tags={"internal", "readonly"},
+    )
+
+
+def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
+    """`internal.recall_memory` for one run; `recall` gets the query and the tool call's id."""
+
+    async def prepare(arguments: RecallArguments, context: ToolContext, /) -> Action:
+        access = Access(summary=arguments.query[:200])
+        return Action(access, lambda: recall(arguments.query, context.tool_call_id))
+
+    definition = _definition()
+    check = model_check(definition.name, RecallArguments)
+    return Tool(definition, check, prepare, Concurrency.READ)

@@ -22,12 +22,13 @@ from agent_core.context.system_prompt import (
 from agent_core.context.tokens import Budget, TokenScale, estimate_text
 from agent_core.events import Journal
 from agent_core.loop import RunContext, RunLimits
-from agent_core.memory import MemoryFolder, bounded
+from agent_core.memory import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.runtime.compact_agent import compact_definition
 from agent_core.runtime.extensions import HooksOfRun
 from agent_core.runtime.models import Models
 from agent_core.runtime.toolboxes import Toolboxes
+from agent_core.text import fit_lines
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.paths import PathPolicy
 from agent_core.tools.registry import Toolbox
@@ -214,7 +215,7 @@ class RunFactory:
 
     def _memories(self, found: "_Surroundings", room: int) -> str:
         most = min(room, self._setup.config.memory.catalog_max_tokens)
-        return bounded(found.memories.splitlines(), most, estimate_text)
+        return fit_lines(found.memories.splitlines(), most, estimate_text)
 
 
 def _catalog_of(setup: Setup) -> str:

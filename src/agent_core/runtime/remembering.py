@@ -16,11 +16,11 @@ from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.memory import (
     Backlog,
+    ExtractionReason,
     Extractor,
     MemoryFolder,
     MemoryWriter,
     MessageSpan,
-    Reason,
     Recall,
     Selector,
     recall_tool,
@@ -118,7 +118,7 @@ class MemoryService:
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
         recall = Recall(self._folder, view, room=room, estimate=estimate_text)
-        return [recall_tool(_CountedRecall(self, recall, journal.run.session_id))]
+        return [recall_tool(_CountedRecall(self, recall, journal.run.session_id).recall)]
 
     def question(self, profile: Profile, session_id: str, purpose: str) -> OneShotModelCall:
         """A model call behind the scenes.
@@ -175,7 +175,10 @@ class MemoryService:
         del self._timers[session_id]
         if session_id not in self._busy and not self._is_busy(session_id):
             self._busy.add(session_id)
-            work, done = self._scan(session_id, Reason.IDLE), partial(self._done, session_id)
+            work, done = (
+                self._scan(session_id, ExtractionReason.IDLE),
+                partial(self._done, session_id),
+            )
             self._jobs.start(session_id, work, name=_IDLE, then=done, is_patient=True)
 
     def _done(self, session_id: str) -> None:
@@ -200,7 +203,7 @@ class MemoryService:
     async def _scan(
         self,
         session_id: str,
-        reason: Reason,
+        reason: ExtractionReason,
         found: tuple[int, list[MessageSpan]] | None = None,
     ) -> None:
         """Look through what is new, a stretch at a time, until one fails."""
@@ -215,7 +218,7 @@ class MemoryService:
                 return
 
     async def _extract(
-        self, stretch: MessageSpan, session_id: str, reason: Reason, *, position: int
+        self, stretch: MessageSpan, session_id: str, reason: ExtractionReason, *, position: int
     ) -> bool:
         told: dict[str, Any] = {"reason": reason, "messages": len(stretch.messages)}
         await self._between.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, told)

@@ -67,7 +67,7 @@ def work(number, begin):
     with folder.locked():
         begin()
         writer.save(memory)
-        writer.catalogue([memory])
+        writer.write_catalog([memory])
 
 def next_start(number):
     UnfinishedWrites.at(here).clear()

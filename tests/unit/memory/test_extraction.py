@@ -12,16 +12,16 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.memory import (
     Backlog,
+    ExtractionReason,
     Extractor,
     MemoryFolder,
     MemoryWriter,
     MessageSpan,
-    Reason,
     is_explicit_request,
     unprocessed_spans,
 )
+from agent_core.memory.extraction import answer_schema, parse_answer
 from agent_core.memory.recall import ranked
-from agent_core.memory.wire import answer_schema, parse_answer
 from agent_core.types import NodeType
 from unit.compact.paths import Path as Talk
 
@@ -307,13 +307,13 @@ def test_not_everything_is_a_wish(text: str) -> None:
     [
         (0, 10**6, False, None),
         (1, 10, False, None),
-        (1, 10, True, Reason.EXPLICIT),
-        (32, 10, False, Reason.MESSAGE_BACKLOG),
-        (1, 12_000, False, Reason.TOKEN_BACKLOG),
+        (1, 10, True, ExtractionReason.EXPLICIT),
+        (32, 10, False, ExtractionReason.MESSAGE_BACKLOG),
+        (1, 12_000, False, ExtractionReason.TOKEN_BACKLOG),
     ],
 )
 def test_reasons_have_an_order(
-    messages: int, tokens: int, wish: bool, reason: Reason | None
+    messages: int, tokens: int, wish: bool, reason: ExtractionReason | None
 ) -> None:
     assert Backlog(messages, tokens, wish).reason(MemoryConfig()) is reason
 

@@ -95,7 +95,7 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 def test_the_catalog_keeps_lines_of_the_user(folder: MemoryFolder) -> None:
     writer = written_to(folder)
     writer.write("MEMORY.md", "# My memory\n\nBe kind.\n\n- [mem_0](user/old.md) user: gone\n")
-    writer.catalogue([a_memory(tags=["a", "b"])])
+    writer.write_catalog([a_memory(tags=["a", "b"])])
     assert folder.catalog() == (
         "# My memory\n\nBe kind.\n\n- [mem_1](user/x-20260102-mem_1.md) user: Likes tea [a, b]\n"
     )
@@ -174,7 +174,7 @@ for number in range(20):
     with folder.locked():
         writer.save(Memory(memory_id=memory_id, category="user", path=f"user/{memory_id}.md",
             summary="s", content="c", created_at=now, updated_at=now))
-        writer.catalogue(folder.read().memories)
+        writer.write_catalog(folder.read().memories)
 """
 
 
@@ -203,7 +203,7 @@ def test_a_writer_that_is_killed_leaves_files_whole_and_the_lock_free(
         for path in (folder.root / "user").glob("mem_v*.md"):
             path.unlink()
     with folder.locked():
-        written_to(folder).catalogue(folder.read().memories)
+        written_to(folder).write_catalog(folder.read().memories)
     assert "mem_1" in folder.catalog()
 
 
@@ -222,7 +222,7 @@ def a_thousand(folder: MemoryFolder) -> None:
             content="The user drinks green tea in the morning. " * 10,
         )
         (folder.root / one.path).write_text(one.as_file(), encoding="utf-8")
-    writer.catalogue(folder.read().memories)
+    writer.write_catalog(folder.read().memories)
 
 
 def test_reading_a_thousand_memories_again_costs_no_more_than_50_ms(folder: MemoryFolder) -> None:
@@ -257,7 +257,7 @@ def test_a_catalog_of_a_thousand_memories_is_read_whole_and_keeps_the_user_s_lin
     catalog.write_bytes(own + catalog.read_bytes())
     assert catalog.stat().st_size > 70_000
     assert len(folder.catalog().splitlines()) > 1000
-    written_to(folder).catalogue(folder.read().memories)
+    written_to(folder).write_catalog(folder.read().memories)
     assert b"caf\xe9: my own line\n" in catalog.read_bytes()
     assert catalog.read_bytes().count(b"- [mem_") == 1000
 
@@ -267,5 +267,5 @@ def test_a_catalog_that_cannot_be_read_is_not_written_anew(folder: MemoryFolder)
     catalog.write_bytes(b"my own line\n" + b"x" * MAX_CATALOG_BYTES)
     before = catalog.read_bytes()
     with pytest.raises(AgentCoreError, match=r"MEMORY\.md cannot be read"):
-        written_to(folder).catalogue([a_memory()])
+        written_to(folder).write_catalog([a_memory()])
     assert catalog.read_bytes() == before

@@ -18,7 +18,7 @@ async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_p
     folder = MemoryFolder(tmp_path / "memory")
     folder.root.mkdir()
     a_thousand(folder)
-    written_to(folder).catalogue(folder.read().memories)
+    written_to(folder).write_catalog(folder.read().memories)
     times: list[float] = []
     for number in range(5):
         recall = Recall(folder, View(), room=2000, estimate=estimate_text)

@@ -1,0 +1,176 @@
+"""The parts of a conversation that were not scanned yet, and when they are worth an extraction."""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from agent_core.config.models import MemoryConfig
+from agent_core.types import Node, NodeType, Role
+
+_AROUND = 4
+_AROUND_CHARS = 400
+_MESSAGE_CHARS = 4000
+_CLOSING = "</conversation"
+_MOST_SEARCHED = 16_384
+"""Characters at either end of a message."""
+
+_REQUEST = re.compile(
+    r"\b(?:remember|don['\u2019]?t\s+forget|do\s+not\s+forget|keep\s+in\s+mind|memori[sz]e|always|"
+    r"never|from\s+now\s+on|in\s+(?:the\s+)?future|i(?:['\u2019]d|\s+would)?\s+(?:always\s+)?prefer|"
+    r"my\s+preference|i\s+(?:really\s+)?(?:like|hate|dislike)\s+(?:it\s+when|when)|going\s+forward|"
+    r"for\s+future\s+reference|make\s+a\s+note|note\s+that\s+i)\b"
+    r"|记住|记下|记得|別忘|别忘|不要忘|以后|今后|从现在起|总是|始终|永远|从不|绝不|我喜欢|我更喜欢|"
+    r"我偏好|我习惯|我的偏好|每次都|記住",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSpan:
+    """Some new messages, and the last ones before them.
+
+    Attributes:
+        nodes: what was not scanned yet, in order.
+        before: what stands before it, for context.
+        roots: the session's root agents; the user speaks only to them.
+    """
+
+    nodes: Sequence[Node]
+    before: Sequence[Node]
+    roots: Collection[str]
+
+    @property
+    def messages(self) -> list[Node]:
+        """The messages of the range: what may be named as a source."""
+        return [node for node in self.nodes if _is_message(node) and node.text.strip()]
+
+    @property
+    def user_messages(self) -> list[Node]:
+        """The messages that the user wrote to a root agent."""
+        return [
+            node
+            for node in self.messages
+            if node.role is Role.USER
+            and node.agent_id in self.roots
+            and not node.metadata.get("synthetic")
+        ]
+
+    @property
+    def end(self) -> int:
+        """The sequence number up to which this has been read once it has."""
+        return self.nodes[-1].node_seq
+
+    @property
+    def tokens(self) -> int:
+        """What its messages cost."""
+        return sum(node.token_count for node in self.messages)
+
+    def shown(self) -> str:
+        """The text for the model. Only messages of the range show their node ids."""
+        around = [f"[{node.role}]\n{_cut(node.text, _AROUND_CHARS)}" for node in self.before]
+        asked = [f"[{node.role} {node.node_id}]\n{_cut(node.text)}" for node in self.messages]
+        return "\n\n".join([*around, *asked]).replace(_CLOSING, "&lt;/conversation")
+
+
+def unprocessed_spans(
+    path: Sequence[Node],
+    cursor: int,
+    *,
+    roots: Collection[str],
+    room: int,
+    estimate: Callable[[str], int],
+) -> list[MessageSpan]:
+    """Split what has not been scanned of a path into spans of about `room` tokens.
+
+    Args:
+        path: root first.
+        cursor: the sequence number of the last node that was scanned; 0 for none.
+        roots: the session's root agents.
+        room: tokens that a model takes at once.
+        estimate: tokens of a text.
+    """
+    whole = [node for node in path if not node.is_partial]
+    old = (node for node in whole if node.node_seq <= cursor)
+    before = [node for node in old if _is_message(node) and node.text.strip()]
+    spans: list[MessageSpan] = []
+    current: list[Node] = []
+    left = room
+    for node in whole:
+        if node.node_seq <= cursor:
+            continue
+        cost = estimate(_cut(node.text)) if _is_message(node) else 0
+        if cost > left and current:
+            spans.append(MessageSpan(current, before[-_AROUND:], roots))
+            before, current, left = spans[-1].messages, [], room
+        current.append(node)
+        left -= cost
+    if current:
+        spans.append(MessageSpan(current, before[-_AROUND:], roots))
+    return spans
+
+
+def _is_message(node: Node) -> bool:
+    return node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
+
+
+def _cut(text: str, limit: int = _MESSAGE_CHARS) -> str:
+    text = text.strip()
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit * 2 // 3]}\n[…]\n{text[-(limit // 3) :]}"
+
+
+class ExtractionReason(StrEnum):
+    """Why an extraction takes place."""
+
+    EXPLICIT = "explicit"
+    MESSAGE_BACKLOG = "message_backlog"
+    TOKEN_BACKLOG = "token_backlog"  # noqa: S105 - a name
+    IDLE = "idle"
+
+
+def is_explicit_request(text: str) -> bool:
+    """Whether a user asks, in so many words, for something to be remembered.
+
+    Of a long text the beginning and the end are searched: what is pasted between is no request.
+    """
+    if len(text) > 2 * _MOST_SEARCHED:
+        text = f"{text[:_MOST_SEARCHED]}\n{text[-_MOST_SEARCHED:]}"
+    return _REQUEST.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a session has that was not scanned: enough to know that it is not worth a scan yet."""
+
+    messages: int = 0
+    tokens: int = 0
+    has_request: bool = False
+
+    @classmethod
+    def of(cls, spans: Sequence[MessageSpan]) -> "Backlog":
+        """The backlog that these spans are."""
+        messages = [node for span in spans for node in span.user_messages]
+        has_request = any(is_explicit_request(node.text) for node in messages)
+        return cls(len(messages), sum(span.tokens for span in spans), has_request)
+
+    def plus(self, nodes: Sequence[Node]) -> "Backlog":
+        """With what a run of a root agent has added."""
+        roots = {node.agent_id for node in nodes}
+        more = Backlog.of([MessageSpan(nodes, (), roots)] if nodes else [])
+        return Backlog(
+            self.messages + more.messages,
+            self.tokens + more.tokens,
+            self.has_request or more.has_request,
+        )
+
+    def reason(self, config: MemoryConfig) -> ExtractionReason | None:
+        """Why the session should be scanned now, or None."""
+        if self.has_request:
+            return ExtractionReason.EXPLICIT
+        if self.messages >= config.extract_every_messages:
+            return ExtractionReason.MESSAGE_BACKLOG
+        if self.messages and self.tokens >= config.extract_every_tokens:
+            return ExtractionReason.TOKEN_BACKLOG
+        return None

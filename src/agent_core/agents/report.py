@@ -10,10 +10,9 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.loop.context import Hooks
 from agent_core.providers.jsontext import unfenced
-from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
+from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
 from agent_core.tools.results import storable
 from agent_core.tools.schema import json_path
-from agent_core.tools.schema_rules import CheckTooSlowError
 from agent_core.types import (
     ArtifactRefBlock,
     JsonBlock,

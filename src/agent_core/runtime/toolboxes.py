@@ -18,7 +18,7 @@ from agent_core.process import Launcher
 from agent_core.tools.base import Tool
 from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
-from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
+from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
 from agent_core.tools.workspace import Workspace
 from agent_core.types import EventLevel, EventType, ToolDefinition
 
@@ -150,7 +150,7 @@ class Toolboxes:
             override = config.overrides.get(tool.name)
             if self.is_disabled(tool.name):
                 continue
-            yield overridden(tool, override) if override else tool
+            yield apply_override(tool, override) if override else tool
 
 
 def _declared_tools(setup: Setup, launcher: Launcher) -> list[Tool]:

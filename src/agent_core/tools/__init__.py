@@ -11,7 +11,7 @@ from agent_core.tools.base import (
 )
 from agent_core.tools.decorator import FunctionTool, tool
 from agent_core.tools.handler import Handler, tool_from
-from agent_core.tools.registry import Toolbox, ToolRegistry, overridden
+from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
 from agent_core.tools.results import storable, storable_text, wrap
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "ToolRegistry",
     "ToolReturn",
     "Toolbox",
-    "overridden",
+    "apply_override",
     "storable",
     "storable_text",
     "tool",

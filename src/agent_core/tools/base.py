@@ -1,4 +1,7 @@
-"""What a tool is: a definition, a check of its arguments, and a look before the leap."""
+"""What a tool is: a definition, a check of its arguments, and an action worked out before it runs.
+
+How the calls of one turn follow one another stands here too.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +41,7 @@ class ToolOutput:
 
 
 class Concurrency(StrEnum):
-    """How the calls of one turn share the road."""
+    """Which calls of one turn run side by side."""
 
     READ = "read"  # consecutive ones run side by side
     AGENT = "agent"  # side by side among themselves; one failing leaves the others alone
@@ -125,7 +128,7 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A call that has been looked at but not done.
+    """A call whose effects are known and have not happened.
 
     `access` says what it would touch; `run` does exactly that and nothing else: an approval
     given for the one is an approval of the other.
@@ -150,11 +153,11 @@ class Tool:
         definition: what the model and the permission prompt see.
         parse: checks raw arguments and returns what `prepare` takes. Raises `ToolError`
             (`validation_error`, `details.path` is a JSON path) if they do not fit.
-        prepare: looks before the leap.
-        lane: how its calls are ordered within a turn.
+        prepare: works out what a call would do, without doing any of it.
+        lane: which calls of a turn may run beside its own.
         keeps_own_limits: its result has limits of its own; the general one does not apply.
-        leaves_no_trace: it certainly changes nothing, which only our own can promise: that it began
-            need not be on record before it does.
+        is_side_effect_free: it certainly changes nothing, which only our own can promise: that it
+            began need not be on record before it does.
     """
 
     definition: ToolDefinition

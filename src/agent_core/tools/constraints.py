@@ -1,4 +1,4 @@
-"""Whether the constraints of a type can hold for its values.
+"""The JSON Schema of a parameter's type, refused where it would not say all of the type.
 
 Pydantic takes every constraint for every type. One that it has no place for is tried on each
 value, and a value that does not take it raises a TypeError: with each call, not when the type is
@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any, cast
 
 from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
+from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
 
-_PYDANTIC = "pydantic._internal."
-_MISFIT = "Unable to apply constraint"
 _SAMPLES: Mapping[str, object] = {
     "bool": True,
     "bytes": b"a",
     "decimal": Decimal(1),
     "dict": {},
     "float": 1.0,
-    "frozenset": frozenset[Any](),
     "int": 1,
+    "frozenset": frozenset[Any](),
     "list": [],
     "none": None,
     "set": set[Any](),
@@ -32,29 +32,38 @@ _SAMPLES: Mapping[str, object] = {
 """A value of each type of which it is known how its values behave."""
 
 
-def check_constraint(schema: Mapping[str, Any]) -> None:
-    """Make sure that a constraint which is tried on values can hold for all choices of its type.
+class CompleteJsonSchema(GenerateJsonSchema):
+    """A schema that says all of a type, or none.
 
-    Args:
-        schema: a node of pydantic's core schema, of the type `function-after` or `chain`.
-
-    Raises:
-        PydanticInvalidForJsonSchema: it cannot; the constraint and the type are named.
+    No choice of a union is left out silently, and no constraint stands where it cannot hold for
+    all choices of its type.
     """
-    if schema["type"] == "chain":
-        first, *steps = cast("list[dict[str, Any]]", schema["steps"])
-        constraint = _as_text if any(_is_pydantics(_function(step)) for step in steps) else None
-    else:
-        first, constraint = schema["schema"], _function(schema)
-        if not (isinstance(constraint, partial) and _is_pydantics(constraint)):
-            return
-    for sample in _samples(first) if constraint else ():
-        _try(constraint, sample)
+
+    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """What is checked after the type."""
+        constraint = _function(schema)
+        if isinstance(constraint, partial) and _is_pydantics(constraint):
+            for sample in _samples(schema["schema"]):
+                _try(constraint, sample)
+        return super().function_after_schema(schema)
+
+    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
+        """What is checked one after the other."""
+        first, *steps = schema["steps"]
+        if any(_is_pydantics(_function(step)) for step in steps):
+            for sample in _samples(first):
+                _try(_require_text, sample)
+        return super().chain_schema(schema)
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Refuse what would be left out; a default that JSON has no form for is not shown."""
+        if kind == "skipped-choice":
+            raise PydanticInvalidForJsonSchema(detail)
 
 
 def is_misfit(error: TypeError) -> bool:
     """Whether the error says that a value does not take a constraint."""
-    return str(error).startswith(_MISFIT)
+    return str(error).startswith("Unable to apply constraint")
 
 
 def _function(schema: Mapping[str, Any]) -> Any:
@@ -63,10 +72,10 @@ def _function(schema: Mapping[str, Any]) -> Any:
 
 def _is_pydantics(function: Any) -> bool:
     inner = cast("partial[Any]", function).func if isinstance(function, partial) else function
-    return str(getattr(inner, "__module__", "")).startswith(_PYDANTIC)
+    return str(getattr(inner, "__module__", "")).startswith("pydantic._internal.")
 
 
-def _as_text(sample: object) -> None:
+def _require_text(sample: object) -> None:
     if not isinstance(sample, str):
         raise TypeError
 
@@ -76,8 +85,7 @@ def _try(constraint: Any, sample: object) -> None:
         constraint(sample)
     except TypeError:
         names = ", ".join(getattr(constraint, "keywords", ["a constraint of texts"]))
-        kind = type(sample).__name__
-        message = f"{names} cannot hold for a value of type {kind}"
+        message = f"{names} cannot hold for a value of type {type(sample).__name__}"
         raise PydanticInvalidForJsonSchema(message) from None
     except Exception:  # noqa: BLE001 - the sample does not fit, but the constraint can be checked
         return

@@ -8,17 +8,14 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
-from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
-from agent_core.tools.constraints import check_constraint, is_misfit
+from agent_core.tools.constraints import CompleteJsonSchema, is_misfit
 from agent_core.tools.docstrings import docstring_of
 from agent_core.tools.handler import call, is_generator, plain_access, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
@@ -90,15 +87,8 @@ def tool(
         ConfigError: `validation_error`; it is a generator, or a parameter, which is named, cannot
             be filled by name or has no form in JSON Schema.
     """
-    if function is None:
-        return partial(
-            _function_tool,
-            name=name,
-            description=description,
-            permission=permission,
-            tags=tags,
-        )
-    return _function_tool(function, name, description, permission, tags)
+    made = partial(_function_tool, name, description, permission, tags)
+    return made if function is None else made(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +100,11 @@ class Signature:
     required: frozenset[str]
 
     def check(self, tool_name: str, arguments: Mapping[str, Any]) -> Json:
+        """The arguments as the function takes them.
+
+        Raises:
+            ToolError: `validation_error`; they do not fit.
+        """
         try:
             given = without_nulls(arguments, keep=self.required)
             return self.adapter.validate_python(given)
@@ -122,24 +117,26 @@ class Signature:
 
 
 def _function_tool(
-    function: Callable[P, R],
     name: str | None,
     description: str | None,
     permission: ToolPermission | str,
     tags: Iterable[str],
+    function: Callable[P, R],
 ) -> FunctionTool[P, R]:
-    own_name = _own_name(function)
+    inner = plain_function(function)
+    own_name = str(getattr(inner, "__name__", type(inner).__name__))
+    # The docstring of an object that is called stands at its `__call__`.
+    own_call = getattr(type(inner), "__call__", None)  # noqa: B004 - its own
+    is_object = not (inspect.isroutine(inner) or isinstance(inner, type))
+    doc = docstring_of(own_call if is_object and getattr(own_call, "__doc__", None) else inner)
     try:
-        shown, context_names = _read(function)
-        doc = docstring_of(_documented(function))
-        described = tuple(
-            replace(each, description=doc.arguments.get(each.name, "")) for each in shown
+        found = _read_parameters(function)
+        shown = tuple(
+            replace(each, description=doc.arguments.get(each.name, ""))
+            for each in found
+            if not each.takes_context
         )
-        signature = _signature(own_name, described)
-    except UnfitError as error:
-        message = f"{own_name}() cannot be a tool: {error}"
-        raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
-    try:
+        signature = _compile(own_name, shown)
         definition = ToolDefinition(
             name=own_name if name is None else name,
             description=doc.text if description is None else description,
@@ -147,18 +144,24 @@ def _function_tool(
             permission=ToolPermission(permission),
             tags=set(tags),
         )
-    except ValueError as error:
-        message = f"{own_name}() cannot be a tool: {_first_fault(error)}"
+    except (UnfitError, ValueError) as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_context=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            reason = f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
+        message = f"{own_name}() cannot be a tool: {reason}"
         raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
-    late = [each for each in described if each.has_field_default]
 
     async def prepare(arguments: Json, context: ToolContext) -> Action:
-        filled = {each.name: each.value() for each in late if each.name not in arguments}
-        injected = dict.fromkeys(context_names, context)
-        return Action(
-            access=plain_access(definition, arguments),
-            run=partial(call, function, **arguments, **filled, **injected),
-        )
+        filled = {
+            each.name: each.value()
+            for each in shown
+            if each.has_field_default and each.name not in arguments
+        }
+        injected = {each.name: context for each in found if each.takes_context}
+        access = plain_access(definition, arguments)
+        return Action(access, partial(call, function, **arguments, **filled, **injected))
 
     return FunctionTool(
         definition=definition,
@@ -166,20 +169,12 @@ def _function_tool(
         prepare=prepare,
         lane=concurrency_of(definition),
         function=function,
-        parameters=described,
+        parameters=shown,
     )
 
 
-def _first_fault(error: ValueError) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
-
-
-def _read(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
-    """The parameters that a model fills, and the names of those that get the context.
+def _read_parameters(function: Callable[..., Any]) -> list[Parameter]:
+    """The parameters that a model or the context fills.
 
     Raises:
         UnfitError: the function cannot be a tool.
@@ -191,97 +186,55 @@ def _read(function: Callable[..., Any]) -> tuple[tuple[Parameter, ...], tuple[st
         raise UnfitError("it is a generator; return a list of what it gives")
     if returns_generator(function):
         raise UnfitError("it says that it returns a generator or an iterator; return a list")
-    found = list(parameters_of(function))
-    shown = tuple(each for each in found if not each.takes_context)
-    return shown, tuple(each.name for each in found if each.takes_context)
+    return list(parameters_of(function))
 
 
-def _own_name(function: Callable[..., Any]) -> str:
-    inner = plain_function(function)
-    return str(getattr(inner, "__name__", type(inner).__name__))
-
-
-def _documented(function: Callable[..., Any]) -> object:
-    """What carries the docstring: the function inside of a partial, or an object's `__call__`."""
-    inner = plain_function(function)
-    if inspect.isroutine(inner) or isinstance(inner, type):
-        return inner
-    own = getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
-    return own if getattr(own, "__doc__", None) else inner
-
-
-def _signature(name: str, parameters: tuple[Parameter, ...]) -> Signature:
-    try:
-        hash(parameters)
-    except TypeError:  # an annotation that cannot be hashed: compiled anew each time
-        return _compiled.__wrapped__(name, parameters)
-    return _compiled(name, parameters)
-
-
-@lru_cache(maxsize=512)
-def _compiled(name: str, parameters: tuple[Parameter, ...]) -> Signature:
-    """The parameters compiled.
+def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+    """The parameters compiled, once for all functions of one shape.
 
     Raises:
         UnfitError: one of them has no form in JSON Schema; it is named.
     """
     try:
-        return _compile(name, parameters)
-    except Exception as error:
-        raise UnfitError(_reason(name, parameters, error)) from error
-
-
-def _reason(name: str, parameters: tuple[Parameter, ...], error: Exception) -> str:
-    for parameter in parameters:
         try:
-            _compile(name, (parameter,))
-        except Exception as own:  # noqa: BLE001 - pydantic and the types of others raise anything
-            return f"{parameter.name}: {str(own).partition(chr(10))[0]}"
+            hash(parameters)
+        except TypeError:  # an annotation that cannot be hashed: compiled anew each time
+            return _compile_anew(name, parameters)
+        return _compile_once(name, parameters)
+    except Exception as error:
+        reason = _first_line(error)
+        for parameter in parameters:
+            try:
+                _compile_anew(name, (parameter,))
+            except Exception as own:  # noqa: BLE001 - pydantic and foreign types raise anything
+                reason = f"{parameter.name}: {_first_line(own)}"
+                break
+        raise UnfitError(reason) from error
+
+
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
+def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
     fields: dict[str, Any] = {}
     for parameter in parameters:
-        described = parameter.hint
-        if parameter.description and not _has_description(parameter.hint):
-            described = Annotated[parameter.hint, Field(description=parameter.description)]
-        fields[parameter.name] = described if parameter.required else NotRequired[described]
+        hint, metadata = parameter.hint, getattr(parameter.hint, "__metadata__", ())
+        is_described = any(isinstance(part, FieldInfo) and part.description for part in metadata)
+        if parameter.description and not is_described:
+            hint = Annotated[parameter.hint, Field(description=parameter.description)]
+        fields[parameter.name] = hint if parameter.required else NotRequired[hint]
     shape = cast("Any", TypedDict)(name, fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid")
     adapter = cast("TypeAdapter[Json]", TypeAdapter(shape))
-    schema = small_schema(adapter.json_schema(schema_generator=_WholeSchema))
+    schema = small_schema(adapter.json_schema(schema_generator=CompleteJsonSchema))
+    schema.setdefault("properties", {})
     for parameter in parameters:
         if parameter.shown_default is not None:
             default = json.loads(parameter.shown_default)
             schema["properties"][parameter.name].setdefault("default", default)
-    schema.setdefault("properties", {})
     required = frozenset(parameter.name for parameter in parameters if parameter.required)
     return Signature(adapter, schema, required)
 
 
-def _has_description(hint: Any) -> bool:
-    parts = getattr(hint, "__metadata__", ())
-    return any(isinstance(part, FieldInfo) and part.description for part in parts)
-
-
-class _WholeSchema(GenerateJsonSchema):
-    """A schema that says all of a type, or none.
-
-    No choice of a union is left out silently, and no constraint stands where it cannot hold.
-    """
-
-    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
-        """What is checked after the type."""
-        check_constraint(schema)
-        return super().function_after_schema(schema)
-
-    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
-        """What is checked one after the other."""
-        check_constraint(schema)
-        return super().chain_schema(schema)
-
-    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Refuse what would be left out; a default that JSON has no form for is not shown."""
-        if kind == "skipped-choice":
-            raise PydanticInvalidForJsonSchema(detail)
+_compile_once = lru_cache(maxsize=512)(_compile_anew)

@@ -1,4 +1,4 @@
-"""A tool from a definition and a function: registered, declarative-like, or decorated."""
+"""Makes a tool of a definition and a handler, and calls handlers, async or plain."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,7 +31,9 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         ConfigError: `validation_error`; the handler cannot be called as one, or the input schema
             cannot be used.
     """
-    _checked(definition.name, handler)
+    if reason := _find_misfit(handler):
+        message = f"the handler of {definition.name} cannot be used: {reason}"
+        raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
     check = SchemaCheck(definition.name, definition.input_schema)
     try:
         check.compiled()
@@ -42,38 +44,41 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
     definition = definition.model_copy(update={"input_schema": whole})
 
     async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
-        return Action(
-            access=plain_access(definition, arguments),
-            run=partial(call, handler, arguments, context),
-        )
+        access = plain_access(definition, arguments)
+        return Action(access, partial(call, handler, arguments, context))
 
-    return Tool(
-        definition=definition,
-        parse=check,
-        prepare=prepare,
-        lane=concurrency_of(definition),
-    )
+    return Tool(definition, check, prepare, concurrency_of(definition))
+
+
+def _find_misfit(handler: Handler) -> str | None:
+    """Why a handler cannot be called as one."""
+    if not callable(handler):
+        return f"it is a {type(handler).__name__}, which cannot be called"
+    if is_generator(handler):
+        return "it is a generator; return a list of what it gives"
+    try:
+        inspect.signature(handler).bind({}, None)
+    except TypeError as error:
+        return f"it is called with (arguments, context), and {error}"
+    except ValueError:  # a builtin without a signature
+        pass
+    return None
 
 
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:
     """What is known of a call whose effects are not: it asks unless it only reads."""
+    line = orjson.dumps(storable(arguments)).decode()
+    cut = len(line) - _MAX_SUMMARY
     writes = definition.permission is ToolPermission.WRITE
     return Access(
         asks=writes or not ALWAYS_ASKS.isdisjoint(definition.tags),
-        summary=summary_of(arguments),
+        summary=line if cut <= 0 else f"{line[:_MAX_SUMMARY]}… (+{cut} characters)",
         dangerous="dangerous" in definition.tags,
     )
 
 
-def summary_of(arguments: Mapping[str, Any]) -> str:
-    """The arguments on one line, as JSON; what is cut off is counted."""
-    line = orjson.dumps(storable(arguments)).decode()
-    cut = len(line) - _MAX_SUMMARY
-    return line if cut <= 0 else f"{line[:_MAX_SUMMARY]}… (+{cut} characters)"
-
-
 async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of either colour; a plain one does not hold up the event loop.
+    """Call an async or a plain function; a plain one does not hold up the event loop.
 
     Raises:
         ToolError: `internal_error`; it returned a generator.
@@ -94,20 +99,22 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling the function makes a coroutine: it is one, or an object that is one."""
-    inner = plain_function(function)
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
-        getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
-    )
+    return any(map(inspect.iscoroutinefunction, _inner_functions(function)))
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
     """Whether calling the function makes a generator, as far as can be seen without calling it."""
-    inner = plain_function(function)
-    candidates = [inner, getattr(type(inner), "__call__", None)]  # noqa: B004 - as above
-    candidates += [inspect.unwrap(each) for each in candidates if each is not None]
+    inner = _inner_functions(function)
+    candidates = [*inner, *map(inspect.unwrap, inner)]
     return any(
         inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in candidates
     )
+
+
+def _inner_functions(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    inner = plain_function(function)
+    own = getattr(type(inner), "__call__", None)  # noqa: B004 - its own, not whether there is one
+    return [inner] if own is None else [inner, own]
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,27 +122,3 @@ def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, partial):
         function = cast("partial[Any]", function).func
     return function
-
-
-def _checked(name: str, handler: Handler) -> None:
-    """Make sure that a handler can be called as one.
-
-    Raises:
-        ConfigError: `validation_error`; it cannot.
-    """
-    if not callable(handler):
-        raise _unfit(name, f"it is a {type(handler).__name__}, which cannot be called")
-    if is_generator(handler):
-        raise _unfit(name, "it is a generator; return a list of what it gives")
-    try:
-        inspect.signature(handler).bind({}, None)
-    except TypeError as error:
-        raise _unfit(name, f"it is called with (arguments, context), and {error}") from error
-    except ValueError:  # a builtin without a signature
-        return
-
-
-def _unfit(name: str, reason: str) -> ConfigError:
-    return ConfigError(
-        ErrorCode.VALIDATION_ERROR, f"the handler of {name} cannot be used: {reason}"
-    )

@@ -7,44 +7,38 @@ and whose patterns can be read. Everything else is refused before it is offered 
 
 import math
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 import orjson
-
-from agent_core.tools.schema_rules import Clock, own_rules, timed
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
 MAX_PATTERN = 1_000
+CHECK_SECONDS = 0.5
+"""Processor time that one check may take; patterns and nested choices can ask for years."""
 
-_IN_PLACE = ("allOf", "anyOf", "oneOf")
-_IN_PLACE_ONE = ("not", "if", "then", "else")
-_IN_PLACE_NAMED = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _PLAIN_PATTERN = re.compile(r"\^?[\w.\- /:@]*(\.\*|\.\+)?\$?")
 _LONGEST_REASON = 300
+_LONGEST_SHOWN = 300
+_MOST_SHOWN = 3
+
+Rule = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
+"""A rule gets the validator, the rule's value, the instance and the schema; it gives errors."""
 
 
 class SchemaUnusableError(ValueError):
     """Why a schema is not admitted, as one clause."""
 
 
-class Validator(Protocol):
-    """What is used of a validator of `jsonschema`."""
+class CheckTooSlowError(Exception):
+    """A check was given up: it would have taken too long."""
 
-    def iter_errors(self, instance: Any) -> Iterable[Any]:
-        """What is wrong with a value."""
-        ...
-
-    def evolve(self, **changes: Any) -> "Validator":
-        """The same for another schema."""
-        ...
-
-    def is_valid(self, instance: Any) -> bool:
-        """Whether nothing is wrong."""
-        ...
+    def __init__(self) -> None:
+        super().__init__("the check takes too long")
 
 
 class BoundedValidator:
@@ -55,26 +49,40 @@ class BoundedValidator:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        _check_plain(schema)
+        from jsonschema import validators  # noqa: PLC0415 - a tenth of a second
+        from referencing import Registry  # noqa: PLC0415
+
+        _check_plain(schema, 0)
         try:
-            self._clock = Clock()
-            self._validator = _compiled(dict(schema), self._clock)
+            size = len(orjson.dumps(schema))
+        except TypeError as error:
+            raise SchemaUnusableError(f"it is not plain JSON ({error})") from error
+        if size > MAX_SCHEMA_BYTES:
+            raise SchemaUnusableError(f"it is larger than {MAX_SCHEMA_BYTES:,} bytes")
+        self._rules = _BoundedRules()
+        try:
+            dialect = _dialect(schema)
+            _check_form(schema, dialect, place="#")
+            _check_graph(dict(schema), dialect)
+            bounded = cast("Any", validators).extend(dialect, self._rules.of(dialect))
         except RecursionError:
             raise SchemaUnusableError("it is nested too deeply") from None
+        # An empty registry of its own: references to other documents are never fetched.
+        self._validator = bounded(dict(schema), registry=Registry[Any]())
 
     def errors(self, value: Any) -> Iterator[Any]:
         """What is wrong with a value, one after another.
 
         Raises:
-            CheckTooSlowError: there is no telling in time.
+            CheckTooSlowError: the time is over.
             RecursionError: the value is nested too deeply.
         """
-        self._clock.start()
+        self._rules.start()
         yield from self._validator.iter_errors(value)
 
     def takes(self, value: Any, schema: Mapping[str, Any]) -> bool:
         """Whether a part of the schema takes the value."""
-        self._clock.start()
+        self._rules.start()
         return self._validator.evolve(schema=schema).is_valid(value)
 
 
@@ -95,58 +103,32 @@ def check_arguments_schema(schema: Mapping[str, Any]) -> None:
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     if is_closed and isinstance(properties, dict) and isinstance(required, list):
         known = cast("dict[str, Any]", properties)
-        missing = [name for name in cast("list[str]", required) if name not in known]
-        if missing:
-            raise SchemaUnusableError(f"it requires {missing[0]!r}, which is no property of it")
+        for name in cast("list[str]", required):
+            if name not in known:
+                raise SchemaUnusableError(f"it requires {name!r}, which is no property of it")
 
 
-def _check_plain(schema: Mapping[str, Any]) -> None:
-    _check_value(schema, 0)
-    try:
-        size = len(orjson.dumps(schema))
-    except TypeError as error:
-        raise SchemaUnusableError(f"it is not plain JSON ({error})") from error
-    if size > MAX_SCHEMA_BYTES:
-        raise SchemaUnusableError(f"it is larger than {MAX_SCHEMA_BYTES:,} bytes")
-
-
-def _check_value(value: object, depth: int) -> None:
+def _check_plain(value: object, depth: int) -> None:
     if depth > MAX_SCHEMA_DEPTH:
         raise SchemaUnusableError(f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+    parts: Iterable[object] = ()
     match value:
         case Mapping():
             table = cast("Mapping[object, object]", value)
             if odd := [key for key in table if not isinstance(key, str)]:
                 raise SchemaUnusableError(f"it is not plain JSON: {odd[0]!r:.50} is no name")
-            _check_all(table.values(), depth + 1)
+            parts = table.values()
         case list():
-            _check_all(cast("list[object]", value), depth + 1)
+            parts = cast("list[object]", value)
         case float() if not math.isfinite(value):
             raise SchemaUnusableError(f"it is not plain JSON: {value} is no number")
         case None | str() | int() | float():
-            pass
+            return
         case _:
             kind = type(value).__name__
             raise SchemaUnusableError(f"it is not plain JSON: it has a {kind} in it")
-
-
-def _check_all(values: Iterable[object], depth: int) -> None:
-    for value in values:
-        _check_value(value, depth)
-
-
-def _compiled(schema: dict[str, Any], clock: Clock) -> Validator:
-    from jsonschema import validators  # noqa: PLC0415 - a tenth of a second
-    from referencing import Registry  # noqa: PLC0415
-
-    dialect = _dialect(schema)
-    _check_form(schema, dialect, place="#")
-    _check_graph(schema, dialect)
-    rules: dict[str, Any] = dialect.VALIDATORS | own_rules(dialect, clock)
-    ending = {name: timed(rule, clock) for name, rule in rules.items()}
-    bounded = cast("Any", validators).extend(dialect, ending)
-    # An empty registry of its own: references to other documents are never fetched.
-    return cast("Validator", bounded(schema, registry=Registry[Any]()))
+    for part in parts:
+        _check_plain(part, depth + 1)
 
 
 def _dialect(schema: Mapping[str, Any]) -> Any:
@@ -156,14 +138,11 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
     if "$schema" not in schema:
         return Draft202012Validator
     named = schema["$schema"]
-    if isinstance(named, str):
-        bare = named.removesuffix("#").partition("://")[2]
-        for address in (
-            f"{scheme}://{bare}{end}" for scheme in ("http", "https") for end in ("", "#")
-        ):
-            found: Any = validator_for({"$schema": address}, default=cast("Any", None))
-            if found is not None:
-                return found
+    bare = named.removesuffix("#").partition("://")[2] if isinstance(named, str) else ""
+    for address in (f"{scheme}://{bare}{end}" for scheme in ("http", "https") for end in ("", "#")):
+        found: Any = validator_for({"$schema": address}, default=cast("Any", None))
+        if found is not None:
+            return found
     raise SchemaUnusableError(f"its $schema is not known: {str(named)[:100]}")
 
 
@@ -194,6 +173,7 @@ def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
         SchemaUnusableError: something is not as it has to be.
     """
     from referencing import Registry, Resource  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
     from referencing.jsonschema import specification_with  # noqa: PLC0415
 
     specification = specification_with(dialect.META_SCHEMA["$schema"])
@@ -214,36 +194,28 @@ def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
             continue
         node = cast("dict[str, Any]", contents)
         nodes[id(node)] = node
-        names = [node[key] for key in _REFERENCES if key in node]
-        targets = [(str(name), _looked_up(resolver, name)) for name in names]
-        referred += targets
-        below[id(node)] = [id(target.contents) for _, target in targets]
-        below[id(node)] += map(id, _applied_in_place(node))
+        below[id(node)] = [id(part) for part in _applied_in_place(node)]
         parts = specification.create_resource(node).subresources()
         waiting += [(part.contents, resolver.in_subresource(part)) for part in parts]
+        for reference in (node[key] for key in _REFERENCES if key in node):
+            try:
+                found = resolver.lookup(reference)
+            except (Unresolvable, ValueError, TypeError, AttributeError) as error:
+                message = f"it refers to {str(reference)[:100]!r}, which is not in it"
+                raise SchemaUnusableError(message) from error
+            below[id(node)].append(id(found.contents))
+            referred.append((reference, found))
     _check_patterns(nodes.values())
     if _has_circle(below):
         raise SchemaUnusableError("a $ref in it leads back to itself")
 
 
-def _looked_up(resolver: Any, reference: object) -> Any:
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    try:
-        return resolver.lookup(reference)
-    except (Unresolvable, ValueError, TypeError, AttributeError) as error:
-        shown = str(reference)[:100]
-        raise SchemaUnusableError(f"it refers to {shown!r}, which is not in it") from error
-
-
 def _applied_in_place(node: Mapping[str, Any]) -> Iterator[object]:
     """The schemas that are applied to the very value that this one is applied to."""
-    for key in _IN_PLACE:
+    for key in ("allOf", "anyOf", "oneOf"):
         yield from cast("list[object]", node.get(key, []))
-    for key in _IN_PLACE_ONE:
-        if key in node:
-            yield node[key]
-    for key in _IN_PLACE_NAMED:
+    yield from (node[key] for key in ("not", "if", "then", "else") if key in node)
+    for key in ("dependentSchemas", "dependencies"):
         yield from cast("dict[str, object]", node.get(key, {})).values()
 
 
@@ -272,16 +244,115 @@ def _check_patterns(nodes: Iterable[Mapping[str, Any]]) -> None:
             raise SchemaUnusableError(message)
         own = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
         for pattern in (*named, *own):
-            _check_pattern(pattern)
+            import regex  # noqa: PLC0415 - only schemas with patterns need it
+
+            if len(pattern) > MAX_PATTERN:
+                raise SchemaUnusableError(f"it has a pattern of more than {MAX_PATTERN} characters")
+            try:
+                regex.compile(pattern)
+            except Exception as error:  # its parser may raise anything on foreign text
+                reason = f"its pattern {pattern[:100]!r} cannot be read ({error})"
+                raise SchemaUnusableError(reason[:_LONGEST_REASON]) from error
 
 
-def _check_pattern(pattern: str) -> None:
-    import regex  # noqa: PLC0415 - only schemas with patterns need it
+class _BoundedRules:
+    """The rules of a dialect, given up when the time of a check is over.
 
-    if len(pattern) > MAX_PATTERN:
-        raise SchemaUnusableError(f"it has a pattern of more than {MAX_PATTERN} characters")
-    try:
-        regex.compile(pattern)
-    except Exception as error:  # what its parser makes of foreign text is its own affair
-        reason = f"its pattern {pattern[:100]!r} cannot be read ({error})"
-        raise SchemaUnusableError(reason[:_LONGEST_REASON]) from error
+    The time is processor time, so that a busy machine is no excuse. The rules that could take for
+    ever by themselves have forms here that end.
+    """
+
+    def __init__(self) -> None:
+        self._end = math.inf
+
+    def start(self) -> None:
+        """Begin a check."""
+        self._end = time.thread_time() + CHECK_SECONDS
+
+    def of(self, dialect: Any) -> dict[str, Rule]:
+        """Every rule of the dialect, timed."""
+        own: dict[str, Rule] = {
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+            "uniqueItems": _unique_items,
+        }
+        rules: dict[str, Rule] = dialect.VALIDATORS
+        return {name: self._timed(own.get(name, rule)) for name, rule in rules.items()}
+
+    def _timed(self, rule: Rule) -> Rule:
+        def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
+            self._time_left()
+            return rule(validator, value, instance, schema)
+
+        return check
+
+    def _time_left(self) -> float:
+        left = self._end - time.thread_time()
+        if left <= 0:
+            raise CheckTooSlowError
+        return left
+
+    def _finds(self, pattern: str, text: str) -> bool:
+        import regex  # noqa: PLC0415 - only schemas with patterns need it
+
+        try:
+            timeout = min(self._time_left(), CHECK_SECONDS)
+            return regex.search(pattern, text, timeout=timeout) is not None
+        except TimeoutError:
+            raise CheckTooSlowError from None
+
+    def _pattern(self, validator: Any, value: str, instance: Any, _: Any) -> Iterator[Any]:
+        if validator.is_type(instance, "string") and not self._finds(value, instance):
+            yield _error(f"{instance[:_LONGEST_SHOWN]!r} does not match {value!r}")
+
+    def _pattern_properties(
+        self, validator: Any, value: dict[str, Any], instance: Any, _: Any
+    ) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        for name, part in value.items():
+            for key, item in instance.items():
+                if self._finds(name, key):
+                    yield from validator.descend(item, part, path=key, schema_path=name)
+
+    def _additional_properties(
+        self, validator: Any, value: Any, instance: Any, schema: dict[str, Any]
+    ) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        patterns = list(schema.get("patternProperties", {}))
+        extras = [key for key in instance if key not in schema.get("properties", {})]
+        extras = [key for key in extras if not any(self._finds(name, key) for name in patterns)]
+        if isinstance(value, dict):
+            for key in extras:
+                yield from validator.descend(instance[key], value, path=key)
+        elif value is False and extras:
+            shown = ", ".join(repr(name[:_LONGEST_SHOWN]) for name in extras[:_MOST_SHOWN])
+            left = len(extras) - _MOST_SHOWN
+            shown += f" and {left} more" if left > 0 else ""
+            verb = "was" if len(extras) == 1 else "were"
+            yield _error(f"Additional properties are not allowed ({shown} {verb} unexpected)")
+
+
+def _error(message: str) -> Exception:
+    from jsonschema import ValidationError  # noqa: PLC0415 - a tenth of a second
+
+    return cast("Exception", ValidationError(message))
+
+
+def _unique_items(validator: Any, value: Any, instance: Any, _: Any) -> Iterator[Any]:
+    if value is True and validator.is_type(instance, "array"):
+        sort = orjson.OPT_SORT_KEYS
+        if len({orjson.dumps(_canonical(item), option=sort) for item in instance}) < len(instance):
+            yield _error("the items are not all different")
+
+
+def _canonical(value: Any) -> Any:
+    """Equal numbers in one form, as JSON Schema compares them."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {key: _canonical(item) for key, item in table.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in cast("list[Any]", value)]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

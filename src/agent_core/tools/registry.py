@@ -1,19 +1,19 @@
 """Which tools there are, and which of them a run may use."""
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, overload
 
 from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.text import shortened_name
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import Handler, tool_from
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
 
 _MAX_NAMED = 40
-
 
 RESERVED = ("mcp.", "code.", "agent.", "internal.")
 """Prefixes of the program's own tools and of servers' tools."""
@@ -61,23 +61,19 @@ class ToolRegistry:
             ConfigError: `validation_error`; the name is taken or is one of the program's, or the
                 handler is missing.
         """
-        made = self._made(tool, handler)
-        check_own_name(made.name)
-        if made.name in self._tools:
+        if not isinstance(tool, Tool):
+            if handler is None:
+                message = f"the tool {tool.name} has a definition but no handler"
+                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            tool = tool_from(tool, handler)
+        check_own_name(tool.name)
+        if tool.name in self._tools:
             raise ConfigError(
                 ErrorCode.VALIDATION_ERROR,
-                f"there is already a tool named {made.name}; give one of them another name",
-                details={"tool_name": made.name},
+                f"there is already a tool named {tool.name}; give one of them another name",
+                details={"tool_name": tool.name},
             )
-        self._tools[made.name] = made
-
-    def _made(self, tool: Tool | ToolDefinition, handler: Handler | None) -> Tool:
-        if isinstance(tool, Tool):
-            return tool
-        if handler is None:
-            message = f"the tool {tool.name} has a definition but no handler"
-            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
-        return tool_from(tool, handler)
+        self._tools[tool.name] = tool
 
     def get(self, name: str) -> Tool | None:
         """The tool of that canonical name."""
@@ -98,14 +94,6 @@ class Toolbox:
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools = {each.name: each for each in tools}
-
-    def only(self, names: Collection[str]) -> "Toolbox":
-        """The tools that are here and in `names`."""
-        return Toolbox(each for name, each in self._tools.items() if name in names)
-
-    def without(self, names: Collection[str]) -> "Toolbox":
-        """The tools that are here and not in `names`."""
-        return Toolbox(each for name, each in self._tools.items() if name not in names)
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -130,9 +118,24 @@ class Toolbox:
         """
         found = self._tools.get(call.name)
         if found is None:
-            raise self._missing(call.name)
+            near = difflib.get_close_matches(call.name[:200], self._tools, n=3)
+            names = sorted(self._tools)[:_MAX_NAMED]
+            hint = f"there are: {', '.join(names)}" if names else "this run has no tools"
+            hint = f"did you mean {' or '.join(near)}?" if near else hint
+            shown = shortened_name(call.name)
+            raise ToolError(
+                ErrorCode.TOOL_NOT_AVAILABLE,
+                f"there is no tool {shown} here; {hint}",
+                details={"tool_name": shown},
+            )
         if "invalid_arguments" in call.metadata:
-            raise _not_an_object(call.name, str(call.metadata["invalid_arguments"]))
+            sent = str(call.metadata["invalid_arguments"])
+            shown = sent if len(sent) <= 500 else sent[:500] + "…"
+            raise ToolError(
+                ErrorCode.VALIDATION_ERROR,
+                f"the arguments of {call.name} are not a JSON object; send one. They were: {shown}",
+                details={"path": "$"},
+            )
         return found, found.parse(call.arguments)
 
     def lane(self, call: ToolCall) -> Concurrency:
@@ -146,38 +149,21 @@ class Toolbox:
     def __len__(self) -> int:
         return len(self._tools)
 
-    def _missing(self, name: str) -> ToolError:
-        near = difflib.get_close_matches(name[:200], self._tools, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else self._listed()
-        shown = name if len(name) <= 200 else name[:200] + "…"
-        return ToolError(
-            ErrorCode.TOOL_NOT_AVAILABLE,
-            f"there is no tool {shown} here; {hint}",
-            details={"tool_name": shown},
-        )
 
-    def _listed(self) -> str:
-        names = sorted(self._tools)[:_MAX_NAMED]
-        return f"there are: {', '.join(names)}" if names else "this run has no tools"
-
-
-def overridden(tool: Tool, override: ToolOverrideConfig) -> Tool:
+def apply_override(tool: Tool, override: ToolOverrideConfig) -> Tool:
     """The tool with another permission or other tags, as the user's configuration wants it.
 
     A permission of `readonly` lets calls through unasked unless they ask for a reason of their
     own (a sensitive path, a place outside the roots); `write` asks every time.
     """
-    changes: dict[str, Any] = {}
-    if override.permission is not None:
-        changes["permission"] = ToolPermission(override.permission)
-    if override.tags is not None:
-        changes["tags"] = set(override.tags)
-    if not changes:
+    if override.permission is None and override.tags is None:
         return tool
-    definition = tool.definition.model_copy(update=changes)
+    tags = tool.definition.tags if override.tags is None else set(override.tags)
+    keeps_permission = override.permission is None
+    permission = ToolPermission(override.permission or tool.definition.permission)
+    definition = tool.definition.model_copy(update={"permission": permission, "tags": tags})
     is_dangerous = "dangerous" in (override.tags or ())
-    writes = definition.permission is ToolPermission.WRITE
-    keeps_permission = "permission" not in changes
+    writes = permission is ToolPermission.WRITE
 
     async def prepare(arguments: Any, context: ToolContext) -> Action:
         action = await tool.prepare(arguments, context)
@@ -190,12 +176,3 @@ def overridden(tool: Tool, override: ToolOverrideConfig) -> Tool:
 
     lane = tool.lane if keeps_permission else concurrency_of(definition)
     return replace(tool, definition=definition, prepare=prepare, lane=lane)
-
-
-def _not_an_object(name: str, sent: str) -> ToolError:
-    shown = sent if len(sent) <= 500 else sent[:500] + "…"
-    return ToolError(
-        ErrorCode.VALIDATION_ERROR,
-        f"the arguments of {name} are not a JSON object; send one. They were: {shown}",
-        details={"path": "$"},
-    )

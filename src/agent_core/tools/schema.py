@@ -1,9 +1,8 @@
 """Schemas of arguments: small for the model, strict for the caller.
 
-Two kinds of tools meet here. Built-in and `@tool` tools have a pydantic type, from which the
-schema is made; MCP, declarative and registered tools bring a raw JSON Schema, which is checked
-with `jsonschema` (see `json_schema`). Either way a call that does not fit is one
-`validation_error` with JSON paths.
+Built-in and `@tool` tools have a pydantic type, from which the schema is made; MCP, declarative
+and registered tools bring a raw JSON Schema, which is checked with `jsonschema`. Either way a call
+that does not fit is one `validation_error` with JSON paths.
 """
 
 import re
@@ -17,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.json_schema import (
     BoundedValidator,
+    CheckTooSlowError,
     SchemaUnusableError,
     check_arguments_schema,
 )
-from agent_core.tools.schema_rules import CheckTooSlowError
 
 Json = dict[str, Any]
 
@@ -56,9 +55,6 @@ def without_nulls(given: Mapping[str, Any], *, keep: Iterable[str] = ()) -> Json
     return {name: value for name, value in given.items() if value is not None or name in keep}
 
 
-# --- what the model sees -------------------------------------------------------------------------
-
-
 @cache
 def model_schema(model: type[BaseModel]) -> Json:
     """The small schema of an argument model. Callers share it and must not change it."""
@@ -74,7 +70,7 @@ def small_schema(schema: Mapping[str, Any]) -> Json:
     definitions = cast("Json", schema.get("$defs", {}))
     body = {key: value for key, value in schema.items() if key != "$defs"}
     small = _small(body, definitions, ())
-    recursive = sorted(_recursive(small))
+    recursive = sorted(_references(small))
     left = {name: _small(definitions[name], definitions, (name,)) for name in recursive}
     return small | {"$defs": left} if left else small
 
@@ -88,8 +84,15 @@ def _small(schema: Any, definitions: Json, within: tuple[str, ...]) -> Any:
         rest = {key: value for key, value in node.items() if key != "$ref"}
         return _small(definitions[name] | rest, definitions, (*within, name))
     small = {key: _small_member(key, value, definitions, within) for key, value in node.items()}
-    small.pop("title", None) if isinstance(small.get("title"), str) else None
-    return _without_optional_nulls(small)
+    if isinstance(small.get("title"), str):
+        del small["title"]
+    if properties := cast("Json", small.get("properties", {})):
+        required = cast("list[str]", small.get("required", []))
+        small["properties"] = {
+            name: item if name in required else _without_null(item)
+            for name, item in properties.items()
+        }
+    return small
 
 
 def _small_member(key: str, value: Any, definitions: Json, within: tuple[str, ...]) -> Any:
@@ -105,21 +108,12 @@ def _small_member(key: str, value: Any, definitions: Json, within: tuple[str, ..
             return value
 
 
-def _without_optional_nulls(schema: Json) -> Json:
-    properties = cast("dict[str, Any]", schema.get("properties", {}))
-    required = cast("list[str]", schema.get("required", []))
-    slim = {
-        name: item if name in required else _not_null(item) for name, item in properties.items()
-    }
-    return schema | {"properties": slim} if properties else schema
-
-
-def _not_null(schema: Any) -> Any:
+def _without_null(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
-    node = cast("Json", schema)
+    node = dict(cast("Json", schema))
     if node.get("default", ...) is None:
-        node = {key: value for key, value in node.items() if key != "default"}
+        del node["default"]
     choices = cast("list[Json]", node.get("anyOf", []))
     kept = [choice for choice in choices if choice != {"type": "null"}]
     if len(kept) == len(choices):
@@ -128,20 +122,16 @@ def _not_null(schema: Any) -> Any:
     return kept[0] | rest if len(kept) == 1 else rest | {"anyOf": kept}
 
 
-def _recursive(schema: Any) -> set[str]:
+def _references(schema: Any) -> set[str]:
     """The names of definitions that are still referred to."""
-    if isinstance(schema, list):
-        return set[str]().union(*(_recursive(item) for item in cast("list[Any]", schema)))
-    if not isinstance(schema, dict):
-        return set()
-    node = cast("Json", schema)
-    inner = set[str]().union(*(_recursive(value) for value in node.values()))
-    reference = str(node.get("$ref", ""))
-    ours = reference.removeprefix("#/$defs/")
-    return inner | {ours} if ours != reference else inner
-
-
-# --- what the caller gets ------------------------------------------------------------------------
+    parts = cast("list[Any]", schema) if isinstance(schema, list) else []
+    found = set[str]()
+    if isinstance(schema, dict):
+        node = cast("Json", schema)
+        parts = list(node.values())
+        reference = str(node.get("$ref", ""))
+        found = {reference.removeprefix("#/$defs/")} - {reference}
+    return found.union(*map(_references, parts))
 
 
 def model_check(tool: str, model: type[BaseModel]) -> Callable[[Mapping[str, Any]], BaseModel]:
@@ -183,7 +173,8 @@ class SchemaCheck:
                 cannot be used (it is broken, or refers to another document).
         """
         try:
-            given = self._present(arguments)
+            nulls = [name for name, value in arguments.items() if value is None]
+            given = without_nulls(arguments, keep=[*filter(self._takes_null, nulls)])
             failures = list(islice(self._validator.errors(given), _MAX_COUNTED))
         except RecursionError as error:
             raise misfit(self._tool, error) from error
@@ -194,9 +185,7 @@ class SchemaCheck:
         except Exception as error:
             raise self._unusable(error) from error
         if failures:
-            raise _refusal(
-                self._tool, [(failure.absolute_path, failure.message) for failure in failures]
-            )
+            raise _refusal(self._tool, [(each.absolute_path, each.message) for each in failures])
         return given
 
     @cached_property
@@ -211,20 +200,11 @@ class SchemaCheck:
             raise self._unusable(error) from error
         return validator
 
-    def _present(self, arguments: Mapping[str, Any]) -> Json:
-        if None not in arguments.values():
-            return dict(arguments)
-        properties = self._schema.get("properties", {})
-        required = self._schema.get("required", [])
-        meant = {
-            name
-            for name, value in arguments.items()
-            if value is None and (name in required or self._takes_null(properties.get(name)))
-        }
-        return without_nulls(arguments, keep=meant)
-
-    def _takes_null(self, schema: object) -> bool:
-        return isinstance(schema, dict) and self._validator.takes(None, cast("Json", schema))
+    def _takes_null(self, name: str) -> bool:
+        schema = self._schema.get("properties", {}).get(name)
+        return name in self._schema.get("required", []) or (
+            isinstance(schema, dict) and self._validator.takes(None, cast("Json", schema))
+        )
 
     def _unusable(self, error: Exception) -> ToolError:
         reason = _bounded(str(error).partition("\n")[0])
@@ -233,13 +213,12 @@ class SchemaCheck:
 
 
 def misfit(tool: str, error: ValidationError | RecursionError | TypeError) -> ToolError:
-    """What the model is told when its arguments do not fit."""
-    if isinstance(error, RecursionError):
-        return _refusal(tool, [((), "nested too deeply")])
-    if isinstance(error, TypeError):
-        return _refusal(tool, [((), str(error))])
-    failures = error.errors(include_url=False, include_context=False, include_input=False)
-    return _refusal(tool, [(failure["loc"], failure["msg"]) for failure in failures])
+    """The refusal of arguments that do not fit."""
+    if isinstance(error, ValidationError):
+        failures = error.errors(include_url=False, include_context=False, include_input=False)
+        return _refusal(tool, [(failure["loc"], failure["msg"]) for failure in failures])
+    reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return _refusal(tool, [((), reason)])
 
 
 def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> ToolError:
@@ -259,17 +238,14 @@ def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> Tool
 
 def json_path(parts: Iterable[int | str]) -> str:
     """`("edits", 0, "old")` as `$.edits[0].old`."""
-    steps = list(parts)
-    shown = "".join(_step(part) for part in steps[:_MAX_STEPS])
-    return f"${shown}…" if len(steps) > _MAX_STEPS else f"${shown}"
-
-
-def _step(part: int | str) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    if len(part) > _MAX_NAME:
-        part = f"{part[:_MAX_NAME]}…"
-    return f".{part}" if _IDENTIFIER.match(part) else f"[{part!r}]"
+    path = "$"
+    for count, part in enumerate(parts):
+        if count == _MAX_STEPS:
+            return f"{path}…"
+        name = f"{part[:_MAX_NAME]}…" if isinstance(part, str) and len(part) > _MAX_NAME else part
+        is_plain = isinstance(name, str) and _IDENTIFIER.match(name)
+        path += f".{name}" if is_plain else f"[{name!r}]"
+    return path
 
 
 def _bounded(message: str) -> str:

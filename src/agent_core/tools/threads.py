@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from agent_core.errors import ErrorCode, ToolError
@@ -43,8 +42,11 @@ async def in_own_thread(function: Callable[[], Any]) -> Any:
         outcome.set_running_or_notify_cancel()
         try:
             outcome.set_result(state.run(function))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-            outcome.set_exception(_ordinary(error))
+        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+            if not isinstance(error, Exception) or isinstance(error, StopIteration):
+                # It would end the event loop or pass for one of its signals.
+                error = RuntimeError(f"{type(error).__name__}: {error}")
+            outcome.set_exception(error)
 
     thread = threading.Thread(target=work, name="tool", daemon=True)
     thread.start()
@@ -54,13 +56,6 @@ async def in_own_thread(function: Callable[[], Any]) -> Any:
         if not outcome.done():
             logger.warning("a tool goes on in %s after its call was cancelled", thread.name)
         raise
-
-
-def _ordinary(error: BaseException) -> Exception:
-    """The error, or one with its text: some would end the event loop or pass for its signals."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 class OpenCall:
@@ -95,12 +90,7 @@ class OpenCall:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Show what waits, and end everything that threads still wait for."""
         with self._lock:
             self._is_over = True
@@ -112,7 +102,7 @@ class OpenCall:
             each.cancel()
 
     def progress(self, text: str) -> None:
-        """Show a line to the user. Lines that come faster than anybody reads are left out."""
+        """Show a line to the user. Lines that come too fast to be read are left out."""
         line = storable_text(shortened_text(str(text), PROGRESS_BYTES))
         with self._lock:
             if self._is_over:
@@ -124,7 +114,10 @@ class OpenCall:
         if threading.get_ident() == self._thread:
             self._show_lines()
         else:
-            self._hand_over(self._show_lines)
+            try:
+                self._loop.call_soon_threadsafe(self._show_lines)
+            except RuntimeError:  # the loop is closed; no line can be shown any more
+                logger.debug("progress of a call came after the end of the event loop")
 
     def is_cancelled(self) -> bool:
         """Whether the call should stop: its run is being cancelled, or it has ended."""
@@ -146,28 +139,21 @@ class OpenCall:
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
-            return self._waited_for(writing)
-        if running is self._loop:
-            return writing
-        return asyncio.wrap_future(self._started(writing))
-
-    def _waited_for(self, writing: Coroutine[Any, Any, str]) -> str:
-        future = self._started(writing)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise _over() from None
-
-    def _started(self, writing: Coroutine[Any, Any, str]) -> concurrent.futures.Future[str]:
-        with self._lock:
-            if self._is_over:
-                writing.close()
-                raise _over()
             try:
+                return self._start(writing).result()
+            except concurrent.futures.CancelledError:
+                raise _call_ended() from None
+        return writing if running is self._loop else asyncio.wrap_future(self._start(writing))
+
+    def _start(self, writing: Coroutine[Any, Any, str]) -> concurrent.futures.Future[str]:
+        with self._lock:
+            try:
+                if self._is_over:
+                    raise RuntimeError
                 future = asyncio.run_coroutine_threadsafe(writing, self._loop)
-            except RuntimeError:  # the loop is closed
+            except RuntimeError:  # the call has ended, or the loop is closed
                 writing.close()
-                raise _over() from None
+                raise _call_ended() from None
             self._writing.add(future)
         future.add_done_callback(self._writing.discard)
         return future
@@ -190,12 +176,6 @@ class OpenCall:
         for line in lines:
             self._show(line)
 
-    def _hand_over(self, function: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function)
-        except RuntimeError:  # the loop is closed; nobody can read it any more
-            logger.debug("progress of a call came after the end of the event loop")
 
-
-def _over() -> ToolError:
+def _call_ended() -> ToolError:
     return ToolError(ErrorCode.CANCELLED, "the call has ended; its artifact was not kept")

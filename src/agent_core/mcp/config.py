@@ -8,7 +8,6 @@ project never brings servers of its own. Nothing in it is expanded (a `$NAME` in
 import hashlib
 import json
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -18,16 +17,15 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Valid
 
 from agent_core.config.models import Milliseconds, Section
 from agent_core.config.paths import expand_path
-from agent_core.config.problems import problems_of
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.config.problems import problems_of, read_json_file, unusable
+from agent_core.errors import ConfigError
 
 MCP_FILE_NAME = "mcp.json"
-MAX_FILE_BYTES = 1_000_000
 
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_TRANSPORT_NAMES = {"http": "streamable_http", "streamable-http": "streamable_http"}
+_WHAT = "MCP servers"
+_HTTP = "streamable_http"
 
 
 def _without_nul(value: str) -> str:
@@ -60,10 +58,6 @@ def _endpoint(value: str) -> str:
     return value
 
 
-def _usual_name(value: Any) -> Any:
-    return _TRANSPORT_NAMES.get(value, value) if isinstance(value, str) else value
-
-
 Plain = Annotated[str, AfterValidator(_without_nul)]
 _TRANSPORT = AliasChoices("transport", "type")  # other clients write `type`
 
@@ -94,7 +88,7 @@ class HttpServer(Section):
     )
     transport: Annotated[
         Literal["streamable_http", "sse"],
-        BeforeValidator(_usual_name),
+        BeforeValidator(lambda name: _HTTP if name in ("http", "streamable-http") else name),
         Field(validation_alias=_TRANSPORT),
     ] = "streamable_http"
     timeout_ms: Milliseconds = 30_000
@@ -116,13 +110,26 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
             a value: `env` and `headers` are where people keep their tokens.
     """
     path = home / MCP_FILE_NAME
-    raw = _read(path)
-    if raw is None:
+    document = read_json_file(path, _WHAT)
+    if document is None and not path.exists():
         return {}
-    return {
-        server_id: _server(path, server_id, entry, home=home, project=project)
-        for server_id, entry in _entries(path, _parse(path, raw)).items()
-    }
+    if not isinstance(document, dict):
+        raise unusable(path, _WHAT, 'it must be an object with the key "mcpServers"')
+    table = cast("dict[str, Any]", document)
+    if unknown := sorted(set(table) - {"mcpServers"}):
+        reason = f'{_quoted(unknown[0])} is not a known key; use "mcpServers"'
+        raise unusable(path, _WHAT, reason)
+    servers = table.get("mcpServers", {})
+    if not isinstance(servers, dict):
+        raise unusable(path, _WHAT, "mcpServers must be an object of servers by id")
+    found: dict[str, ServerConfig] = {}
+    for server_id, entry in cast("dict[str, Any]", servers).items():
+        try:
+            found[server_id] = _read_server(server_id, entry, home=home, project=project)
+        except ValueError as error:
+            reason = f"mcpServers.{_quoted(server_id)}{error}"
+            raise unusable(path, _WHAT, reason) from None
+    return found
 
 
 def load_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
@@ -144,93 +151,31 @@ def config_hash(server: ServerConfig) -> str:
     return hashlib.sha256(server.model_dump_json().encode()).hexdigest()
 
 
-def _read(path: Path) -> bytes | None:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _unusable(path, "it is not a regular file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _unusable(path, f"it cannot be read: {error.strerror or error}") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise _unusable(path, f"it is larger than {MAX_FILE_BYTES:,} bytes")
-    if raw.startswith(_BYTE_ORDER_MARKS):
-        raise _unusable(path, "it begins with a byte order mark; save it as plain UTF-8")
-    return raw
-
-
-def _parse(path: Path, raw: bytes) -> Any:
-    try:
-        return json.loads(raw.decode(), object_pairs_hook=_unique)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise _unusable(path, f"line {line} is not UTF-8; save it as plain UTF-8") from None
-    except RecursionError:
-        raise _unusable(path, "it is nested too deeply") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise _unusable(path, f"{place}: not JSON: {error.msg}") from None
-    except ValueError as error:  # a name given twice, or a number with thousands of digits
-        raise _unusable(path, str(error)) from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in table:
-            raise ValueError(f"{json.dumps(key[:80])} is given twice in one object")
-        table[key] = value
-    return table
-
-
-def _entries(path: Path, document: Any) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise _unusable(path, 'it must be an object with the key "mcpServers"')
-    table = cast("dict[str, Any]", document)
-    if unknown := sorted(set(table) - {"mcpServers"}):
-        raise _unusable(path, f'{_quoted(unknown[0])} is not a known key; use "mcpServers"')
-    servers = table.get("mcpServers", {})
-    if not isinstance(servers, dict):
-        raise _unusable(path, "mcpServers must be an object of servers by id")
-    return cast("dict[str, Any]", servers)
-
-
-def _server(path: Path, server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
-    place = f"mcpServers.{_quoted(server_id)}"
+def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
+    """One entry; a ValueError says what follows the place of the mistake."""
     if not _SERVER_ID.fullmatch(server_id):
         rule = "1 to 64 letters, digits, '_' or '-' (it becomes part of the tools' names)"
-        raise _unusable(path, f"{place}: a server id has {rule}")
+        raise ValueError(f": a server id has {rule}")
     if not isinstance(entry, dict):
-        raise _unusable(path, f'{place} must be an object with "command" or "url"')
+        raise ValueError(' must be an object with "command" or "url"')
     fields = cast("dict[str, Any]", entry)
     if ("command" in fields) == ("url" in fields):
-        fault = f'{place} must have exactly one of "command" and "url"'
-        if unknown := sorted(set(fields) - _KNOWN_KEYS):
-            fault += f"; {_quoted(unknown[0])} is not a known key"
-        raise _unusable(path, fault)
+        unknown = sorted(set(fields) - _KNOWN_KEYS)
+        hint = f"; {_quoted(unknown[0])} is not a known key" if unknown else ""
+        raise ValueError(f' must have exactly one of "command" and "url"{hint}')
     model = StdioServer if "command" in fields else HttpServer
     try:
         server = model.model_validate(fields)
     except ValidationError as error:
-        raise _unusable(path, f"{place}: {problems_of(error, model)[0]}") from None
+        raise ValueError(f": {problems_of(error, model)[0]}") from None
     if isinstance(server, HttpServer):
         return server
     try:
         cwd = expand_path(server.cwd, home, home=home, project=project) if server.cwd else home
     except ConfigError as error:
-        raise _unusable(path, f"{place}.cwd: {error.message}") from None
+        raise ValueError(f".cwd: {error.message}") from None
     return server.model_copy(update={"cwd": str(cwd)})
 
 
 def _quoted(name: str) -> str:
     return json.dumps(name[:80])
-
-
-def _unusable(path: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        ErrorCode.CONFIG_ERROR,
-        f"the MCP servers in {path} cannot be used: {reason}",
-        details={"path": str(path)},
-    )

@@ -4,7 +4,7 @@ import collections.abc
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
@@ -59,20 +59,31 @@ def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
     Raises:
         UnfitError: one of them cannot be filled by name, or its annotation cannot be read.
     """
-    bound = _bound_names(function)
-    names = _Names(function)
+    inner, bound = function, set[str]()
+    while isinstance(inner, partial):
+        known = cast("partial[Any]", inner)
+        bound |= known.keywords.keys()
+        inner = known.func
+    scope = _scope_of(function)
     for place, parameter in enumerate(_signature(function).parameters.values()):
         if parameter.name in bound:
             continue
         _check_kind(parameter, is_first=place == 0)
-        yield _parameter(parameter, names.hint(parameter))
+        hint: Any = Any
+        if parameter.annotation is not parameter.empty:
+            try:
+                hint = _evaluate(parameter.annotation, scope)
+            except Exception as error:
+                what = f"the annotation of {parameter.name} cannot be read"
+                raise UnfitError(f"{what} ({type(error).__name__}: {error})") from error
+        yield _parameter(parameter, hint)
 
 
 def returns_generator(function: Callable[..., Any]) -> bool:
     """Whether the annotation of the result says that it is a generator or an iterator."""
     annotation = _signature(function).return_annotation
     try:
-        hint = _Names(function).evaluated("return", annotation)
+        hint = _evaluate(annotation, _scope_of(function))
     except Exception:  # noqa: BLE001 - what a tool returns needs no annotation that can be read
         return False
     return (get_origin(hint) or hint) in _GENERATORS
@@ -83,15 +94,6 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise UnfitError(f"its signature cannot be read ({error})") from error
-
-
-def _bound_names(function: Callable[..., Any]) -> set[str]:
-    bound: set[str] = set()
-    while isinstance(function, partial):
-        known = cast("partial[Any]", function)
-        bound |= known.keywords.keys()
-        function = known.func
-    return bound
 
 
 def _check_kind(parameter: inspect.Parameter, *, is_first: bool) -> None:
@@ -107,49 +109,29 @@ def _check_kind(parameter: inspect.Parameter, *, is_first: bool) -> None:
         raise UnfitError(f"{name} is unfilled; make the tool of the bound method instead")
 
 
-class _Names:
-    """Where the names in a function's annotations are looked up."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._globals = _globals_of(function)
-        self._locals = _names_where_called(self._globals)
-
-    def hint(self, parameter: inspect.Parameter) -> Any:
-        annotation = parameter.annotation
-        if annotation is parameter.empty:
-            return Any
-        try:
-            return self.evaluated(parameter.name, annotation)
-        except Exception as error:
-            what = f"the annotation of {parameter.name} cannot be read"
-            raise UnfitError(f"{what} ({type(error).__name__}: {error})") from error
-
-    def evaluated(self, name: str, annotation: object) -> Any:
-        holder = SimpleNamespace(__annotations__={name: annotation})
-        hints = get_type_hints(holder, self._globals, self._locals, include_extras=True)
-        return hints[name]
+def _evaluate(annotation: object, scope: tuple[dict[str, Any], dict[str, Any]]) -> Any:
+    holder = SimpleNamespace(__annotations__={"it": annotation})
+    return get_type_hints(holder, *scope, include_extras=True)["it"]
 
 
-def _globals_of(function: Callable[..., Any]) -> dict[str, Any]:
+def _scope_of(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Where the names in a function's annotations are looked up: its globals, and local names.
+
+    The local names are those where the tool is made, if the function is of the same module: an
+    annotation that is text may name a class of the function around it.
+    """
     inner = plain_function(function)
     if isinstance(inner, type):
         inner = cast("Any", inner).__init__
     elif not hasattr(inner, "__globals__"):
         inner = getattr(type(inner), "__call__", inner)  # noqa: B004 - its own
-    return getattr(inspect.unwrap(inner), "__globals__", {})
-
-
-def _names_where_called(function_globals: Mapping[str, Any]) -> dict[str, Any]:
-    """The local names where the tool is made, if the function is of the same module.
-
-    An annotation that is text may name a class of the function around it.
-    """
+    names: dict[str, Any] = getattr(inspect.unwrap(inner), "__globals__", {})
     frame = inspect.currentframe()
     while frame and str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):
         frame = frame.f_back
-    if frame is None or frame.f_globals is not function_globals:
-        return {}
-    return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+    if frame is None or frame.f_globals is not names or frame.f_locals is frame.f_globals:
+        return names, {}
+    return names, dict(frame.f_locals)
 
 
 def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
@@ -160,20 +142,18 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
     if isinstance(default, FieldInfo):
         fields, hint = [*fields, default], Annotated[hint, default]
         default = parameter.empty
-    if not fields:
-        is_required = default is parameter.empty
-        shown = None if is_required else _shown(default)
-        return Parameter(name=name, hint=hint, required=is_required, shown_default=shown)
-    base, *metadata = get_args(hint)
-    made = Parameter(
-        name=name,
-        hint=Annotated[base, *(_without_default(part) for part in metadata)],
-        required=default is parameter.empty,
-        shown_default=None if default is parameter.empty else _shown(default),
-    )
     for info in fields:
-        _check_field(name, info)
-    return made if default is not parameter.empty else _with_field_default(made, fields)
+        if info.alias or info.validation_alias or info.serialization_alias:
+            raise UnfitError(f"{name} has an alias; give the parameter that name instead")
+        if info.default_factory is not None and info.default_factory_takes_validated_data:
+            what = f"the default_factory of {name} takes arguments"
+            raise UnfitError(f"{what}; use one that takes none")
+    if fields:
+        base, *metadata = get_args(hint)
+        hint = Annotated[base, *(_without_default(part) for part in metadata)]
+    if default is not parameter.empty:
+        return Parameter(name=name, hint=hint, required=False, shown_default=_shown(default))
+    return _with_field_default(Parameter(name=name, hint=hint, required=True), fields)
 
 
 def _is_context(hint: Any) -> bool:
@@ -185,30 +165,22 @@ def _is_context(hint: Any) -> bool:
     return hint is ToolContext
 
 
-def _check_field(name: str, info: FieldInfo) -> None:
-    if info.alias or info.validation_alias or info.serialization_alias:
-        raise UnfitError(f"{name} has an alias; give the parameter that name instead")
-    factory = info.default_factory
-    if factory is not None and info.default_factory_takes_validated_data:
-        raise UnfitError(f"the default_factory of {name} takes arguments; use one that takes none")
-
-
-def _with_field_default(made: Parameter, fields: list[FieldInfo]) -> Parameter:
+def _with_field_default(parameter: Parameter, fields: list[FieldInfo]) -> Parameter:
     """With the default of the last `Field` that has one."""
     for info in reversed(fields):
         if info.default_factory is not None:
             factory = cast("Callable[[], Any]", info.default_factory)
-            return replace(made, required=False, has_field_default=True, value=factory)
+            return replace(parameter, required=False, has_field_default=True, value=factory)
         default = info.default
         if default is not PydanticUndefined and default is not ...:
             return replace(
-                made,
+                parameter,
                 required=False,
                 shown_default=_shown(default),
                 has_field_default=True,
                 value=partial(copy.deepcopy, default),
             )
-    return made
+    return parameter
 
 
 def _without_default(part: Any) -> Any:

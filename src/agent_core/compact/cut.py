@@ -127,7 +127,7 @@ def visible_tokens(path: Sequence[Node]) -> int:
 def is_user_message(node: Node) -> bool:
     """A message of the user, or of a parent agent in a user's place."""
     is_message = node.role is Role.USER and node.node_type is NodeType.MESSAGE
-    return is_message and not node.is_partial and not node.metadata.get("synthetic")
+    return is_message and not node.is_partial and not node.flags.synthetic
 
 
 def is_in_view(node: Node) -> bool:

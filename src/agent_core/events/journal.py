@@ -408,7 +408,7 @@ def build_node(
         role=draft.role,
         node_type=draft.node_type,
         content=content,
-        metadata=redactor.metadata(draft.metadata),
+        metadata=redactor.metadata(draft.stored_metadata),
         token_count=draft.token_count or estimate(content),
         created_at=utc_now(),
     )

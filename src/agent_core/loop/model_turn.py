@@ -25,6 +25,7 @@ from agent_core.types import (
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
+    NodeFlags,
     Role,
     StopReason,
     TextBlock,
@@ -194,19 +195,20 @@ class _PartialText:
 def _keep_partial(ctx: RunContext, seen: _PartialText, error: BaseException) -> None:
     """Store the beginning of a reply that will not be finished; no model gets to see it."""
     ctx.journal.end_deltas()
-    metadata: dict[str, object] = {"partial": True}
-    if isinstance(error, asyncio.CancelledError):
-        metadata["aborted"] = True
-    else:
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    flags = NodeFlags(partial=True, aborted=is_cancelled, failed=not is_cancelled)
+    metadata: dict[str, object] = {}
+    if not is_cancelled:
         failure = error if isinstance(error, AgentCoreError) else None
         payload = ErrorPayload.of(failure).model_dump(mode="json") if failure else {}
-        metadata |= {"failed": True, "error": payload}
+        metadata["error"] = payload
         ctx.journal.note(EventType.MODEL_FAILED, {"error": payload}, level=EventLevel.ERROR)
     if text := "".join(seen.pieces):
         if seen.characters > PARTIAL_CHARS:
             metadata |= {"truncated": True, "characters": seen.characters}
-        draft = Draft(Role.ASSISTANT, [TextBlock(text=text)], metadata=metadata)
-        ctx.journal.add(draft, EventType.MESSAGE_CREATED, payload={"role": "assistant", **metadata})
+        draft = Draft(Role.ASSISTANT, [TextBlock(text=text)], metadata=metadata, flags=flags)
+        payload = {"role": "assistant", **draft.stored_metadata}
+        ctx.journal.add(draft, EventType.MESSAGE_CREATED, payload=payload)
 
 
 def _write_down(

@@ -21,6 +21,7 @@ from agent_core.types import (
     ErrorPayload,
     EventLevel,
     EventType,
+    NodeFlags,
     Role,
     ToolCall,
     ToolResult,
@@ -30,7 +31,7 @@ from agent_core.types import (
 logger = logging.getLogger(__name__)
 
 _REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
-_FLAGS = ("partial", "aborted", "abort_reason", "reason")
+_ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
@@ -152,8 +153,8 @@ def _answer(
         error=result.error,
         metadata={**result.metadata, "tool_name": call.name},
     )
-    flags = {key: result.metadata[key] for key in _FLAGS if key in result.metadata}
-    draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name, **flags})
+    flags = NodeFlags.of(result.metadata)
+    draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name}, flags=flags)
     ctx.journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
 
 
@@ -164,7 +165,7 @@ def _aborted(call: ToolCall, message: str) -> ToolResult:
         tool_name=call.name,
         is_error=True,
         error=ErrorPayload.of(error),
-        metadata={"aborted": True, "partial": True, "abort_reason": "run_cancelled"},
+        metadata=_ABORTED.as_metadata(),
     )
 
 

@@ -11,6 +11,7 @@ from agent_core.types import (
     EventLevel,
     EventType,
     Node,
+    NodeFlags,
     Role,
     ToolCall,
     ToolResultBlock,
@@ -91,7 +92,9 @@ def _close(journal: Journal, call: ToolCall, *, has_begun: bool) -> None:
         metadata={"tool_name": call.name, "reason": reason},
     )
     journal.add(
-        Draft(Role.TOOL, [block], metadata={"tool_name": call.name, "reason": reason}),
+        Draft(
+            Role.TOOL, [block], metadata={"tool_name": call.name}, flags=NodeFlags(reason=reason)
+        ),
         EventType.TOOL_FAILED,
         payload={
             "tool_name": call.name,

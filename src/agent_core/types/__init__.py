@@ -1,10 +1,5 @@
 """The vocabulary every layer shares. Data only; behaviour lives where it runs."""
 
-from agent_core.types.agents import (
-    AgentDefinition,
-    AgentRole,
-    AgentSource,
-)
 from agent_core.types.common import (
     SESSION_ID_PATTERN,
     AgentStatus,
@@ -24,13 +19,19 @@ from agent_core.types.common import (
 from agent_core.types.content import (
     ArtifactRefBlock,
     ContentBlock,
+    Draft,
     ImageBlock,
     JsonBlock,
+    Node,
+    NodeFlags,
+    NodeType,
     ReasoningBlock,
+    Role,
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
     UserMessage,
+    user_text,
 )
 from agent_core.types.events import (
     CLOSING_EVENTS,
@@ -66,21 +67,11 @@ from agent_core.types.model import (
     SystemBlock,
     ToolCallDelta,
 )
-from agent_core.types.nodes import (
-    Draft,
-    Node,
-    NodeType,
-    Role,
-    user_text,
-)
-from agent_core.types.permissions import (
-    Access,
-    Decision,
-    PermissionDecision,
-    PermissionRequest,
-)
 from agent_core.types.records import (
+    AgentDefinition,
     AgentRecord,
+    AgentRole,
+    AgentSource,
     ArtifactRecord,
     ArtifactSource,
     CancelResult,
@@ -95,6 +86,10 @@ from agent_core.types.records import (
     SessionRecord,
 )
 from agent_core.types.tools import (
+    Access,
+    Decision,
+    PermissionDecision,
+    PermissionRequest,
     ToolCall,
     ToolDefinition,
     ToolName,
@@ -145,6 +140,7 @@ __all__ = [
     "ModelStarted",
     "ModelTextDelta",
     "Node",
+    "NodeFlags",
     "NodeType",
     "OpenedRun",
     "OwnerIsDead",

@@ -17,8 +17,8 @@ from agent_core.types.common import (
     RunStatus,
     Usage,
 )
+from agent_core.types.content import Node
 from agent_core.types.events import EventDraft
-from agent_core.types.nodes import Node
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 
 OwnerIsDead = Callable[[str, bool], bool]

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agent_core.types.common import ErrorPayload, Frozen, Usage
-from agent_core.types.content import ContentBlock
-from agent_core.types.nodes import Role
+from agent_core.types.content import ContentBlock, Role
 from agent_core.types.tools import ToolCall, ToolDefinition
 
 

@@ -1,11 +1,11 @@
-"""Rows of the session database, and the answers made of them."""
+"""Agents, the rows of the session database, and the answers made of them."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pydantic import Field
 
-from agent_core.types.agents import AgentRole
 from agent_core.types.common import (
     AgentStatus,
     AgentType,
@@ -19,10 +19,43 @@ from agent_core.types.common import (
     Usage,
     UtcDatetime,
 )
-from agent_core.types.content import ContentBlock
+from agent_core.types.content import ContentBlock, Node
 from agent_core.types.events import RuntimeEvent
 from agent_core.types.model import ModelRequest
-from agent_core.types.nodes import Node
+
+
+class AgentSource(StrEnum):
+    """Where a definition comes from."""
+
+    BUILTIN = "builtin"
+    USER = "user"
+    CODE = "code"
+
+
+class AgentRole(StrEnum):
+    """What an agent is in a run; decides which tools it can have at all."""
+
+    MAIN = "main"
+    ORCHESTRATOR = "orchestrator"
+    SUB = "sub"
+    FORK = "fork"
+    WORKER = "worker"
+    COMPACT = "compact"
+
+
+class AgentDefinition(Frozen):
+    """A kind of agent: its instructions are `body`, catalogs show `description` only."""
+
+    agent_definition_id: SafeId
+    name: str
+    description: str
+    body: str = ""
+    model_profile: str | dict[str, Any] | None = None
+    suggested_tools: list[str] = []
+    tags: list[str] = []
+    overrides: str | None = None
+    source: AgentSource = AgentSource.CODE
+    metadata: dict[str, Any] = {}
 
 
 class SessionRecord(Frozen):

@@ -1,10 +1,13 @@
-"""Tools as data: what is offered to a model, what it asks for, what it gets back."""
+"""Tools as data: what a model is offered, asks for and gets back, and what a call may touch."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
+from agent_core.errors import ErrorCode
 from agent_core.types.common import ErrorPayload, Frozen, SafeId
 from agent_core.types.content import ContentBlock
 
@@ -49,4 +52,80 @@ class ToolResult(Frozen):
     content: list[ContentBlock] = []
     is_error: bool = False
     error: ErrorPayload | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Decision(StrEnum):
+    """What the user said. A deny is for this call only."""
+
+    ALLOW_ONCE = "allow_once"
+    ALLOW_FOR_SESSION = "allow_for_session"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What one call would touch: worked out before the question, and not changed after.
+
+    Attributes:
+        asks: the user has to agree first.
+        scope: what an `allow_for_session` would cover, in words; calls with the same tool and
+            scope share one answer. Empty: the tool as a whole if it only reads, else exactly
+            these arguments.
+        summary: the arguments on one line, for a person.
+        target: what is touched: the resolved path, the argument vector.
+        cwd: where a command would run.
+        env_names: the environment variables a command would see.
+        dangerous: the call can do anything the user can.
+        reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
+            `program_home`. Such a call is always asked for, whatever was allowed before.
+        places: the resolved paths that are the reason, where `target` does not say it.
+        diff: a unified diff of what would change, where there is one.
+        refusal: the code of the answer where no question can be asked.
+        hook_summary: what the last hook that let the call pass said of it.
+    """
+
+    asks: bool = False
+    scope: str = ""
+    summary: str = ""
+    target: str | None = None
+    cwd: str | None = None
+    env_names: tuple[str, ...] = ()
+    dangerous: bool = False
+    reason: str | None = None
+    places: tuple[str, ...] = ()
+    diff: str | None = None
+    refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
+    hook_summary: Mapping[str, Any] | None = None
+
+
+class PermissionRequest(Frozen):
+    """A question to the user; `metadata.diff` holds a unified diff for writes and edits."""
+
+    request_id: SafeId
+    session_id: SafeId
+    agent_id: SafeId
+    run_id: SafeId
+    parent_agent_id: SafeId | None = None
+    parent_run_id: SafeId | None = None
+    agent_role: str
+    tool_name: str
+    permission: ToolPermission
+    tags: set[str] = set()
+    args_summary: str
+    target_scope: str | None = None
+    cwd: str
+    env_summary: str = ""
+    network_host: str | None = None
+    dangerous: bool = False
+    hook_summary: dict[str, Any] | None = None
+    suggested_decision: Decision = Decision.DENY
+    metadata: dict[str, Any] = {}
+
+
+class PermissionDecision(Frozen):
+    """The answer to a `PermissionRequest`."""
+
+    decision: Decision
+    reason: str | None = None
     metadata: dict[str, Any] = {}

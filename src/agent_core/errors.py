@@ -1,0 +1,146 @@
+"""Every error the core raises on purpose, and the closed list of codes they carry.
+
+* AgentCoreError            carries code, message, retryable, details
+  x ConfigError             the set-up is wrong; raised before a run starts
+  x ProviderError           a model call failed; the adapter has already retried what it may
+  x StorageError            history cannot be read or written, or an id is unknown there
+  x SchemaError             data from outside does not have the promised shape
+  x ToolError               one call failed; becomes a tool result, never ends the run
+    + PermissionDeniedError policy, hook or user said no
+    + TaskError             a rule of the Task graph said no; nothing was written
+
+All take the same arguments, so that a custom provider or tool can raise the one that fits:
+`raise ToolError(ErrorCode.FILE_NOT_FOUND, "no such file: a.txt")`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """What went wrong, for programs; the message beside it is for people. Never renamed."""
+
+    # common
+    VALIDATION_ERROR = "validation_error"
+    SCHEMA_ERROR = "schema_error"
+    CONFIG_ERROR = "config_error"
+    PERMISSION_DENIED = "permission_denied"
+    TOOL_NOT_AVAILABLE = "tool_not_available"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    INTERNAL_ERROR = "internal_error"
+    # run
+    MAX_TURNS = "max_turns"
+    MAX_OUTPUT_TOKENS = "max_output_tokens"
+    # provider
+    PROVIDER_ERROR = "provider_error"
+    UNSUPPORTED_CAPABILITY = "unsupported_capability"
+    PROVIDER_AUTH_FAILED = "provider_auth_failed"
+    PROVIDER_RATE_LIMITED = "provider_rate_limited"
+    PROVIDER_TIMEOUT = "provider_timeout"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    # storage and files
+    STORAGE_ERROR = "storage_error"
+    MIGRATION_FAILED = "migration_failed"
+    SESSION_ACTIVE = "session_active"
+    SESSION_ELSEWHERE = "session_elsewhere"
+    SESSION_NOT_FOUND = "session_not_found"
+    NODE_NOT_FOUND = "node_not_found"
+    RUN_NOT_FOUND = "run_not_found"
+    ARTIFACT_NOT_FOUND = "artifact_not_found"
+    PATH_CONFLICT = "path_conflict"
+    FILE_NOT_FOUND = "file_not_found"
+    TEXT_NOT_FOUND = "text_not_found"
+    AMBIGUOUS_EDIT = "ambiguous_edit"
+    PATCH_APPLY_FAILED = "patch_apply_failed"
+    PATCH_PATH_MISMATCH = "patch_path_mismatch"
+    WRITE_OUTSIDE_ALLOWED_ROOTS = "write_outside_allowed_roots"
+    # agents
+    INVALID_AGENT_DEFINITION = "invalid_agent_definition"
+    DUPLICATE_AGENT_DEFINITION = "duplicate_agent_definition"
+    INVALID_AGENT_OVERRIDE = "invalid_agent_override"
+    CHILD_AGENT_LIMIT_EXCEEDED = "child_agent_limit_exceeded"
+    WORKER_BUSY = "worker_busy"
+    WORKER_NOT_AVAILABLE = "worker_not_available"
+    WORKER_POOL_BUSY = "worker_pool_busy"
+    # tasks
+    TASK_NOT_FOUND = "task_not_found"
+    TASK_TERMINAL = "task_terminal"
+    TASK_NOT_DISPATCHABLE = "task_not_dispatchable"
+    TASK_NOT_COMPLETABLE = "task_not_completable"
+    DEPENDENCY_CYCLE = "dependency_cycle"
+    STEP_NOT_FOUND = "step_not_found"
+    STEP_NOT_READY = "step_not_ready"
+    STEP_ALREADY_CLAIMED = "step_already_claimed"
+    STEP_ALREADY_CLAIMED_BY_RUN = "step_already_claimed_by_run"
+    STEP_HAS_DEPENDENTS = "step_has_dependents"
+    STEP_NOT_CANCELLABLE = "step_not_cancellable"
+    NO_STEP_CLAIMED = "no_step_claimed"
+    TASK_WAL_UNAVAILABLE = "task_wal_unavailable"
+    # memory and skills
+    MEMORY_RECALL_FAILED = "memory_recall_failed"
+    MEMORY_WRITE_FAILED = "memory_write_failed"
+    SKILL_NOT_FOUND = "skill_not_found"
+    SKILL_LOAD_FAILED = "skill_load_failed"
+    # hooks and MCP
+    HOOK_FAILED = "hook_failed"
+    MCP_SERVER_FAILED = "mcp_server_failed"
+
+
+class AgentCoreError(Exception):
+    """Base of everything the core raises on purpose.
+
+    Args:
+        code: the public code; a string must be one of `ErrorCode`.
+        message: one sentence for a person: what happened, where, and the cure if there is one.
+        retryable: the same call may succeed later without any change.
+        details: JSON-serialisable facts for programs; never secrets, never a traceback.
+
+    Raises:
+        ValueError: `code` is not an `ErrorCode`.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode | str,
+        message: str,
+        retryable: bool = False,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = ErrorCode(code)
+        self.message = message
+        self.retryable = retryable
+        self.details: dict[str, Any] = dict(details or {})
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class ConfigError(AgentCoreError):
+    """The configuration, the home or the project cannot be used as they are."""
+
+
+class ProviderError(AgentCoreError):
+    """A model call failed, after whatever retries were allowed."""
+
+
+class StorageError(AgentCoreError):
+    """Sessions, artifacts or logs cannot be read or written, or an id is unknown there."""
+
+
+class SchemaError(AgentCoreError):
+    """Data from outside does not have the promised shape."""
+
+
+class ToolError(AgentCoreError):
+    """One tool call failed. The model reads it as the call's result and goes on."""
+
+
+class PermissionDeniedError(ToolError):
+    """A permission, a hook or a policy refused the call."""
+
+
+class TaskError(ToolError):
+    """A rule of the Task graph refused the change; nothing was written."""

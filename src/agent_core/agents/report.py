@@ -167,6 +167,6 @@ class OutputSchemaCheck:
         for node in reversed(self._journal.path):
             if node.role is Role.ASSISTANT:
                 pieces.append(node.text)
-            elif node.metadata.get("reason") != "max_output_tokens":
+            elif node.flags.reason != "max_output_tokens":
                 break
         return "".join(reversed(pieces))

@@ -51,9 +51,7 @@ class MessageSpan:
         return [
             node
             for node in self.messages
-            if node.role is Role.USER
-            and node.agent_id in self.roots
-            and not node.metadata.get("synthetic")
+            if node.role is Role.USER and node.agent_id in self.roots and not node.flags.synthetic
         ]
 
     @property

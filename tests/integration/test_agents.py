@@ -709,7 +709,7 @@ async def test_a_child_that_outlives_its_parent_gives_the_session_back_when_it_e
         (before,) = await made.list_sessions()
         release.set()
         services = await made._services()
-        while len(services.children):  # noqa: ASYNC110 - nobody is left who would tell
+        while len(services.runs.children):  # noqa: ASYNC110 - nobody is left who would tell
             await asyncio.sleep(0.01)
         (after,) = await made.list_sessions()
     assert before.owner is not None

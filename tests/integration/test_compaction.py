@@ -93,7 +93,7 @@ async def test_m1_a_long_history_is_summarised_beside_the_run(home: Home, projec
         (told, *_) = await until_told(made, EventType.COMPACT_COMPLETED)
         handle = await ask(made, "and now?")
         page = await made.replay_session("s1")
-        child = await handle._services.replay.run(str(told.payload["child_run_id"]))
+        child = await handle._sessions.replay_run(str(told.payload["child_run_id"]))
     assert handle.status is RunStatus.COMPLETED
     assert told.payload["stale"] is False
     node = next(node for node in page.nodes if node.node_type is NodeType.COMPACTION)
@@ -116,7 +116,7 @@ async def test_m1_the_loop_does_not_wait_for_the_summary(home: Home, project: Pa
         assert len(of_type(await events_of(made), EventType.COMPACT_STARTED)) == 1
         assert [is_compact(r) for r in provider.requests].count(True) == 1
         assert made_services is not None
-        await made_services.background.cancel("s1")
+        await made_services.runs.jobs.cancel("s1")
         first = (await made.replay_session("s1")).nodes[0]
         assert not of_type(await events_of(made), EventType.COMPACT_COMPLETED)
         await made.switch_node("s1", first.node_id)

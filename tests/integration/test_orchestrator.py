@@ -168,7 +168,7 @@ async def test_fifty_children_at_once_twenty_times_leave_nothing_behind(
             await asyncio.sleep(0)
             tasks.append(len(asyncio.all_tasks()))
         services = await made._services()
-        assert len(services.children) == 0
+        assert len(services.runs.children) == 0
     # A job beside the runs may be under way at either moment; a leak would grow with every round.
     assert tasks[-1] < tasks[0] + ROUNDS // 2
     gc.collect()
@@ -200,7 +200,7 @@ async def test_cancelling_at_any_time_leaves_no_child_and_frees_every_place(
             services = await made._services()
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert len(services.children) == 0
+            assert len(services.runs.children) == 0
             assert await services.store.active_run_ids("s1") == []
             if at == "while":
                 assert handle.status is RunStatus.CANCELLED

@@ -1,7 +1,6 @@
 """What a caller holds of a run: watch it, wait for it, cancel it."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from agent_core.types import (
@@ -15,16 +14,18 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.runtime.scheduler import Run
-    from agent_core.runtime.services import Services
+    from agent_core.runtime.runs import Runs
+    from agent_core.runtime.scheduler import RunState
+    from agent_core.runtime.sessions import Sessions
 
 
 class RunHandle:
-    """One run. It goes on whether or not anybody watches."""
+    """One run. It goes on whether or not it is watched."""
 
-    def __init__(self, run: "Run", services: "Services") -> None:
+    def __init__(self, run: "RunState", runs: "Runs", sessions: "Sessions") -> None:
         self._run = run
-        self._services = services
+        self._runs = runs
+        self._sessions = sessions
 
     @property
     def run_id(self) -> str:
@@ -72,40 +73,31 @@ class RunHandle:
         Subscribing right after `start` misses nothing. A slow consumer slows the run down.
 
         Raises:
-            AgentCoreError: `validation_error`: somebody reads this run's events already.
+            AgentCoreError: `validation_error`: this run's events have a consumer already.
         """
-        return self._run.stream.read(debug=debug)
+        return self._runs.watch(self.run_id, debug=debug)
 
     async def wait(self) -> RunStatus:
         """Return the final status, once the run has ended and its end is stored."""
-        await self._run.ended.wait()
-        return self._run.status
+        return await self._runs.wait(self.run_id)
 
     async def cancel(self) -> CancelResult:
         """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
 
         Harmless when repeated, or after the end.
         """
-        return await self._services.scheduler.cancel(self._run)
+        return await self._runs.cancel(self.run_id)
 
-    async def child_events(
-        self, child_run_id: str, debug: bool = False
-    ) -> AsyncGenerator[RuntimeEvent]:
+    def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
         """What happens in a child run from now on; nothing if it has ended. One consumer at a time.
 
         `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
 
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
-            AgentCoreError: `validation_error`: somebody reads that child's events already.
+            AgentCoreError: `validation_error`: that child's events have a consumer already.
         """
-        stream = self._services.children.stream(child_run_id, parent_run_id=self.run_id)
-        if stream is None:
-            await self._services.replay.require_child(child_run_id, parent_run_id=self.run_id)
-            return
-        async with aclosing(stream.read(debug=debug)) as events:
-            async for event in events:
-                yield event
+        return self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
 
     async def inspect_child(
         self, child_run_id: str, include_sensitive: bool = False
@@ -115,6 +107,6 @@ class RunHandle:
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of this one.
         """
-        return await self._services.replay.inspect(
+        return await self._sessions.inspect_child(
             child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
         )

@@ -12,7 +12,7 @@ from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.providers.base import ProviderFactory
 from agent_core.providers.registry import ProviderRegistry
-from agent_core.runtime.parts import RuntimeOptions
+from agent_core.runtime.options import RuntimeOptions
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import Handler
 from agent_core.tools.registry import ToolRegistry
@@ -72,7 +72,7 @@ class AgentRuntime:
         tool_registry: ToolRegistry | None = None,
         debug: bool = False,
     ) -> None:
-        self._parts = RuntimeOptions(
+        self._options = RuntimeOptions(
             project_dir=project_dir,
             config_path=config_path,
             home_dir=home_dir,
@@ -148,10 +148,10 @@ class AgentRuntime:
         draft = _draft(message)
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         services = await self._services()
-        run = await services.start(
+        run = await services.runs.start(
             draft, session_id=chosen, mode=_checked_mode(mode), move_session=move_session
         )
-        return RunHandle(run, services)
+        return RunHandle(run, services.runs, services.sessions)
 
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.
@@ -165,8 +165,10 @@ class AgentRuntime:
                 `session_elsewhere`: it works in another folder, and `move_session` is not set.
         """
         services = await self._services()
-        run = await services.compact(_checked_session_id(session_id), move_session=move_session)
-        return RunHandle(run, services)
+        run = await services.runs.compact(
+            _checked_session_id(session_id), move_session=move_session
+        )
+        return RunHandle(run, services.runs, services.sessions)
 
     def register_provider(self, key: str, factory: ProviderFactory) -> None:
         """Add a provider for `[model] provider = "<key>"`.
@@ -174,7 +176,7 @@ class AgentRuntime:
         Raises:
             ConfigError: the key is taken.
         """
-        self._parts.providers.register(key, factory)
+        self._options.providers.register(key, factory)
 
     def register_tool(
         self, definition: Tool | ToolDefinition, handler: Handler | None = None
@@ -185,11 +187,11 @@ class AgentRuntime:
             ConfigError: `validation_error`: the name is taken, or there is no handler.
         """
         if isinstance(definition, Tool):
-            self._parts.tools.register(definition)
+            self._options.tools.register(definition)
         else:
-            self._parts.tools.register(definition, _required(handler, definition.name))
+            self._options.tools.register(definition, _required(handler, definition.name))
         if self._opened is not None:
-            self._opened.toolboxes.check_names()
+            self._opened.project.toolboxes.check_names()
 
     def register_agent_definition(
         self, definition: AgentDefinition, source: AgentSource | str = AgentSource.CODE
@@ -208,8 +210,8 @@ class AgentRuntime:
             message = f"a program registers agent definitions as 'code', not as {source!r}"
             raise ConfigError(ErrorCode.INVALID_AGENT_DEFINITION, message)
         if self._opened is not None:
-            self._opened.register_definition(definition)
-        self._parts.definitions.append(definition)
+            self._opened.project.register_definition(definition)
+        self._options.definitions.append(definition)
 
     async def replay_session(
         self,
@@ -224,7 +226,7 @@ class AgentRuntime:
             StorageError: `session_not_found`.
         """
         services = await self._services()
-        return await services.replay.session(
+        return await services.sessions.replay_session(
             session_id, from_seq=from_seq, to_seq=to_seq, include_sensitive=include_sensitive
         )
 
@@ -235,7 +237,7 @@ class AgentRuntime:
             StorageError: `run_not_found`.
         """
         services = await self._services()
-        return await services.replay.run(run_id, include_sensitive=include_sensitive)
+        return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
 
     async def get_node_path(self, node_id: str) -> list[Node]:
         """The nodes from the root to this one, without what looks like a secret.
@@ -243,7 +245,7 @@ class AgentRuntime:
         Raises:
             StorageError: `node_not_found`.
         """
-        return await (await self._services()).replay.path(node_id)
+        return await (await self._services()).sessions.node_path(node_id)
 
     async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
         """Let the session's next message continue from this node: a branch. Nothing is deleted.
@@ -252,7 +254,7 @@ class AgentRuntime:
             StorageError: `session_not_found`, `node_not_found`, `session_active`.
             AgentCoreError: `validation_error`: the node is not one a user has seen.
         """
-        return await (await self._services()).switch_node(session_id, node_id)
+        return await (await self._services()).sessions.switch_node(session_id, node_id)
 
     async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
         """Sessions of this database, the most recently used first."""
@@ -264,7 +266,7 @@ class AgentRuntime:
         Raises:
             StorageError: `session_not_found`; `session_active` while a run is queued or running.
         """
-        return await (await self._services()).delete_session(session_id)
+        return await (await self._services()).sessions.delete(session_id)
 
     async def delete_artifact(self, artifact_id: str) -> None:
         """Delete one artifact, file and row.
@@ -326,11 +328,8 @@ class AgentRuntime:
             ConfigError: there is no such project.
             AgentCoreError: `validation_error`: `older_than` is naive.
         """
-        from agent_core.runtime.housekeeping import cleanup_tasks  # noqa: PLC0415 - as below
-
         services = await self._services()
-        return await cleanup_tasks(
-            services.setup,
+        return await services.project.cleanup_tasks(
             project,
             dry_run=dry_run,
             include_failed=include_failed,
@@ -349,7 +348,7 @@ class AgentRuntime:
                 # Half of what a program imports is only needed once something runs.
                 from agent_core.runtime.services import open_services  # noqa: PLC0415
 
-                opening = open_services(self._parts)
+                opening = open_services(self._options)
                 self._opened = await self._exit_stack.enter_async_context(opening)
             return self._opened
 

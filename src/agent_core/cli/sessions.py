@@ -13,7 +13,7 @@ from agent_core.cli.terminal import OutputClosedError, Style, Terminal
 from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction.visible import shortened, visible
-from agent_core.runtime.spending import background_usage
+from agent_core.runtime.background import read_background_usage
 from agent_core.types import Node, NodeType, Role, RunRecord, RunStatus, TextBlock, Usage
 
 _LONGEST_MESSAGE = 400
@@ -73,7 +73,7 @@ async def _show(runtime: AgentRuntime, terminal: Terminal, clean: Clean, *, sess
             terminal.text(f"{shown}\n")
     for run in unsaid:
         terminal.text(f"{_unsaid(run, clean)}\n")
-    for purpose, cost in {**usage, **background_usage(page.session.metadata)}.items():
+    for purpose, cost in {**usage, **read_background_usage(page.session.metadata)}.items():
         terminal.line(
             f"tokens of {visible(purpose, one_line=True)}: {cost.input_tokens} in,"
             f" {cost.output_tokens} out, {cost.total_tokens} in all",

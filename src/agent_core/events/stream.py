@@ -19,11 +19,14 @@ class EventStream:
     `write` never waits and never drops a structural event; `drain` waits while the consumer is
     more than `capacity` events behind. Deltas that wait are merged, text intact.
 
+    `last_run_seq` is the number of the last stored event that was written.
+
     Without a consumer nothing is kept once the model has begun to answer: until then a consumer
     that comes right after `start` still gets everything from the first event on.
     """
 
     def __init__(self, capacity: int = 256) -> None:
+        self.last_run_seq = 0
         self._capacity = capacity
         self._waiting: deque[RuntimeEvent] = deque()
         self._consumer: object | None = None
@@ -36,6 +39,7 @@ class EventStream:
 
     def write(self, event: RuntimeEvent) -> None:
         """Hand an event to the consumer, now or when it gets to it."""
+        self.last_run_seq = event.run_seq or self.last_run_seq
         if self._consumer is None:
             if event.event_type in _OUTPUT:
                 self._keeps_unread = False

@@ -1,110 +1,123 @@
-"""What goes on beside the runs of a runtime, and what a run's begin and end mean to it."""
+"""Work that goes on beside runs and after them, and the account of what it costs."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
 
-from agent_core.agents.spawner import OpenJournal
-from agent_core.artifacts.store import ArtifactStore
-from agent_core.compact import CompactPolicy
-from agent_core.config.paths import Setup
-from agent_core.events import SessionJournal, SessionStore
-from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.compact_agent import CompactRuns
-from agent_core.runtime.compactions import Compactions
-from agent_core.runtime.factory import RunFactory
-from agent_core.runtime.jobs import Jobs
-from agent_core.runtime.landing import PendingCompactions
-from agent_core.runtime.models import Models
-from agent_core.runtime.pauses import Pauses
-from agent_core.runtime.remembering import MemoryService
-from agent_core.runtime.scheduler import Run
-from agent_core.runtime.spending import UsageLedger
-from agent_core.types import Claim, RunStatus
+from agent_core.events import SessionJournal, SessionReads
+from agent_core.types import Usage
 
-_GRACE_S = 30.0
-"""How long a runtime that is being closed waits for work that somebody would miss."""
+logger = logging.getLogger(__name__)
+
+_USAGE_KEY = "background_usage"
 
 
-class Background:
-    """Summaries and memory: the work that users do not wait for.
+class Jobs:
+    """The background jobs of one runtime, by session.
 
     Args:
-        setup: the configuration.
-        store, models, artifacts: of the runtime.
-        runs: makes the contexts of runs.
-        open_journal: makes the journals of the compact agent's runs.
-        between: writes into sessions outside of runs.
-        redactor: takes secrets out of what is remembered.
-        is_busy: whether a run of a session is queued or running.
-        claim: the runtime's, for sessions whose last run may have ended.
-        release: gives a session back to other processes, if no run of it is under way.
+        grace_s: how long `close` waits for what is under way, in seconds.
     """
 
-    def __init__(
+    def __init__(self, *, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._patient: set[asyncio.Task[None]] = set()
+        self._tasks: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
+
+    def start(
         self,
-        setup: Setup,
+        session_id: str,
+        work: Coroutine[Any, Any, None],
         *,
-        store: SessionStore,
-        runs: RunFactory,
-        models: Models,
-        artifacts: ArtifactStore,
-        open_journal: OpenJournal,
-        between: SessionJournal,
-        redactor: Redactor,
-        is_busy: Callable[[str], bool],
-        claim: Callable[[], Claim],
-        release: Callable[[str], Awaitable[None]],
+        name: str,
+        then: Callable[[], None],
+        is_patient: bool = False,
     ) -> None:
-        self._jobs = Jobs(grace_s=_GRACE_S)
-        self._landing = PendingCompactions(store, between)
-        self.spending = UsageLedger(store, between)
+        """Let `work` go on by itself. What it raises is a bug, and is logged.
 
-        self.remembering = MemoryService(
-            setup,
-            store=store,
-            models=models,
-            jobs=self._jobs,
-            spending=self.spending,
-            between=between,
-            redactor=redactor,
-            is_busy=is_busy,
-        )
+        `then` is called when it has ended, even if it was cancelled before it began.
 
-        def piece_room(policy: CompactPolicy) -> int:
-            model = runs.reader_model()
-            return policy.piece(model.context_window, runs.scale.of(model.name))
+        Patient work can be done another day: `close` does not wait for it.
+        """
+        task = asyncio.create_task(work, name=_title(session_id, name))
+        if is_patient:
+            self._patient.add(task)
+            task.add_done_callback(self._patient.discard)
+        self._tasks[session_id].add(task)
+        task.add_done_callback(lambda done: self._forget(session_id, done, then))
 
-        self.compactions = Compactions(
-            setup.config.compact,
-            runs,
-            runs=CompactRuns(
-                store=store, open_journal=open_journal, context=runs.reader, claim=claim
-            ),
-            piece_room=piece_room,
-            landing=self._landing,
-            jobs=self._jobs,
-            spending=self.spending,
-            artifacts=artifacts,
-            pauses=Pauses(store, between),
-            released=release,
-        )
-
-    def run_begins(self, session_id: str) -> None:
-        """A user has started a run of this session."""
-        self.remembering.run_begins(session_id)
-
-    def run_ended(self, run: Run) -> None:
-        """A run of a user is over, and its end is stored."""
-        if run.status is RunStatus.CANCELLED:
-            self._jobs.stop(run.session_id, name=Compactions.JOB)
-        else:
-            self.remembering.run_ended(run.identity, run.journal.path)
-        self._landing.leave(run.session_id)
+    def stop(self, session_id: str, *, name: str) -> None:
+        """Ask the jobs of that name to end; they are waited for all the same."""
+        for task in self._tasks.get(session_id, ()):
+            if task.get_name() == _title(session_id, name):
+                task.cancel()
 
     async def cancel(self, session_id: str) -> None:
-        """Cancel what goes on for a session, and return when it has ended."""
-        await self._jobs.cancel(session_id)
+        """Cancel the jobs of a session, and return when they have ended."""
+        await _cancel_all(self._tasks.get(session_id, set()))
 
     async def close(self) -> None:
-        """Wait a while for what goes on, then cancel it."""
-        self.remembering.close()
-        await self._jobs.close()
+        """Wait a while for every job, then cancel what is left."""
+        await _cancel_all(self._patient)
+        tasks = [task for of_session in self._tasks.values() for task in of_session]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._grace_s)
+            await _cancel_all(late)
+
+    def _forget(self, session_id: str, task: asyncio.Task[None], then: Callable[[], None]) -> None:
+        tasks = self._tasks[session_id]
+        tasks.discard(task)
+        if not tasks:
+            del self._tasks[session_id]
+        if not task.cancelled() and (error := task.exception()):
+            logger.error("the background job %s broke", task.get_name(), exc_info=error)
+        then()
+
+
+def _title(session_id: str, name: str) -> str:
+    return f"{name} of {session_id}"
+
+
+async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:
+    waiting = set(tasks)
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting)
+
+
+class UsageLedger:
+    """Adds up the tokens of background model calls in the session's metadata, by purpose."""
+
+    def __init__(self, store: SessionReads, journal: SessionJournal) -> None:
+        self._store = store
+        self._journal = journal
+        self._lock = asyncio.Lock()  # adding up is reading, then writing
+
+    async def add(self, session_id: str, purpose: str, usage: Usage) -> None:
+        """Count what a call has cost; one that cost nothing is not written.
+
+        Raises:
+            StorageError: it could not be stored.
+        """
+        if usage == Usage():
+            return
+        async with self._lock:
+            session = await self._store.session(session_id)
+            if session is None:
+                return
+            known = read_background_usage(session.metadata)
+            known[purpose] = known.get(purpose, Usage()).plus(usage)
+            stored = {name: one.model_dump(exclude={"raw_usage"}) for name, one in known.items()}
+            await self._journal.remember(session_id, {_USAGE_KEY: stored})
+
+
+def read_background_usage(metadata: Mapping[str, Any]) -> dict[str, Usage]:
+    """The cost of a session's background calls in its metadata, by purpose."""
+    stored = metadata.get(_USAGE_KEY)
+    if not isinstance(stored, dict):
+        return {}
+    entries = cast("dict[str, Any]", stored)
+    return {purpose: Usage.model_validate(usage) for purpose, usage in entries.items()}

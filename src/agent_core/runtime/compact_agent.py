@@ -1,4 +1,4 @@
-"""The compact agent at work: ordinary runs of a fork without tools, one for each text it reads."""
+"""Ordinary runs of a fork without tools, one for each text that is to be summarised."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,22 +27,22 @@ from agent_core.types import (
 
 PURPOSE = "compact"
 
-ReaderContext = Callable[[RunIdentity, Journal, int], RunContext]
-"""What a run of the compact agent is made of, for an answer of so many tokens."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactRuns:
-    """What runs of the compact agent need, whoever's history they summarise."""
+class CompactAgentDeps:
+    """What runs of the compact agent need.
+
+    `context` makes what a run is made of, for an answer of at most so many tokens.
+    """
 
     store: SessionStore
     open_journal: OpenJournal
-    context: ReaderContext
+    context: Callable[[RunIdentity, Journal, int], RunContext]
     claim: Callable[[], Claim]
 
 
-def compact_definition() -> AgentDefinition:
-    """What kind of agent it is; nobody can list or override it."""
+def load_compact_definition() -> AgentDefinition:
+    """Load the definition of the compact agent, which cannot be listed or overridden."""
     asset = load_asset(f"agent.{COMPACT_ID}")
     return AgentDefinition(
         agent_definition_id=COMPACT_ID,
@@ -57,16 +57,16 @@ class CompactAgent:
     """One agent for one compaction; `ask` is the `Summarise` of its compactor.
 
     Args:
-        runs: what its runs are made of.
+        deps: what its runs are made of.
         parent: the run whose history is too long.
         fork_from: the last node of what is summarised.
     """
 
-    def __init__(self, runs: CompactRuns, parent: RunIdentity, *, fork_from: str) -> None:
+    def __init__(self, deps: CompactAgentDeps, parent: RunIdentity, *, fork_from: str) -> None:
         self.agent_id = new_id("agent")
         self.run_id = new_id("run")
         self.usage = Usage()
-        self._runs = runs
+        self._deps = deps
         self._parent = parent
         self._fork_from = fork_from
         self._has_rows = False
@@ -77,11 +77,11 @@ class CompactAgent:
         Raises:
             AgentCoreError: the run failed.
         """
-        identity = await self._new_run()
-        journal = self._runs.open_journal(identity, EventStream(), ())
-        ctx = self._runs.context(identity, journal, max_tokens)
+        identity = await self._add_run()
+        journal = self._deps.open_journal(identity, EventStream(), ())
+        ctx = self._deps.context(identity, journal, max_tokens)
         journal.begin()
-        outcome = await run_agent(ctx, user_text(prompt), on_end=self._count)
+        outcome = await run_agent(ctx, user_text(prompt), on_end=self._add_usage)
         if outcome.status is RunStatus.COMPLETED:
             return outcome.text
         error = outcome.error
@@ -89,15 +89,15 @@ class CompactAgent:
             raise RuntimeError(f"run {identity.run_id} ended {outcome.status} without an error")
         raise AgentCoreError(error.code, error.message, error.retryable, error.details)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _add_usage(self, outcome: Outcome) -> None:
         self.usage = self.usage.plus(outcome.usage)
 
-    async def _new_run(self) -> RunIdentity:
+    async def _add_run(self) -> RunIdentity:
         parent, now = self._parent, utc_now()
         if self._has_rows:
             self.run_id = new_id("run")
         else:
-            await self._runs.store.add_agent(
+            await self._deps.store.add_agent(
                 AgentRecord(
                     agent_id=self.agent_id,
                     session_id=parent.session_id,
@@ -112,7 +112,7 @@ class CompactAgent:
                 )
             )
             self._has_rows = True
-        await self._runs.store.add_run(
+        await self._deps.store.add_run(
             RunRecord(
                 run_id=self.run_id,
                 session_id=parent.session_id,
@@ -124,7 +124,7 @@ class CompactAgent:
                 created_at=now,
                 updated_at=now,
             ),
-            claim=self._runs.claim(),
+            claim=self._deps.claim(),
         )
         return RunIdentity(
             session_id=parent.session_id,

@@ -1,12 +1,39 @@
-"""The models a runtime talks to: one adapter for each configuration, shared by all runs."""
+"""The models a runtime talks to: shared adapters, requests without secrets, debug traces."""
 
+import logging
+import traceback
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import orjson
+
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config, ModelConfig
-from agent_core.providers.base import ProviderAdapter
+from agent_core.context.system_prompt import system_block
+from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError
+from agent_core.loop import stream_reply
+from agent_core.providers.base import ProviderAdapter, RawExchange, Traceable
 from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.requests import IdentityCache
+from agent_core.redaction.journal import JournalRedactor
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.clean_requests import CleanRequests
-from agent_core.runtime.traces import Traces
+from agent_core.types import (
+    ModelEvent,
+    ModelMessage,
+    ModelRequest,
+    Role,
+    RunIdentity,
+    StopReason,
+    SystemBlock,
+    TextBlock,
+    ToolDefinition,
+    Usage,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Models:
@@ -18,7 +45,7 @@ class Models:
         config: Config,
         *,
         redactor: Redactor,
-        traces: Traces | None = None,
+        traces: "Traces | None" = None,
     ) -> None:
         self._registry = registry
         self._base = resolve_model(config)
@@ -41,14 +68,14 @@ class Models:
         """The adapter for a resolved model; made once.
 
         Raises:
-            ConfigError: nobody registered its provider, or the configuration does not suit it.
+            ConfigError: its provider is not registered, or the configuration does not suit it.
         """
         key = model.model_dump_json()
         if key not in self._adapters:
             adapter = self._registry.create(model)
-            if self._traces:
-                self._traces.watch(adapter)
-            self._adapters[key] = CleanRequests(adapter, self._redactor)
+            if self._traces and isinstance(adapter, Traceable):
+                adapter.trace(self._traces.keep_exchange)
+            self._adapters[key] = RedactingAdapter(adapter, self._redactor)
         return self._adapters[key]
 
     async def close(self) -> None:
@@ -56,3 +83,168 @@ class Models:
         adapters, self._adapters = list(self._adapters.values()), {}
         for adapter in adapters:
             await adapter.close()
+
+
+class RedactingAdapter:
+    """An adapter whose requests hold no configured secret."""
+
+    def __init__(self, adapter: ProviderAdapter, redactor: Redactor) -> None:
+        self._adapter = adapter
+        self._requests = RequestRedactor(redactor)
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """See `ProviderAdapter.stream`."""
+        return self._adapter.stream(self._requests.clean(request))
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`."""
+        await self._adapter.close()
+
+
+class RequestRedactor:
+    """Takes configured secrets out of requests, wherever the text came from.
+
+    Stored messages are clean already. System prompts, task boards, tool descriptions and schemas,
+    and messages stored before a secret was configured, are made so here. Messages without a
+    secret are passed on as the same objects, so that adapters can keep what they made of them.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._journal_redactor = JournalRedactor(redactor)
+        self._known = redactor.known
+        self._messages: IdentityCache[ModelMessage, ModelMessage | None] = IdentityCache()
+        self._tools: IdentityCache[ToolDefinition, ToolDefinition | None] = IdentityCache()
+
+    def clean(self, request: ModelRequest) -> ModelRequest:
+        """The request without secrets; the same object while none is configured."""
+        if not self._redactor.has_secrets:
+            return request
+        if self._known != self._redactor.known:  # what was looked at before has to be again
+            self._known = self._redactor.known
+            self._messages, self._tools = IdentityCache(), IdentityCache()
+        messages = self._messages.get_all(request.messages, self._message)
+        tools = self._tools.get_all(request.tools, self._tool)
+        update = {
+            "system": [self._block(block) for block in request.system],
+            "messages": _replaced(request.messages, messages),
+            "tools": _replaced(request.tools, tools),
+        }
+        return request.model_copy(update=update)
+
+    def _block(self, block: SystemBlock) -> SystemBlock:
+        content = self._redactor.secrets_only(block.content)
+        return block if content is block.content else block.model_copy(update={"content": content})
+
+    def _message(self, message: ModelMessage) -> ModelMessage | None:
+        """The message without secrets; None if there are none in it."""
+        content = self._journal_redactor.content(message.content)
+        if all(new is old for new, old in zip(content, message.content, strict=True)):
+            return None
+        return message.model_copy(update={"content": content})
+
+    def _tool(self, tool: ToolDefinition) -> ToolDefinition | None:
+        texts = {"description": tool.description, "input_schema": tool.input_schema}
+        clean = self._redactor.payload_secrets_only(texts)
+        return None if clean is texts else tool.model_copy(update=clean)
+
+
+def _replaced(before: Sequence[T], changed: Sequence[T | None]) -> list[T]:
+    return [old if new is None else new for old, new in zip(before, changed, strict=True)]
+
+
+class Traces:
+    """Keeps what `debug=True` asks for as redacted artifacts: raw provider traffic, tracebacks.
+
+    A trace that cannot be kept is logged; no run fails for it.
+    """
+
+    def __init__(self, artifacts: ArtifactStore) -> None:
+        self._artifacts = artifacts
+
+    async def keep_failure(self, run: RunIdentity, error: BaseException) -> None:
+        """Keep the traceback of a failure that was not meant to happen."""
+        text = "".join(traceback.format_exception(error))
+        owner = {"session_id": run.session_id, "agent_id": run.agent_id, "run_id": run.run_id}
+        await self._put(text.encode(errors="replace"), owner, "traceback", "traceback.txt")
+
+    async def keep_exchange(self, request: ModelRequest, exchange: RawExchange) -> None:
+        """Keep one attempt of a provider call."""
+        head = {
+            "provider": exchange.provider,
+            "model": exchange.model,
+            "url": exchange.url,
+            "status": exchange.status,
+        }
+        parts = (orjson.dumps(head), b"", exchange.request, b"", exchange.response)
+        await self._put(b"\n".join(parts), request.metadata, "raw_provider", "exchange.txt")
+
+    async def _put(self, data: bytes, owner: Mapping[str, str], kind: str, filename: str) -> None:
+        if "session_id" not in owner:
+            return  # a call outside of any session
+        try:
+            await self._artifacts.put(
+                data,
+                session_id=owner["session_id"],
+                agent_id=owner.get("agent_id"),
+                run_id=owner.get("run_id"),
+                kind=kind,
+                filename=filename,
+                mime_type="text/plain",
+            )
+        except StorageError as error:
+            logger.warning("a %s trace could not be kept: %s", kind, error)
+
+
+class OneShotModelCall:
+    """Asks one model for one purpose, outside of any run, and counts what it costs.
+
+    Args:
+        models: resolves the profile, and has the adapter when it is needed.
+        profile: which model.
+        session_id: on whose behalf.
+        purpose: what for; also names the system block.
+
+    Raises:
+        ConfigError: the profile cannot be used.
+    """
+
+    def __init__(self, models: Models, profile: Profile, *, session_id: str, purpose: str) -> None:
+        self.usage = Usage()
+        self.model = models.resolve(profile)
+        self._models = models
+        self._metadata = {"session_id": session_id, "purpose": purpose}
+        self._purpose = purpose
+
+    async def __call__(self, system: str, prompt: str, *, max_tokens: int) -> str:
+        """Return the answer's text.
+
+        Raises:
+            ProviderError: there is none, or it was cut off.
+            ConfigError: the model cannot be used.
+        """
+        model = self.model
+        request = ModelRequest(
+            model=model.name,
+            system=[system_block(self._purpose, "asset", system)],
+            messages=[ModelMessage(role=Role.USER, content=[TextBlock(text=prompt)])],
+            temperature=model.temperature,
+            max_output_tokens=min(max_tokens, model.max_output_tokens, model.context_window // 4),
+            metadata=self._metadata,
+        )
+        try:
+            completed = await stream_reply(self._models.adapter(model), request)
+        except AgentCoreError:
+            raise
+        except Exception as error:
+            message = f"the model's adapter broke: {type(error).__name__}: {error}"
+            raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
+        self.usage = self.usage.plus(completed.usage)
+        if completed.stop_reason is StopReason.MAX_TOKENS:
+            message = "the answer was cut off by the output limit"
+            raise ProviderError(ErrorCode.MAX_OUTPUT_TOKENS, message)
+        return "".join(b.text for b in completed.content if isinstance(b, TextBlock))
+
+    def cost(self) -> dict[str, Any]:
+        """What it has cost so far, for an event."""
+        return self.usage.model_dump(exclude={"raw_usage"})

@@ -1,4 +1,4 @@
-"""Who runs when: one run a session at a time, in order; sessions side by side; all cancellable."""
+"""Decides which run is next: one at a time in a session, in order; sessions side by side."""
 
 import asyncio
 import heapq
@@ -29,21 +29,27 @@ _CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
 """What becomes of a run that is cancelled before it began."""
 
 
-@dataclass(eq=False, slots=True)
-class Run:
-    """One run of a user, from the queue to its outcome.
+@dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
+class RunState:
+    """Which run it is, and how far it is: all that a handle keeps of it."""
+
+    identity: RunIdentity
+    status: RunStatus
+    outcome: Outcome | None = None
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Run(RunState):
+    """One run of a user in this process, from the queue to its outcome.
 
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
     """
 
     number: int
-    identity: RunIdentity
     prompt: Draft | None
     journal: Journal
     stream: EventStream
     history: History
-    status: RunStatus
-    outcome: Outcome | None = None
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     cancel_requested: bool = False
@@ -54,7 +60,7 @@ class Run:
         return self.identity.session_id
 
     def finish(self, outcome: Outcome) -> None:
-        """Say how it went; its end is stored right after, or is being stored."""
+        """Take the outcome; the end is stored right after, or is being stored."""
         self.outcome = outcome
         self.status = outcome.status
 
@@ -89,7 +95,7 @@ class Scheduler:
         self._idle.clear()
 
     def withdraw(self, session_id: str) -> None:
-        """Take back what `announce` has said."""
+        """Take an `announce` back."""
         self._announced[session_id] -= 1
         if not self._announced[session_id]:
             del self._announced[session_id]

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from agent_core.runtime.jobs import Jobs
+from agent_core.runtime.background import Jobs
 
 
 class Ended:

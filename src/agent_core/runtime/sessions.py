@@ -1,22 +1,27 @@
-"""History for people: what happened, cleaned of secrets unless somebody asks for all of it."""
+"""Sessions for people: what happened in them, where they continue, how they are deleted."""
 
-from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.report import rebuild_requests
-from agent_core.errors import ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.clean_requests import RequestCleaner
+from agent_core.runtime.models import RequestRedactor
+from agent_core.runtime.project import Project
+from agent_core.runtime.runs import Runs
+from agent_core.storage.owners import Owner
 from agent_core.types import (
     AgentRecord,
+    DeleteSessionResult,
     EventType,
     InspectResult,
     Node,
+    NodeType,
     ReplayResult,
+    Role,
     RunRecord,
     SessionRecord,
-    ToolDefinition,
 )
 
 PAGE_EVENTS = 1000
@@ -24,8 +29,8 @@ PAGE_EVENTS = 1000
 _Record = TypeVar("_Record", SessionRecord, AgentRecord, RunRecord, Node)
 
 
-class Replay:
-    """Reads histories back.
+class Sessions:
+    """Reads the histories of sessions back, and changes sessions that no run is using.
 
     Events were cleaned when they were stored. Nodes were not, beyond the values of configured
     secrets, because a model must see the file it edits: they are cleaned here.
@@ -33,16 +38,49 @@ class Replay:
 
     def __init__(
         self,
+        project: Project,
+        *,
         store: SessionStore,
+        owner: Owner,
         redactor: Redactor,
-        tools: Callable[[], Mapping[str, ToolDefinition]],
+        artifacts: ArtifactStore,
+        runs: Runs,
     ) -> None:
+        self._project = project
         self._store = store
+        self._owner = owner
         self._redactor = redactor
-        self._requests = RequestCleaner(redactor)
-        self._tools = tools
+        self._requests = RequestRedactor(redactor)
+        self._artifacts = artifacts
+        self._runs = runs
 
-    async def session(
+    async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
+        """Continue the session from a message the user has seen.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`, `session_active`.
+            AgentCoreError: `validation_error`: not a message, or not a complete one.
+        """
+        await self._runs.require_idle(session_id)
+        node = await self._store.node(node_id)
+        if node is not None and node.session_id == session_id and not _is_visible(node):
+            message = f"{node_id} is not a complete message of the user or an answer to one"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return await self._store.set_active_node(session_id, node_id, is_dead=self._owner.is_dead)
+
+    async def delete(self, session_id: str) -> DeleteSessionResult:
+        """Delete a session's rows, then its files.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`.
+        """
+        await self._runs.require_idle(session_id, cancel_jobs=True)
+        await self._store.delete_session(session_id, is_dead=self._owner.is_dead)
+        self._project.guard.forget(session_id)
+        failed = await self._artifacts.delete_session_files(session_id)
+        return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
+
+    async def replay_session(
         self,
         session_id: str,
         *,
@@ -58,18 +96,18 @@ class Replay:
         page = await self._store.page(
             session_id, from_seq=from_seq, to_seq=to_seq, limit=PAGE_EVENTS
         )
-        return page if include_sensitive else self._cleaned(page)
+        return page if include_sensitive else self._clean(page)
 
-    async def run(self, run_id: str, *, include_sensitive: bool = False) -> ReplayResult:
+    async def replay_run(self, run_id: str, *, include_sensitive: bool = False) -> ReplayResult:
         """Everything of one run.
 
         Raises:
             StorageError: `run_not_found`.
         """
         history = await self._store.run_history(run_id)
-        return history if include_sensitive else self._cleaned(history)
+        return history if include_sensitive else self._clean(history)
 
-    async def path(self, node_id: str) -> list[Node]:
+    async def node_path(self, node_id: str) -> list[Node]:
         """From the root to this node.
 
         Raises:
@@ -77,19 +115,7 @@ class Replay:
         """
         return [self._node(node) for node in await self._store.path(node_id)]
 
-    async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
-        """The run, if it is a child of that one.
-
-        Raises:
-            StorageError: `run_not_found`.
-        """
-        run = await self._store.run(run_id)
-        if run is None or run.parent_run_id != parent_run_id:
-            message = f"{run_id} is not a child run of {parent_run_id}"
-            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
-        return run
-
-    async def inspect(
+    async def inspect_child(
         self, run_id: str, *, parent_run_id: str, include_sensitive: bool = False
     ) -> InspectResult:
         """A child run from inside, with the requests it made.
@@ -97,13 +123,13 @@ class Replay:
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
         """
-        run = await self.require_child(run_id, parent_run_id=parent_run_id)
+        run = await self._runs.require_child(run_id, parent_run_id=parent_run_id)
         history = await self._store.run_history(run_id)
         built = [e.payload for e in history.events if e.event_type is EventType.CONTEXT_BUILT]
         ends = [report["path_end_node_id"] for report in built if report["path_end_node_id"]]
         path = await self._store.path(ends[-1]) if ends else []
         if not include_sensitive:
-            history, path = self._cleaned(history), [self._node(node) for node in path]
+            history, path = self._clean(history), [self._node(node) for node in path]
         (run,) = history.runs
         return InspectResult(
             session_id=run.session_id,
@@ -114,12 +140,12 @@ class Replay:
             artifacts=history.artifacts,
             requests=[
                 self._requests.clean(request)
-                for request in rebuild_requests(path, built, self._tools())
+                for request in rebuild_requests(path, built, self._project.toolboxes.definitions())
             ],
         )
 
-    def _cleaned(self, result: ReplayResult) -> ReplayResult:
-        """Without anything that looks like a secret; events and artifacts were stored so."""
+    def _clean(self, result: ReplayResult) -> ReplayResult:
+        """Remove all that looks like a secret; events and artifacts were stored without."""
         update = {
             "session": self._record(result.session, "metadata"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
@@ -137,3 +163,9 @@ class Replay:
         if after is before:
             return record
         return type(record).model_validate({**record.model_dump(), **after})
+
+
+def _is_visible(node: Node) -> bool:
+    """Whether a user can point at it: their own message, or an answer without open calls."""
+    is_message = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
+    return is_message and not node.is_partial and not node.calls

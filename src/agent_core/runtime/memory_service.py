@@ -1,4 +1,4 @@
-"""Memory in a runtime: looked through after runs, recalled in them."""
+"""Memory in a runtime: extracted from sessions after runs, recalled in them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,7 +7,6 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from agent_core.config.load import Profile
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.context.tokens import estimate_text
@@ -27,10 +26,8 @@ from agent_core.memory import (
     unprocessed_spans,
 )
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.asking import OneShotModelCall
-from agent_core.runtime.jobs import Jobs
-from agent_core.runtime.models import Models
-from agent_core.runtime.spending import UsageLedger
+from agent_core.runtime.background import Jobs, UsageLedger
+from agent_core.runtime.models import Models, OneShotModelCall
 from agent_core.tools.base import Tool, ToolOutput
 from agent_core.tools.loaded import View
 from agent_core.types import ErrorPayload, EventLevel, EventType, Node, RunIdentity, SessionRecord
@@ -47,8 +44,8 @@ class MemoryService:
 
     Args:
         setup: the configuration, and where the memory lies.
-        store, models, jobs, spending: of the runtime.
-        between: writes into sessions outside of runs.
+        store, models, jobs, usage: of the runtime.
+        session_journal: writes into sessions outside of runs.
         redactor: takes secrets out of what is remembered.
         is_busy: whether a run of a session is queued or running.
     """
@@ -60,8 +57,8 @@ class MemoryService:
         store: SessionStore,
         models: Models,
         jobs: Jobs,
-        spending: UsageLedger,
-        between: SessionJournal,
+        usage: UsageLedger,
+        session_journal: SessionJournal,
         redactor: Redactor,
         is_busy: Callable[[str], bool],
     ) -> None:
@@ -72,8 +69,8 @@ class MemoryService:
         self._store = store
         self._models = models
         self._jobs = jobs
-        self._spending = spending
-        self._between = between
+        self._usage = usage
+        self._session_journal = session_journal
         self._redactor = redactor
         self._is_busy = is_busy
         self._backlogs: dict[str, Backlog] = {}
@@ -83,13 +80,13 @@ class MemoryService:
         self._again: set[str] = set()
 
     def run_begins(self, session_id: str) -> None:
-        """A session that waited to be idle is not."""
+        """Stop waiting for this session to become idle."""
         if timer := self._timers.pop(session_id, None):
             timer.cancel()
         self._jobs.stop(session_id, name=_IDLE)
 
     def close(self) -> None:
-        """Wait for no session to become idle any more."""
+        """Stop waiting for sessions to become idle."""
         self._is_closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -118,40 +115,25 @@ class MemoryService:
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
         recall = Recall(self._folder, view, room=room, estimate=estimate_text)
-        return [recall_tool(_CountedRecall(self, recall, journal.run.session_id).recall)]
+        return [recall_tool(partial(self.recall, recall, journal.run.session_id))]
 
-    def question(self, profile: Profile, session_id: str, purpose: str) -> OneShotModelCall:
-        """A model call behind the scenes.
-
-        Raises:
-            ConfigError: the profile cannot be used.
-        """
-        model = self._models.resolve(profile)
-        return OneShotModelCall(model, self._models.adapter, session_id=session_id, purpose=purpose)
-
-    async def choose(self, recall: Recall, query: str, call: tuple[str, str]) -> ToolOutput:
-        """Recall, and put what the choice has cost on the session's account.
-
-        Args:
-            recall: of one run.
-            query: what the run wants to know.
-            call: the session, and the tool call.
+    async def recall(
+        self, recall: Recall, session_id: str, query: str, tool_call_id: str
+    ) -> ToolOutput:
+        """Recall for one run, and add what the choice has cost to the session's account.
 
         Raises:
             ToolError: `memory_recall_failed`.
         """
-        session_id, tool_call_id = call
-        ask = self.question(self._config.recall_model_profile, session_id, RECALL)
-        selector = Selector(
-            ask,
-            top_k=self._config.recall_top_k,
-            estimate=estimate_text,
-            room=self._room(ask.model),
-        )
+        profile = self._config.recall_model_profile
+        ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=RECALL)
+        room = self._catalog_room(ask.model)
+        top_k = self._config.recall_top_k
+        selector = Selector(ask, top_k=top_k, estimate=estimate_text, room=room)
         try:
             return await recall.recall(query, tool_call_id, selector=selector)
         finally:
-            await self._spending.add(session_id, RECALL, ask.usage)
+            await self._usage.add(session_id, RECALL, ask.usage)
 
     def _look(self, session_id: str) -> None:
         self._again.add(session_id)
@@ -182,7 +164,7 @@ class MemoryService:
             self._jobs.start(session_id, work, name=_IDLE, then=done, is_patient=True)
 
     def _done(self, session_id: str) -> None:
-        """The session's job has ended; a run that ended in its last moments is looked at anew."""
+        """End the session's job; a run that ended in its last moments is looked at anew."""
         self._busy.discard(session_id)
         if session_id in self._again and not self._is_closed:
             self._look(session_id)
@@ -191,7 +173,7 @@ class MemoryService:
         """Look once for every run that has ended meanwhile."""
         while session_id in self._again:
             self._again.discard(session_id)
-            found = await self._unscanned(session_id)
+            found = await self._unprocessed(session_id)
             backlog = await asyncio.to_thread(Backlog.of, found[1])
             if reason := backlog.reason(self._config):
                 await self._scan(session_id, reason, found)
@@ -206,53 +188,52 @@ class MemoryService:
         reason: ExtractionReason,
         found: tuple[int, list[MessageSpan]] | None = None,
     ) -> None:
-        """Look through what is new, a stretch at a time, until one fails."""
+        """Look through what is new, a span at a time, until one fails."""
         self._backlogs.pop(session_id, None)
         while True:
-            position, stretches = found or await self._unscanned(session_id)
+            position, spans = found or await self._unprocessed(session_id)
             found = None
-            if not await asyncio.to_thread(_has_user_message, stretches):
-                self._keep(session_id, await asyncio.to_thread(Backlog.of, stretches))
+            if not await asyncio.to_thread(_has_user_message, spans):
+                self._keep(session_id, await asyncio.to_thread(Backlog.of, spans))
                 return
-            if not await self._extract(stretches[0], session_id, reason, position=position):
+            if not await self._extract(spans[0], session_id, reason, position=position):
                 return
 
     async def _extract(
-        self, stretch: MessageSpan, session_id: str, reason: ExtractionReason, *, position: int
+        self, span: MessageSpan, session_id: str, reason: ExtractionReason, *, position: int
     ) -> bool:
-        told: dict[str, Any] = {"reason": reason, "messages": len(stretch.messages)}
-        await self._between.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, told)
-        cursor = _SessionCursor(session_id, self._store, self._between)
-        ask = self.question(self._config.extract_model_profile, session_id, EXTRACTION)
-        try:
-            done = await self._extractor(ask).extract(
-                stretch, session_id, start=position, cursor=cursor
-            )
-        except (AgentCoreError, OSError) as error:
-            told |= {"error": _failure(error), "usage": ask.cost()}
-            await self._between.note(
-                session_id, EventType.MEMORY_EXTRACTION_FAILED, told, level=EventLevel.WARNING
-            )
-            return False
-        else:
-            told |= {**asdict(done), "usage": ask.cost()}
-            await self._between.note(session_id, EventType.MEMORY_EXTRACTION_COMPLETED, told)
-            return True
-        finally:
-            await self._spending.add(session_id, EXTRACTION, ask.usage)
-
-    def _extractor(self, ask: OneShotModelCall) -> Extractor:
-        return Extractor(
+        facts: dict[str, Any] = {"reason": reason, "messages": len(span.messages)}
+        await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
+        cursor = _SessionCursor(session_id, self._store, self._session_journal)
+        profile = self._config.extract_model_profile
+        ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=EXTRACTION)
+        extractor = Extractor(
             self._folder,
             self._config.categories,
             writer=self._writer,
             ask=ask,
             clean=self._redactor.text,
             estimate=estimate_text,
-            catalog_room=self._room(ask.model),
+            catalog_room=self._catalog_room(ask.model),
         )
+        try:
+            done = await extractor.extract(span, session_id, start=position, cursor=cursor)
+        except (AgentCoreError, OSError) as error:
+            facts |= {"error": _failure(error), "usage": ask.cost()}
+            await self._session_journal.note(
+                session_id, EventType.MEMORY_EXTRACTION_FAILED, facts, level=EventLevel.WARNING
+            )
+            return False
+        else:
+            facts |= {**asdict(done), "usage": ask.cost()}
+            await self._session_journal.note(
+                session_id, EventType.MEMORY_EXTRACTION_COMPLETED, facts
+            )
+            return True
+        finally:
+            await self._usage.add(session_id, EXTRACTION, ask.usage)
 
-    async def _unscanned(self, session_id: str) -> tuple[int, list[MessageSpan]]:
+    async def _unprocessed(self, session_id: str) -> tuple[int, list[MessageSpan]]:
         """Where the cursor stands, and what lies behind it on the active path."""
         session = await self._store.session(session_id)
         if session is None or session.active_node_id is None:
@@ -261,7 +242,7 @@ class MemoryService:
         agents = await self._store.agents(session_id)
         model = self._models.resolve(self._config.extract_model_profile)
         position = _position(session)
-        stretches = await asyncio.to_thread(
+        spans = await asyncio.to_thread(
             unprocessed_spans,
             path,
             position,
@@ -269,44 +250,32 @@ class MemoryService:
             room=model.context_window // 3,
             estimate=estimate_text,
         )
-        return position, stretches
+        return position, spans
 
-    def _room(self, model: ModelConfig) -> int:
+    def _catalog_room(self, model: ModelConfig) -> int:
         return min(self._config.catalog_max_tokens, model.context_window // 8)
-
-
-class _CountedRecall:
-    """One run's recall, whose choices are counted."""
-
-    def __init__(self, remembering: MemoryService, recall: Recall, session_id: str) -> None:
-        self._remembering = remembering
-        self._recall = recall
-        self._session_id = session_id
-
-    async def recall(self, query: str, tool_call_id: str) -> ToolOutput:
-        """Choose memories and put their bodies into the conversation."""
-        call = (self._session_id, tool_call_id)
-        return await self._remembering.choose(self._recall, query, call)
 
 
 class _SessionCursor:
     """How far a session has been scanned, in its metadata."""
 
-    def __init__(self, session_id: str, store: SessionStore, between: SessionJournal) -> None:
+    def __init__(
+        self, session_id: str, store: SessionStore, session_journal: SessionJournal
+    ) -> None:
         self._session_id = session_id
         self._store = store
-        self._between = between
+        self._session_journal = session_journal
 
     async def is_at(self, position: int) -> bool:
         session = await self._store.session(self._session_id)
         return session is not None and _position(session) == position
 
     async def move(self, position: int) -> None:
-        await self._between.remember(self._session_id, {_CURSOR: position})
+        await self._session_journal.remember(self._session_id, {_CURSOR: position})
 
 
-def _has_user_message(stretches: Sequence[MessageSpan]) -> bool:
-    return any(stretch.user_messages for stretch in stretches)
+def _has_user_message(spans: Sequence[MessageSpan]) -> bool:
+    return any(span.user_messages for span in spans)
 
 
 def _position(session: SessionRecord) -> int:

@@ -1,0 +1,356 @@
+"""When histories are summarised: beside a run that has grown long, or in it as the last resort.
+
+The loop knows a source of context and a compactor; here both are one object, which looks at how
+full the requests are.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from agent_core.artifacts.store import ArtifactStore
+from agent_core.compact import (
+    Compaction,
+    Compactor,
+    CompactPolicy,
+    Cut,
+    KeptFacts,
+    Limits,
+    choose_cut,
+    collect_kept,
+    fit_kept,
+    render_kept,
+    visible_tokens,
+)
+from agent_core.config.models import CompactConfig
+from agent_core.context.composer import Built, Composer
+from agent_core.context.history import open_instructions
+from agent_core.context.tokens import estimate_text
+from agent_core.errors import AgentCoreError
+from agent_core.events import Journal, SessionJournal
+from agent_core.loop import RunStats
+from agent_core.runtime.background import Jobs, UsageLedger
+from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactAgentDeps
+from agent_core.runtime.pending_compactions import (
+    CompactionPauses,
+    PendingCompaction,
+    PendingCompactions,
+)
+from agent_core.types import (
+    ErrorPayload,
+    EventLevel,
+    EventType,
+    Node,
+    NodeType,
+    RunIdentity,
+    ToolDefinition,
+    Usage,
+)
+
+logger = logging.getLogger(__name__)
+
+_ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionAttempt:
+    """What a compaction in line has cost, and why it failed if it did."""
+
+    usage: Usage
+    error: AgentCoreError | None = None
+
+
+class Compactions:
+    """Summarises the histories of all sessions of a runtime.
+
+    Args:
+        config: when and how long.
+        deps: what the compact agent's runs are made of.
+        piece_room: estimated tokens of conversation that the compact model can read at once.
+        session_journal: writes summaries that are ready between runs.
+        jobs, usage, artifacts: of the runtime.
+        release: called with a session's id when it may have no work of this runtime left.
+    """
+
+    JOB = "compaction"
+
+    def __init__(
+        self,
+        config: CompactConfig,
+        deps: CompactAgentDeps,
+        *,
+        piece_room: Callable[[CompactPolicy], int],
+        session_journal: SessionJournal,
+        jobs: Jobs,
+        usage: UsageLedger,
+        artifacts: ArtifactStore,
+        release: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self.config = config
+        self._deps = deps
+        self._piece_room = piece_room
+        self._pending = PendingCompactions(deps.store, session_journal)
+        self._pauses = CompactionPauses(deps.store, session_journal)
+        self._jobs = jobs
+        self._usage = usage
+        self._artifacts = artifacts
+        self._release = release
+
+    async def watch(self, composer: Composer, journal: Journal) -> "CompactingContextSource":
+        """Return the composer of a run as one that has a long history summarised."""
+        if journal.run.parent_run_id is None:
+            await self._pending.join(journal)
+        if self.config.enabled:
+            await self._pauses.load(journal.run.session_id)
+        return CompactingContextSource(composer, journal, self)
+
+    def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:
+        """A user's run has ended; a cancelled one takes the summary in the making with it."""
+        if is_cancelled:
+            self._jobs.stop(session_id, name=self.JOB)
+        self._pending.leave(session_id)
+
+    def take_ready(self, journal: Journal) -> bool:
+        """Put a summary that is ready on the run's path; whether there was one that fits."""
+        return self._pending.take(journal)
+
+    def start_in_background(self, journal: Journal, policy: CompactPolicy) -> None:
+        """Summarise beside the run, if that is worth it and not under way yet."""
+        session_id = journal.run.session_id
+        if (
+            not self.config.auto_background
+            or self._pending.get(session_id) is not None
+            or not self._pending.is_live(journal)
+            or not self._pauses.is_over(session_id)
+        ):
+            return
+        covered = list(journal.path)
+        cut = choose_cut(covered, keep=policy.keep, least=policy.worth)
+        if cut is None:
+            return
+        agent = CompactAgent(self._deps, journal.run, fork_from=covered[-1].node_id)
+        payload = _start_payload(agent, cut, "background")
+        work = PendingCompaction(covered, journal.run.agent_id, payload)
+        journal.note(EventType.COMPACT_STARTED, payload)
+        self._pending.begin(session_id, work)
+        self._jobs.start(
+            session_id,
+            self._run_in_background(work, agent, cut, policy),
+            name=self.JOB,
+            then=partial(self._pending.end, session_id),
+        )
+
+    async def recover(self, journal: Journal, policy: CompactPolicy) -> bool:
+        """Make a path that does not fit shorter, now; whether it fits afterwards."""
+        if not self.config.recovery_sync:
+            return False
+        await self.wait_for_background(journal)
+        if self._pending.take(journal) and visible_tokens(journal.path) <= policy.room:
+            return True
+        if not self._pauses.is_over(journal.run.session_id):
+            return False
+        await self.compact_now(journal, policy, reason="recovery")
+        return visible_tokens(journal.path) <= policy.room
+
+    async def wait_for_background(self, journal: Journal) -> None:
+        """Return when no summary of this run's history is being made beside it."""
+        work = self._pending.get(journal.run.session_id)
+        if work is not None and self._pending.is_live(journal):
+            await work.ready.wait()
+
+    async def compact_now(
+        self, journal: Journal, policy: CompactPolicy, *, reason: str
+    ) -> CompactionAttempt | None:
+        """Summarise in line; a failure is recorded and leaves the path as it is.
+
+        Returns:
+            What came of it, or None if there is nothing to summarise.
+        """
+        cut = choose_cut(journal.path, keep=policy.keep)
+        if cut is None:
+            return None
+        session_id = journal.run.session_id
+        agent = CompactAgent(self._deps, journal.run, fork_from=journal.path[-1].node_id)
+        payload = _start_payload(agent, cut, reason)
+        journal.note(EventType.COMPACT_STARTED, payload)
+        await journal.commit()
+        try:
+            compaction = await self._summarise(list(journal.path), agent, cut, policy)
+        except AgentCoreError as error:
+            payload |= _end_payload(agent, cut, error)
+            journal.note(EventType.COMPACT_FAILED, payload, level=EventLevel.WARNING)
+            await self._pauses.failed(session_id)
+            return CompactionAttempt(agent.usage, error)
+        else:
+            payload |= _end_payload(agent, cut, compaction) | {"stale": False}
+            journal.add(compaction.draft, EventType.COMPACT_COMPLETED, payload=payload)
+            await self._pauses.succeeded(session_id)
+        finally:
+            await self._usage.add(session_id, PURPOSE, agent.usage)
+        return CompactionAttempt(agent.usage)
+
+    async def keep_text(
+        self, owner: "RunIdentity | CompactAgent", session_id: str, text: str
+    ) -> str:
+        """Store what a `<kept>` part has no room for; returns the artifact's id."""
+        record = await self._artifacts.put(
+            text.encode("utf-8", "replace"),
+            session_id=session_id,
+            agent_id=owner.agent_id,
+            run_id=owner.run_id,
+            kind="compaction",
+            filename="kept.md",
+            mime_type="text/markdown",
+            summary="what is kept word for word beside a shortened history",
+        )
+        return record.artifact_id
+
+    async def _run_in_background(
+        self, work: PendingCompaction, agent: CompactAgent, cut: Cut, policy: CompactPolicy
+    ) -> None:
+        session_id = work.covered[-1].session_id
+        try:
+            work.compaction = await self._summarise(work.covered, agent, cut, policy)
+            work.payload |= _end_payload(agent, cut, work.compaction)
+            await self._pauses.succeeded(session_id)
+            await self._pending.deliver(session_id, work)
+        except AgentCoreError as error:
+            work.payload |= _end_payload(agent, cut, error)
+            await self._pauses.failed(session_id)
+            await self._pending.note(
+                session_id, EventType.COMPACT_FAILED, work.payload, EventLevel.WARNING
+            )
+        finally:
+            work.settle()
+            try:
+                await self._usage.add(session_id, PURPOSE, agent.usage)
+            finally:
+                await self._release(session_id)
+
+    async def _summarise(
+        self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
+    ) -> Compaction:
+        compactor = Compactor(
+            agent.ask,
+            estimate=estimate_text,
+            store=partial(self.keep_text, agent, path[-1].session_id),
+            open_plans=open_instructions,
+        )
+        limits = Limits(summary=policy.summary, kept=policy.kept, piece=self._piece_room(policy))
+        return await compactor.compact(path, cut, limits)
+
+
+class CompactingContextSource:
+    """One run's source of context, and its compactor: looks at how full every request is.
+
+    What must not be lost where exchanges are left out of a request is kept word for word, with or
+    without summaries.
+    """
+
+    def __init__(self, composer: Composer, journal: Journal, compactions: Compactions) -> None:
+        self._composer = composer
+        self._journal = journal
+        self._compactions = compactions
+        self._policy: CompactPolicy | None = None
+        self._next_look = 0
+        self._left_out: tuple[str, str | None] = ("", None)
+
+    def build(
+        self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
+    ) -> Built:
+        """Build the request, and have the history summarised if it has become long."""
+        if self._compactions.take_ready(self._journal):
+            self._next_look = 0
+        built = self._composer.build(path, tools, may_drop=may_drop)
+        if self._compactions.config.enabled:
+            used = built.report.use.total
+            self._policy = policy = self._share_room(built, path)
+            if not built.over_budget and used > max(policy.threshold, self._next_look):
+                self._compactions.start_in_background(self._journal, policy)
+                # Whatever comes of it, nothing changes until there is more to summarise.
+                self._next_look = used + policy.worth
+        return built
+
+    def observe(self, usage: Usage) -> None:
+        """Learn from what the last request really cost."""
+        self._composer.observe(usage)
+
+    def refused(self) -> None:
+        """Learn that the provider found the last request too long."""
+        self._composer.refused()
+
+    async def recover(self, journal: Journal) -> bool:
+        """Compact now; whether the path fits afterwards. If not, older rules are kept verbatim."""
+        if self._policy is not None and await self._compactions.recover(journal, self._policy):
+            return True
+        path, room = list(journal.path), self._composer.room_for_kept
+        kept, rest = await asyncio.to_thread(_collect_kept, path, room)
+        if rest and rest != self._left_out[0]:
+            artifact_id = None
+            try:
+                run = journal.run
+                artifact_id = await self._compactions.keep_text(run, run.session_id, rest)
+            except AgentCoreError as error:
+                logger.warning("older rules of the user could not be stored: %s", error)
+            self._left_out = rest, artifact_id
+        self._composer.keep(render_kept(kept, self._left_out[1] if rest else None))
+        return False
+
+    async def compact(self, tools: Sequence[ToolDefinition], stats: RunStats) -> None:
+        """Do all the work of a run without a message: make its session's history shorter.
+
+        Raises:
+            AgentCoreError: the summary could not be made; the history is as it was.
+        """
+        await self._compactions.wait_for_background(self._journal)
+        self._compactions.take_ready(self._journal)
+        path = self._journal.path
+        policy = self._share_room(self._composer.build(path, tools, may_drop=True), path)
+        attempt = await self._compactions.compact_now(self._journal, policy, reason="request")
+        if attempt is None:
+            stats.answer.append("There is nothing to summarise yet.")
+            return
+        stats.usage = stats.usage.plus(attempt.usage)
+        if attempt.error is not None:
+            raise attempt.error
+        stats.answer.append("The history has been summarised.")
+
+    def _share_room(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
+        """How the room in requests like this one is shared out."""
+        budget, use = built.report.budget, built.report.use
+        attached = sum(node.token_count for node in path if node.node_type in _ATTACHED)
+        taken = use.static_system + use.dynamic_system + use.tools
+        # Instruction files that are messages move into the system part with the next summary.
+        files = (n for n in path if n.node_type is NodeType.INSTRUCTION_CONTEXT)
+        left = max(int(budget.dynamic / use.scale) - use.dynamic_system, 0)
+        taken += min(sum(node.token_count for node in files), left)
+        room = int(budget.prompt / use.scale) - taken - min(attached, budget.reattached)
+        config = self._compactions.config
+        return CompactPolicy(config=config, window=budget.window, room=max(room, 1))
+
+
+def _collect_kept(path: Sequence[Node], room: int) -> tuple[KeptFacts, str]:
+    return fit_kept(collect_kept(path, open_instructions(path)), room, estimate_text)
+
+
+def _start_payload(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:
+    return {
+        "reason": reason,
+        "purpose": PURPOSE,
+        "child_agent_id": agent.agent_id,
+        "child_run_id": agent.run_id,
+        "tokens_before": cut.tokens_before,
+        "tokens_replaced": cut.replaced_tokens,
+    }
+
+
+def _end_payload(
+    agent: CompactAgent, cut: Cut, result: Compaction | AgentCoreError
+) -> dict[str, object]:
+    payload: dict[str, object] = {"usage": agent.usage.model_dump(exclude={"raw_usage"})}
+    if isinstance(result, Compaction):
+        after = cut.tokens_before - cut.replaced_tokens + result.tokens
+        return payload | {"tokens_after": after}
+    return payload | {"error": ErrorPayload.of(result).model_dump(mode="json")}

@@ -1,0 +1,189 @@
+"""What belongs to a project: settings, tools, permissions, hooks, servers, kinds of agents."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
+from agent_core.config.load import Profile, secret_env_names
+from agent_core.config.paths import Setup, resolve_project, tasks_folder
+from agent_core.context.instructions import InstructionCatalog, find_instructions
+from agent_core.context.skills import SkillCatalog, find_skills
+from agent_core.events import Journal
+from agent_core.loop.context import Hooks
+from agent_core.memory import MemoryFolder
+from agent_core.permissions.guard import PermissionGuard
+from agent_core.process import Launcher
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.options import RuntimeOptions
+from agent_core.runtime.toolboxes import Toolboxes
+from agent_core.tools.paths import PathPolicy
+from agent_core.types import AgentDefinition, CleanupResult, RunIdentity
+
+if TYPE_CHECKING:
+    from agent_core.mcp import McpTools
+
+logger = logging.getLogger(__name__)
+
+MakeHooks = Callable[[RunIdentity, Journal], Hooks]
+"""Makes the hooks of one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The texts found in home and project at the start of a run."""
+
+    instructions: InstructionCatalog
+    skills: SkillCatalog
+    memories: str
+
+
+class Project:
+    """What the runs of one project share. Hooks and servers are the user's, from the home.
+
+    Args:
+        setup: the settings and paths.
+        options: what the caller brings.
+        redactor: learns every secret that servers and agent definitions name.
+        launcher: starts the programs of tools, hooks and servers.
+
+    Raises:
+        ConfigError: a file of the home, a tool or an agent definition cannot be used.
+    """
+
+    def __init__(
+        self, setup: Setup, options: RuntimeOptions, *, redactor: Redactor, launcher: Launcher
+    ) -> None:
+        config = setup.config
+        self.setup = setup
+        self._redactor = redactor
+        self.make_hooks = _load_hooks(setup, launcher)
+        self.mcp = _load_servers(setup, redactor, launcher)
+        self.toolboxes = Toolboxes(
+            setup,
+            options.tools,
+            self.mcp,
+            launcher=launcher,
+            can_ask=options.permission_callback is not None,
+        )
+        self.toolboxes.check_names()
+        self.definitions = AgentDefinitions(setup.home, options.definitions)
+        check_definitions(self.definitions, config, self.toolboxes.known_names())
+        self._learn_secrets(*self.definitions.profiles())
+        self.guard = PermissionGuard(
+            options.permission_callback,
+            config.permissions,
+            network=config.tools.network,
+            project_dir=setup.project,
+            redactor=redactor,
+        )
+
+    def register_definition(self, definition: AgentDefinition) -> None:
+        """Add an agent definition of the program's, and learn the secrets that it names.
+
+        Raises:
+            ConfigError: `duplicate_agent_definition`, `invalid_agent_override`,
+                `invalid_agent_definition`.
+        """
+        check_definition(definition, self.setup.config, self.toolboxes.known_names())
+        self.definitions.register(definition)
+        self._learn_secrets(definition.model_profile)
+
+    def find_surroundings(self) -> Surroundings:
+        """Read which instructions, skills and memories there are; blocks on files."""
+        setup = self.setup
+        skills = find_skills(setup.home)
+        for problem in skills.problems:
+            logger.warning("a skill was passed over: %s", problem)
+        is_closed = PathPolicy.of(setup).is_closed
+        instructions = find_instructions(setup.home, setup.project, is_closed=is_closed)
+        for problem in instructions.problems:
+            logger.warning("an instruction file is listed by its path only: %s", problem)
+        has_memory = setup.config.memory.enabled
+        memories = MemoryFolder(setup.memory_dir).catalog() if has_memory else ""
+        return Surroundings(instructions, skills, memories)
+
+    async def cleanup_tasks(
+        self,
+        project: str | Path,
+        *,
+        dry_run: bool,
+        include_failed: bool,
+        include_cancelled: bool,
+        older_than: datetime | None,
+    ) -> CleanupResult:
+        """Find, and unless it is a dry run delete, the logs of a project's Tasks that are over.
+
+        Raises:
+            ConfigError: there is no such project.
+            AgentCoreError: `validation_error`: `older_than` is naive.
+        """
+        # Tasks are a third of all code, and most programs have none.
+        from agent_core.tasks import TaskStatus, cleanup_ended_tasks  # noqa: PLC0415
+
+        folder = resolve_project(project)
+        statuses = {TaskStatus.COMPLETED}
+        statuses |= {TaskStatus.FAILED} if include_failed else set()
+        statuses |= {TaskStatus.CANCELLED} if include_cancelled else set()
+        return await asyncio.to_thread(
+            cleanup_ended_tasks,
+            tasks_folder(self.setup.config.task.wal_dir, home=self.setup.home, project=folder),
+            project_dir=folder,
+            statuses=statuses,
+            older_than=older_than,
+            dry_run=dry_run,
+        )
+
+    def _learn_secrets(self, *profiles: Profile) -> None:
+        names = secret_env_names(self.setup.config, *profiles)
+        self._redactor.learn({name: value for name in names if (value := os.environ.get(name))})
+
+
+def _load_servers(setup: Setup, redactor: Redactor, launcher: Launcher) -> "McpTools | None":
+    """Read `<home>/mcp.json`; no server is started yet. Secrets of disabled ones are learnt too."""
+    if not (setup.home / "mcp.json").exists():
+        return None
+    # The client and its SDK are only loaded for users who have servers.
+    from agent_core.mcp import (  # noqa: PLC0415
+        Host,
+        McpTools,
+        enabled,
+        read_servers,
+        secret_values,
+    )
+
+    declared = read_servers(setup.home, setup.project)
+    redactor.learn(secret_values(declared))
+    servers = enabled(declared)
+
+    def log(server_id: str, line: str) -> None:
+        logger.debug("%s: %s", server_id, redactor.text(line))
+
+    host = Host(log=log, launcher=launcher)
+    return McpTools(servers, setup.config.tools, host=host) if servers else None
+
+
+def _load_hooks(setup: Setup, launcher: Launcher) -> MakeHooks | None:
+    if not os.path.lexists(setup.home / "hooks.json"):
+        return None
+    # As with servers: only loaded for users who have hooks.
+    from agent_core.hooks import HookRunner, RunHooks, load_hooks  # noqa: PLC0415
+
+    tools = setup.config.tools
+    file = load_hooks(setup.home, max_timeout_ms=tools.max_timeout_ms)
+    if file is None:
+        return None
+    runner = HookRunner(
+        file,
+        hooks=setup.config.hooks,
+        tools=tools,
+        project=setup.project,
+        env={name: os.environ[name] for name in tools.env_allowlist if name in os.environ},
+        launcher=launcher,
+    )
+    return lambda run, journal: RunHooks(runner, run, journal)

@@ -1,0 +1,497 @@
+"""Starts the runs of users and carries them out; watches, awaits and cancels them by their id."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from itertools import count
+from weakref import WeakValueDictionary
+
+from agent_core.agents.child_runs import ChildRuns
+from agent_core.agents.open_spawner import open_spawner
+from agent_core.agents.spawner import RunSpec, SpawnerDeps
+from agent_core.agents.workers import Workers
+from agent_core.aio import to_the_end
+from agent_core.artifacts.store import ArtifactStore
+from agent_core.context.tokens import estimate_blocks
+from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
+from agent_core.loop import conclude, converse
+from agent_core.redaction.journal import JournalRedactor
+from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.background import Jobs, UsageLedger
+from agent_core.runtime.factory import RunFactory
+from agent_core.runtime.leases import SessionLeases
+from agent_core.runtime.memory_service import MemoryService
+from agent_core.runtime.models import Models, Traces
+from agent_core.runtime.project import Project
+from agent_core.runtime.recovery import SessionHistory
+from agent_core.runtime.scheduler import Run, Scheduler
+from agent_core.storage.owners import Owner
+from agent_core.types import (
+    CLOSING_EVENTS,
+    AgentRole,
+    AgentType,
+    CancelResult,
+    ContentBlock,
+    Draft,
+    EventLevel,
+    ImageBlock,
+    Node,
+    OpenedRun,
+    Role,
+    RunIdentity,
+    RunMode,
+    RunOpening,
+    RunPrompt,
+    RunRecord,
+    RunStatus,
+    RuntimeEvent,
+    new_id,
+)
+
+_ROLES = {
+    RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
+    RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
+}
+_GRACE_S = 30.0
+"""How long `close` waits for work in the background whose result is wanted."""
+
+_POLL_S = 0.25
+"""How often the store is asked about a run of another process."""
+
+_PAGE = 1000
+
+
+class Runs:
+    """The runs of this process, and a view of those of others.
+
+    A handle keeps a run's ids and this object: every method below `compact` takes a run's id, and
+    answers for runs of other processes from the store.
+
+    Args:
+        project: what the runs work on.
+        store, owner, models, artifacts, redactor: of the process.
+        traces: keeps tracebacks, with `debug=True`.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        *,
+        store: SessionStore,
+        owner: Owner,
+        models: Models,
+        artifacts: ArtifactStore,
+        redactor: Redactor,
+        traces: Traces | None,
+    ) -> None:
+        config = project.setup.config
+        self._project = project
+        self._store = store
+        self._owner = owner
+        self._models = models
+        self._artifacts = artifacts
+        self._journal_redactor = JournalRedactor(redactor)
+        self._traces = traces
+        self._numbers = count()
+        self._known: WeakValueDictionary[str, Run] = WeakValueDictionary()
+        self._cancelling: set[asyncio.Task[CancelResult]] = set()
+        self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
+        self._scheduler = Scheduler(
+            self._conduct,
+            max_running=config.runtime.max_concurrent_runs,
+            cancel_timeout_s=self._cancel_timeout_s,
+        )
+        self.leases = SessionLeases(
+            store, owner, is_busy=self._scheduler.is_busy, on_cancel=self._cancel_requested
+        )
+        self.jobs = Jobs(grace_s=_GRACE_S)
+        session_journal = SessionJournal(store, self._journal_redactor, estimate_blocks)
+        usage = UsageLedger(store, session_journal)
+        self._memory = MemoryService(
+            project.setup,
+            store=store,
+            models=models,
+            jobs=self.jobs,
+            usage=usage,
+            session_journal=session_journal,
+            redactor=redactor,
+            is_busy=self._scheduler.is_busy,
+        )
+        self._contexts = RunFactory(
+            project,
+            models=models,
+            memory=self._memory,
+            artifacts=artifacts,
+            store=store,
+            jobs=self.jobs,
+            usage=usage,
+            session_journal=session_journal,
+            open_journal=self._open_journal,
+            claim=self.leases.claim,
+            release=self.leases.release,
+        )
+        self.children = ChildRuns(
+            store,
+            config.agents,
+            on_failure=traces.keep_failure if traces else None,
+            on_left_behind=self.leases.release,
+        )
+        self._spawner_deps = SpawnerDeps(
+            setup=project.setup,
+            store=store,
+            definitions=project.definitions,
+            children=self.children,
+            workers=Workers(config.agents, project.definitions),
+            contexts=self._contexts,
+            catalog=project.toolboxes,
+            open_journal=self._open_journal,
+            redactor=redactor,
+        )
+
+    async def start(
+        self,
+        prompt: Draft | None,
+        *,
+        session_id: str,
+        mode: RunMode,
+        move_session: bool = False,
+    ) -> Run:
+        """Open a run and start it, or put it into the queue of its session.
+
+        A run without a prompt summarises the history and ends. Runs of the session that a dead
+        process had queued go first, in their order.
+
+        Raises:
+            ConfigError: the model's provider is not registered, or an orchestrator has no valid
+                worker pool; nothing was stored.
+            StorageError: `session_active`: another living process has the session;
+                `session_elsewhere`: it works in another folder and is not to be moved;
+                `artifact_not_found`: an image of the message is not there.
+        """
+        self._models.adapter(self._models.resolve())
+        stored_prompt = None
+        if prompt is not None:
+            content = [await self._with_image_data(block) for block in prompt.content]
+            stored_prompt = RunPrompt(
+                content=self._journal_redactor.content(content),
+                metadata=self._journal_redactor.metadata(prompt.metadata),
+            )
+        if mode is RunMode.ORCHESTRATOR:
+            self._require_workers()
+        await self.leases.store_ends()
+        opening = RunOpening(
+            session_id=session_id,
+            cwd=str(self._project.setup.project),
+            move_session=move_session,
+            owner=self._owner.owner_id,
+            agent_type=_ROLES[mode][0],
+            agent_id=new_id("agent"),
+            run_id=new_id("run"),
+            mode=mode,
+            prompt=stored_prompt,
+        )
+        scheduler = self._scheduler
+        scheduler.announce(session_id)
+        opening_run = asyncio.create_task(
+            self._store.open_run(opening, is_dead=self._owner.is_dead)
+        )
+        try:
+            opened = await to_the_end(opening_run)
+            scheduler.require_open()
+        except BaseException:
+            if opening_run.done() and not opening_run.cancelled() and not opening_run.exception():
+                # The caller has gone, and nobody gets a handle.
+                opened = opening_run.result()
+                self._take_over(opened.queued)
+                run = self._new_run(opened.run, is_new=not opened.resumed)
+                await to_the_end(scheduler.settle_unbegun(run))
+            scheduler.withdraw(session_id)
+            raise
+        return await self._enqueue(opened)
+
+    async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
+        """Start a run that summarises a session's history and does nothing else.
+
+        Raises:
+            ConfigError: the model's provider is not registered.
+            StorageError: `session_not_found`, `session_active`, `session_elsewhere`.
+        """
+        if await self._store.session(session_id) is None:
+            message = f"there is no session {session_id}"
+            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+        return await self.start(
+            None, session_id=session_id, mode=RunMode.NORMAL, move_session=move_session
+        )
+
+    def watch(
+        self, run_id: str, *, after: int | None = None, debug: bool = False
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """What happens in a run of this process from this call on; one consumer at a time.
+
+        With `after`, and for a run of another process: first the stored events with a higher
+        `run_seq` and then, without a gap, what follows them.
+
+        Raises:
+            AgentCoreError: `validation_error`: this run's live events have a consumer already.
+        """
+        run = self._known.get(run_id)
+        if run is not None and after is None:
+            return run.stream.read(debug=debug)
+        events = self._watch_after(run_id, after or 0, run)
+        return events if debug else _hide_debug(events)
+
+    async def watch_child(
+        self, run_id: str, *, parent_run_id: str, debug: bool = False
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """What happens in a child run from now on; nothing if it has ended.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or not a child of that parent.
+            AgentCoreError: `validation_error`: this run's live events have a consumer already.
+        """
+        stream = self.children.stream(run_id, parent_run_id=parent_run_id)
+        if stream is None:
+            await self.require_child(run_id, parent_run_id=parent_run_id)
+            return
+        async with aclosing(stream.read(debug=debug)) as events:
+            async for event in events:
+                yield event
+
+    async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
+        """The run, if it is a child of that one.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        run = await self._store.run(run_id)
+        if run is None or run.parent_run_id != parent_run_id:
+            message = f"{run_id} is not a child run of {parent_run_id}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
+        return run
+
+    async def wait(self, run_id: str) -> RunStatus:
+        """Return the status of a run that has ended, or waits for an answer.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        if run := self._known.get(run_id):
+            await run.ended.wait()
+            return run.status
+        while True:
+            record = await self._record(run_id)
+            if record.status.is_terminal or record.status is RunStatus.WAITING:
+                return record.status
+            await asyncio.sleep(_POLL_S)
+
+    async def cancel(self, run_id: str) -> CancelResult:
+        """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
+
+        The owner of a run of another process reads the request with its next heartbeat.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        if run := self._known.get(run_id):
+            return await self._scheduler.cancel(run)
+        await self._store.request_cancel(run_id)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.wait(run_id), self._cancel_timeout_s)
+        status = (await self._record(run_id)).status
+        return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
+
+    async def require_idle(self, session_id: str, *, cancel_jobs: bool = False) -> None:
+        """Refuse to change a session that a run of this process is using.
+
+        `cancel_jobs`: its work in the background is cancelled first.
+
+        Raises:
+            StorageError: `session_active`.
+        """
+        if self._scheduler.is_busy(session_id):
+            message = f"session {session_id} has a run that is queued or running; cancel it first"
+            details = {"session_id": session_id}
+            raise StorageError(ErrorCode.SESSION_ACTIVE, message, details=details)
+        if cancel_jobs:
+            await self.jobs.cancel(session_id)
+        await self.leases.store_ends()
+
+    async def close(self) -> None:
+        """Cancel every run, then their children, then wait a while for the background work."""
+        await self._scheduler.close()
+        await self.children.close()
+        self._memory.close()
+        await self.jobs.close()
+
+    async def _enqueue(self, opened: OpenedRun) -> Run:
+        self._memory.run_begins(opened.run.session_id)
+        self._take_over(opened.queued)
+        run = self._new_run(opened.run, is_new=not opened.resumed)
+        if self._scheduler.enqueue(run):
+            in_front = [waiting.run_id for waiting in opened.queued]
+            run.journal.queue({"taken_over": in_front} if in_front else {})
+            try:
+                await run.journal.commit()
+            except BaseException:  # nobody gets a handle: the run must not hold its place
+                await to_the_end(self._scheduler.cancel(run))
+                raise
+        return run
+
+    def _take_over(self, queued: Sequence[RunRecord]) -> None:
+        """Run what a dead owner of the session had queued; it has its `run_queued` already."""
+        if self._scheduler.is_closed:
+            return  # they wait on, for the next owner
+        for record in queued:
+            self._scheduler.announce(record.session_id)
+            self._scheduler.enqueue(self._new_run(record, is_new=False))
+
+    def _new_run(self, record: RunRecord, *, is_new: bool) -> Run:
+        identity = RunIdentity(
+            session_id=record.session_id,
+            agent_id=record.agent_id,
+            run_id=record.run_id,
+            role=_ROLES[record.mode][1],
+            mode=record.mode,
+        )
+        stream = EventStream()
+        prompt = record.prompt
+        owner = self._owner.owner_id
+        run = Run(
+            identity=identity,
+            status=record.status,
+            number=next(self._numbers),
+            prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
+            journal=self._open_journal(identity, stream, session_owner=owner),
+            stream=stream,
+            history=SessionHistory(self._store, identity.session_id, is_new=is_new),
+        )
+        self._known[identity.run_id] = run
+        return run
+
+    def _open_journal(
+        self,
+        run: RunIdentity,
+        stream: EventStream,
+        path: Iterable[Node] = (),
+        *,
+        session_owner: str | None = None,
+    ) -> Journal:
+        return Journal(
+            run,
+            store=self._store,
+            stream=stream,
+            redactor=self._journal_redactor,
+            estimate=estimate_blocks,
+            path=path,
+            session_owner=session_owner,
+            on_unclosed=self.leases.add_unclosed,
+        )
+
+    async def _conduct(self, run: Run) -> None:
+        run.journal.begin()
+        try:
+            async with conclude(run.journal, run.finish) as stats, self._traced(run.identity):
+                if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
+                    self._require_workers()
+                async with open_spawner(self._spawner_deps, run.journal) as spawner:
+                    ctx, source = await self._contexts.context_and_source(
+                        RunSpec(
+                            run=run.identity,
+                            journal=run.journal,
+                            history=run.history,
+                            tools=spawner.tools,
+                            board=spawner.board,
+                        )
+                    )
+                    if run.prompt is not None:
+                        await converse(ctx, run.prompt, stats)
+                    elif self._project.setup.config.compact.enabled:
+                        await ctx.history.resume(ctx.journal)
+                        await source.compact(ctx.toolbox.definitions, stats)
+                    else:
+                        message = "histories are not summarised: [compact] enabled is false"
+                        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+        finally:
+            is_cancelled = run.status is RunStatus.CANCELLED
+            if not is_cancelled:
+                self._memory.run_ended(run.identity, run.journal.path)
+            self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+
+    @asynccontextmanager
+    async def _traced(self, run: RunIdentity) -> AsyncGenerator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._traces:
+                await self._traces.keep_failure(run, error)
+            raise
+
+    def _require_workers(self) -> None:
+        self._spawner_deps.workers.require_any(self._project.toolboxes.known_names())
+
+    def _cancel_requested(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            if run := self._known.get(run_id):
+                task = asyncio.create_task(self._scheduler.cancel(run))
+                self._cancelling.add(task)
+                task.add_done_callback(self._cancelling.discard)
+
+    async def _watch_after(
+        self, run_id: str, seen: int, run: Run | None
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """The stored events after `seen`, and then those of the stream, or of the store."""
+        if run is None or run.ended.is_set():
+            async for event in self._stored_events(run_id, seen, follow=True):
+                yield event
+            return
+        shown = run.stream.last_run_seq
+        async with aclosing(run.stream.read(debug=True)) as live:
+            async for event in self._stored_events(run_id, seen, follow=False):
+                seen = event.run_seq or seen
+                yield event
+                if event.event_type in CLOSING_EVENTS:
+                    return
+            async for event in live:
+                is_stored = event.run_seq is not None
+                shown = event.run_seq or shown
+                # A delta without a number is as old as the last event that was shown before it.
+                if shown > seen or (shown == seen and not is_stored):
+                    yield event
+
+    async def _stored_events(
+        self, run_id: str, after: int, *, follow: bool
+    ) -> AsyncGenerator[RuntimeEvent]:
+        """The stored events after `after`; `follow` waits for more until the run has ended."""
+        while True:
+            is_over = not follow or (await self._record(run_id)).status.is_terminal
+            page = await self._store.events_after(run_id, after, limit=_PAGE)
+            for event in page:
+                after = event.run_seq or after
+                yield event
+            if not page:
+                if is_over:
+                    return
+                await asyncio.sleep(_POLL_S)
+
+    async def _record(self, run_id: str) -> RunRecord:
+        record = await self._store.run(run_id)
+        if record is None:
+            message = f"there is no run {run_id}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
+        return record
+
+    async def _with_image_data(self, block: ContentBlock) -> ContentBlock:
+        """The block; an image named by its artifact gets its data, which the model needs."""
+        if not (isinstance(block, ImageBlock) and block.artifact_id and block.data is None):
+            return block
+        data = b64encode(await self._artifacts.read(block.artifact_id)).decode()
+        return ImageBlock(mime_type=block.mime_type, data=data)
+
+
+async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:
+    async with aclosing(events):
+        async for event in events:
+            if event.level is not EventLevel.DEBUG:
+                yield event

@@ -207,7 +207,7 @@ async def test_a_message_whose_process_dies_before_its_first_step_is_still_reada
         db.execute(
             "INSERT INTO runs SELECT 'run_lost', session_id, agent_id, NULL, mode, 'pending',"
             " NULL, NULL, NULL, 0, '{}', NULL, '{}', created_at, updated_at,"
-            """ '{"content": [{"type": "text", "text": "lost words"}]}' FROM runs"""
+            """ '{"content": [{"type": "text", "text": "lost words"}]}', NULL FROM runs"""
         )
     db.close()
     async with runtime(home, project, ScriptedProvider(echo)) as made:

@@ -3,9 +3,24 @@
 from typing import Any
 
 from agcore.agent import AgentBuilder, AgentConfig, RuntimeBundle
-from agcore.llm import HookContext, HookEvent, HookExecutor, HookResult, LlmProvider
+from agcore.llm import (
+    ChatRequest,
+    HookContext,
+    HookEvent,
+    HookExecutor,
+    HookResult,
+    LlmProvider,
+)
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import BaseTool, ToolContext, ToolRegistry, ToolReturn
+
+SUMMARY = "They talked about many things, and each question was answered."
+"""What a model may answer that is asked for a summary."""
+
+
+def is_summary(request: ChatRequest) -> bool:
+    """Whether a request asks for a summary of a conversation."""
+    return "<summary_so_far>" in request.messages[-1].text
 
 
 class Echo(BaseTool):

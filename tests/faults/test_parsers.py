@@ -13,8 +13,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from agcore.agent import AgentError
-from agcore.agent.plan_parser import JsonPlanParser
+from agcore.agent import AgentError, JsonPlanParser
 from agcore.prompt import PromptError, PromptTemplate
 from agent_core.agents.definitions import read_definition
 from agent_core.assets.front_matter import parse_front_matter

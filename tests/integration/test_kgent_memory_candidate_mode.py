@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agcore.memory.store import InMemoryStore
+from agcore.memory import InMemoryStore
 from kgent.engine.mock import MockAgentEngine
 from kgent.runtime.runner import run
 from kgent.runtime.state import RunStatus

@@ -1,12 +1,9 @@
 """Several contexts in one session, each with its own messages and its own prompt."""
 
-from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.bundle import Agent, RuntimeBundle
 from agcore.agent.errors import AgentConfigError, OtherAgentError
-from agcore.agent.layers import PromptLayers
-from agcore.agent.role import Agent
-from agcore.agent.session import AgentSession
-from agcore.agent.session_memory import SessionMemory
-from agcore.agent.tagged import wrap_in_tag
+from agcore.agent.session import AgentSession, PromptLayers
+from agcore.agent.session_memory import SessionMemory, wrap_in_tag
 from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemoryStore
 
 MAX_BRIDGED_CHARS = 4000

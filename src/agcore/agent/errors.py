@@ -2,10 +2,10 @@
 
 * AgentError               any of them; `AgentError.Llm` and so on name the kinds
   + AgentLlmError          a model call failed; `source` is the `LlmError`
-  + AgentToolError         a tool failed where nobody could read the answer
+  + AgentToolError         a tool failed outside of a turn
   + AgentMemoryError       a store failed
   + PlanParseError         what the model wrote is no plan
-  + HookBlockedError       a hook said no
+  + HookBlockedError       a hook blocked it
   + LimitExceededError     a limit of `AgentConfig` is reached
   + AgentConfigError       something is missing or does not fit together
   + OtherAgentError        everything else
@@ -13,9 +13,9 @@
 
 from typing import ClassVar
 
-from agcore.llm.errors import LlmError, RequestBlockedError, ToolTurnLimitError
-from agcore.memory.errors import MemoryError  # noqa: A004 - the toolkit's own
-from agcore.tools.errors import ToolError
+from agcore.llm import LlmError, RequestBlockedError, ToolTurnLimitError
+from agcore.memory import MemoryError  # noqa: A004 - the toolkit's own
+from agcore.tools import ToolError
 from agent_core.errors import AgentCoreError, ErrorCode
 
 
@@ -42,7 +42,7 @@ class AgentError(AgentCoreError):
 
 
 class _PartError(AgentError):
-    """A failure of a part, told as it was; the part's own error is `source` and the cause."""
+    """A failure of a part in its own words; the part's error is `source` and the cause."""
 
     def __init__(self, source: LlmError | ToolError | MemoryError) -> None:
         super().__init__(source.message)
@@ -62,7 +62,7 @@ class AgentLlmError(_PartError):
 
 
 class AgentToolError(_PartError):
-    """A tool failed where nobody could read the answer."""
+    """A tool failed outside of a turn."""
 
 
 class AgentMemoryError(_PartError):
@@ -76,7 +76,7 @@ class PlanParseError(AgentError):
 
 
 class HookBlockedError(AgentError):
-    """A hook said no."""
+    """A hook blocked it."""
 
     default_code = ErrorCode.PERMISSION_DENIED
 
@@ -108,23 +108,21 @@ AgentError.Other = OtherAgentError
 
 
 def as_agent_error(error: AgentCoreError) -> AgentError:
-    """The kind of error that a part's failure is to whoever uses the agent."""
-    if isinstance(error, AgentError):
-        return error
-    if isinstance(error, RequestBlockedError):
-        return HookBlockedError(error.message)
-    if isinstance(error, ToolTurnLimitError):
-        return LimitExceededError(error.message)
-    return _of_part(error)
-
-
-def _of_part(error: AgentCoreError) -> AgentError:
+    """The kind of agent error that the failure of a part is."""
+    known: AgentError
     match error:
+        case AgentError():
+            known = error
+        case RequestBlockedError():
+            known = HookBlockedError(error.message)
+        case ToolTurnLimitError():
+            known = LimitExceededError(error.message)
         case LlmError():
-            return AgentLlmError(error)
+            known = AgentLlmError(error)
         case ToolError():
-            return AgentToolError(error)
+            known = AgentToolError(error)
         case MemoryError():
-            return AgentMemoryError(error)
+            known = AgentMemoryError(error)
         case _:
-            return OtherAgentError(error.message)
+            known = OtherAgentError(error.message)
+    return known

@@ -2,23 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 
-from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.bundle import Agent, RuntimeBundle
 from agcore.agent.errors import (
     AgentConfigError,
     HookBlockedError,
     LimitExceededError,
     as_agent_error,
 )
-from agcore.agent.layers import PromptLayers
-from agcore.agent.role import Agent
-from agcore.agent.session_memory import SessionMemory
-from agcore.agent.tagged import wrap_in_tag
-from agcore.agent.tools import SessionMemorySetTool
+from agcore.agent.session_memory import SessionMemory, SessionMemorySetTool, wrap_in_tag
 from agcore.llm import (
     ChatMessage,
     ChatResponse,
@@ -27,32 +22,34 @@ from agcore.llm import (
     HookContext,
     HookEvent,
     LlmCycle,
+    RunTools,
     StreamEvent,
-    ToolRound,
     TurnComplete,
 )
-from agcore.memory import ConversationMemory, InMemoryStore, StoredMessage
-from agcore.tools import ToolError, ToolRegistry
+from agcore.memory import ConversationMemory, InMemoryStore
+from agcore.tools import ToolError
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError
-from agent_core.types import ToolCall, ToolDefinition, ToolResult
+
+Environment = str | Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
-    """The tools of one turn: what the agent offers, and a registry that has nothing else."""
+class PromptLayers:
+    """What stands around an agent's own prompt.
 
-    offered: Sequence[ToolDefinition]
-    registry: ToolRegistry
+    Attributes:
+        base: the beginning of every agent's prompt.
+        environment: what holds at the moment: the date, the place; a function is asked each turn.
+    """
 
-    def definitions(self) -> Sequence[ToolDefinition]:
-        return self.offered
+    base: str = ""
+    environment: Environment = ""
 
-    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        return await self.registry.answer(calls)
-
-    def run(self, calls: ToolRound) -> AsyncGenerator[ToolCall]:
-        return self.registry.run(calls)
+    def compose(self, agent_prompt: str | None, more: Iterable[str] = ()) -> str:
+        """Base, agent, environment and what else there is, in this order, without empty ones."""
+        around = self.environment() if callable(self.environment) else self.environment
+        return "\n\n".join(filter(None, [self.base, agent_prompt, around, *more]))
 
 
 class AgentSession:
@@ -100,11 +97,14 @@ class AgentSession:
         self._layers = layers
         self._own_tools = [SessionMemorySetTool(self.session_memory)] if offers_memory_tool else []
         self._notices: list[ChatMessage] = []
-        self._compacted: _Compacted | None = None
         self._turn_index = 0
         self._begun = time.monotonic()
         self._lock = asyncio.Lock()
-        self._cycle = _cycle(bundle)
+        config = bundle.config
+        settings = replace(config.cycle, max_tool_turns=config.max_tool_turns)
+        self._cycle = LlmCycle(bundle.provider, settings).with_hook_executor(bundle.hook_executor)
+        if config.compact_config is not None:
+            self._cycle.with_compact_config(config.compact_config)
         self._learn()
         self._tools()  # a name that is taken is better found out now
 
@@ -130,8 +130,8 @@ class AgentSession:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with _as_agent_errors():
-            return [*(await self._history())[0], *self._notices]
+        with _agent_errors():
+            return [*self._cycle.messages(await self._history()), *self._notices]
 
     def swap_agent(self, agent: Agent) -> None:
         """Go on with another agent. The history stays, and a notice in it says what has changed."""
@@ -148,9 +148,9 @@ class AgentSession:
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
         """
-        async with self._turn() as turn:
-            turn.response = await self._cycle.submit_with_tools(text, self._tools())
-        return turn.response
+        async with self._turn() as replies:
+            replies.append(await self._cycle.submit_with_tools(text, self._tools()))
+        return replies[0]
 
     async def submit_turn_stream(self, text: str) -> AsyncGenerator[StreamEvent]:
         """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
@@ -161,45 +161,44 @@ class AgentSession:
             AgentError: at the first step, `LimitExceeded` or `HookBlocked`; `Memory`.
         """
         last: TurnComplete | Error | None = None
-        async with self._turn() as turn:
-            events = self._cycle.submit_stream(text, self._tools())
-            async with aclosing(events):
+        async with self._turn() as replies:
+            async with aclosing(self._cycle.submit_stream(text, self._tools())) as events:
                 async for event in events:
                     if isinstance(event, TurnComplete | Error):
                         last = event
                     else:
                         yield event
-            turn.response = last.response if isinstance(last, TurnComplete) else None
+            if isinstance(last, TurnComplete):
+                replies.append(last.response)
         if last is not None:
             yield last
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator["_Turn"]:
-        """Everything around a turn; it counts if there is a response in the end."""
+    async def _turn(self) -> AsyncGenerator[list[ChatResponse]]:
+        """Everything around a turn; it counts if there is a reply in the end."""
         async with self._lock:
             self._check_limits()
             self._learn()
-            with _as_agent_errors():
-                index = self._turn_index
+            with _agent_errors():
+                hooks, index = self.bundle.hook_executor, self._turn_index
                 start = HookContext(event=HookEvent.ON_TURN_START, turn_index=index)
-                verdict = await self.bundle.hook_executor.execute(start)
+                verdict = await hooks.execute(start)
                 if verdict.blocked:
                     raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
-                await self._remember_notices()
-                before, stored = await self._history()
-                self._cycle.with_messages(before)
+                await self._remember(self._notices)
+                self._notices = []
+                self._cycle.with_messages(await self._history())
                 self._cycle.with_system_prompt(await self._system_prompt())
-                turn = _Turn()
+                replies: list[ChatResponse] = []
                 try:
-                    yield turn
+                    yield replies
                 finally:
-                    await to_the_end(self._remember(before, stored))
-                if turn.response is None:
-                    return
-                self.last_response = turn.response
-                self._turn_index += 1
-                end = HookContext(event=HookEvent.ON_TURN_END, turn_index=index)
-                await self.bundle.hook_executor.execute(end)
+                    await to_the_end(self._remember(self._cycle.added()))
+                if replies:
+                    self.last_response = replies[0]
+                    self._turn_index += 1
+                    end = HookContext(event=HookEvent.ON_TURN_END, turn_index=index)
+                    await hooks.execute(end)
 
     def _learn(self) -> None:
         """Tell everything that stores or shows something which values it must leave out."""
@@ -222,33 +221,12 @@ class AgentSession:
                 f"session {self.session_id} is older than {ttl} (session_ttl); start another one"
             )
 
-    async def _history(self) -> tuple[list[ChatMessage], list[StoredMessage]]:
-        """What the next turn sees, and what of the conversation is in it."""
-        if self._conversation is None:
-            return [], []
-        stored = await self._conversation.get_stored()
-        if self._compacted is None or not stored:  # nothing: the conversation was cleared
-            return [one.message for one in stored], stored
-        return self._compacted.with_news(stored), stored
+    async def _history(self) -> list[ChatMessage]:
+        return [] if self._conversation is None else await self._conversation.get_history()
 
-    async def _remember_notices(self) -> None:
+    async def _remember(self, messages: list[ChatMessage]) -> None:
         if self._conversation is not None:
-            added = await self._conversation.add_messages(self._notices)
-            if self._compacted is not None:
-                self._compacted.add(added)
-        self._notices = []
-
-    async def _remember(
-        self, before: Sequence[ChatMessage], stored: Sequence[StoredMessage]
-    ) -> None:
-        """Add what was said. A history that had to be compacted is kept as it now is."""
-        if self._conversation is None:
-            return
-        added = self._cycle.added()
-        own = await self._conversation.add_messages(added)
-        now = self._cycle.messages()
-        if self._compacted is not None or now != [*before, *added]:
-            self._compacted = _Compacted(now, {one.key for one in (*stored, *own)})
+            await self._conversation.add_messages(messages)
 
     async def _system_prompt(self) -> str:
         if self._layers is None:
@@ -258,58 +236,21 @@ class AgentSession:
             more.append(await self.session_memory.snapshot())
         return self._layers.compose(self.agent.system_prompt, more)
 
-    def _tools(self) -> _Offer:
+    def _tools(self) -> RunTools:
+        """What the agent offers, and the tools of that and nothing else."""
         offered = list(self.agent.tool_definitions(self.bundle))
-        names = {definition.name for definition in offered}
         try:
-            registry = self.bundle.tool_registry.only(names).plus(self._own_tools)
+            registry = self.bundle.tool_registry.only({tool.name for tool in offered})
+            tools = registry.plus(self._own_tools).for_session(self.session_id).for_run()
         except ToolError as error:
             raise AgentConfigError(error.message) from error
         own = [tool.definition() for tool in self._own_tools]
-        return _Offer([*offered, *own], registry.for_session(self.session_id))
-
-
-@dataclass(slots=True)
-class _Compacted:
-    """A history that was made shorter.
-
-    Attributes:
-        messages: what is left of it.
-        known: the keys of the stored messages that it was made of.
-    """
-
-    messages: list[ChatMessage]
-    known: set[tuple[int, datetime]]
-
-    def add(self, stored: Sequence[StoredMessage]) -> None:
-        self.messages += [one.message for one in stored]
-        self.known.update(one.key for one in stored)
-
-    def with_news(self, stored: Iterable[StoredMessage]) -> list[ChatMessage]:
-        """What is left, and what other writers have added since."""
-        news = [one.message for one in stored if one.key not in self.known]
-        return [*self.messages, *news]
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What became of a turn."""
-
-    response: ChatResponse | None = None
-
-
-def _cycle(bundle: RuntimeBundle) -> LlmCycle:
-    config = bundle.config
-    settings = replace(config.cycle, max_tool_turns=config.max_tool_turns)
-    cycle = LlmCycle(bundle.provider, settings).with_hook_executor(bundle.hook_executor)
-    if config.compact_config is not None:
-        cycle.with_compact_config(config.compact_config)
-    return cycle
+        return replace(tools, definitions=[*offered, *own])
 
 
 @contextmanager
-def _as_agent_errors() -> Generator[None]:
-    """Failures of the parts as the agent's, each with its cause."""
+def _agent_errors() -> Generator[None]:
+    """Raise failures of the parts as the agent's, each with its cause."""
     try:
         yield
     except AgentCoreError as error:

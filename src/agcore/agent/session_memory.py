@@ -1,17 +1,36 @@
-"""What a session should not forget: a few keys and values that its contexts share."""
+"""A few keys and values that the contexts of a session share, and the model's tool to set them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from html import escape
+from typing import Any
 
 from agcore.agent.errors import AgentConfigError, AgentMemoryError
-from agcore.agent.tagged import wrap_in_tag
-from agcore.memory import MemoryError, MemoryFilter, MemoryItem, MemoryStore  # noqa: A004
-from agcore.memory.types import session_prefix
+from agcore.memory import (
+    MemoryError,  # noqa: A004 - the toolkit's own
+    MemoryFilter,
+    MemoryItem,
+    MemoryStore,
+    session_prefix,
+)
+from agcore.tools import BaseTool, ToolContext, ToolReturn
 from agent_core.redaction import Redactor
+from agent_core.types import ToolPermission
 
 TAG = "session-context"
 
 _KEY = re.compile(r"[^\s:][^\r\n:]{0,127}")
+
+
+def wrap_in_tag(tag: str, text: str, **attributes: str) -> str:
+    """`text` on lines of its own between `<tag>` and `</tag>`.
+
+    Wherever the text itself has one of these tags, its bracket is escaped.
+    """
+    harmless = re.sub(rf"<(?=\s*/?\s*{re.escape(tag)})", "&lt;", text, flags=re.IGNORECASE)
+    given = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return "\n".join(filter(None, [f"<{tag}{given}>", harmless, f"</{tag}>"]))
 
 
 class SessionMemory:
@@ -48,10 +67,8 @@ class SessionMemory:
             message = f"the key {key[:80]!r} is not usable: 1 to 128 characters, one line, no colon"
             raise AgentMemoryError(MemoryError.Invalid(message))
         key, value = self._redactor.secrets_only(key), self._redactor.secrets_only(value)
-        try:
+        with _store_errors():
             await self._store.save(MemoryItem(id=self._prefix + key, content=value))
-        except MemoryError as error:
-            raise AgentMemoryError(error) from error
 
     async def get(self, key: str) -> str | None:
         """The value of a key.
@@ -59,10 +76,8 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        try:
+        with _store_errors():
             item = await self._store.get(self._prefix + key)
-        except MemoryError as error:
-            raise AgentMemoryError(error) from error
         return item.content if item is not None else None
 
     async def remove(self, key: str) -> None:
@@ -71,10 +86,8 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        try:
+        with _store_errors():
             await self._store.delete(self._prefix + key)
-        except MemoryError as error:
-            raise AgentMemoryError(error) from error
 
     async def clear(self) -> None:
         """Forget everything of this session.
@@ -91,10 +104,8 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        try:
+        with _store_errors():
             items = await self._store.list(MemoryFilter(prefix=self._prefix))
-        except MemoryError as error:
-            raise AgentMemoryError(error) from error
         found = {item.id.removeprefix(self._prefix): item.content for item in items}
         return dict(sorted(found.items()))
 
@@ -112,3 +123,37 @@ class SessionMemory:
             for key, value in (await self.entries()).items()
         ]
         return wrap_in_tag(TAG, "\n".join(lines))
+
+
+class SessionMemorySetTool(BaseTool):
+    """Lets the model write down what later turns and other contexts of the session should know."""
+
+    name = "session_memory_set"
+    description = (
+        "Write down a short fact that must not be forgotten in this session. It is shown at the"
+        " beginning of every later turn. The same key replaces the value."
+    )
+    permission = ToolPermission.READONLY  # it changes nothing outside of the session's own notes
+
+    def __init__(self, memory: SessionMemory) -> None:
+        self._memory = memory
+
+    def parameters(self) -> dict[str, Any]:
+        """A key and a value."""
+        text = {"type": "string", "minLength": 1}
+        properties = {"key": text | {"maxLength": 128}, "value": text}
+        return {"type": "object", "properties": properties, "required": ["key", "value"]}
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:  # noqa: ARG002
+        """Write it down."""
+        await self._memory.set(arguments["key"], arguments["value"])
+        return f"{arguments['key']} is written down"
+
+
+@contextmanager
+def _store_errors() -> Generator[None]:
+    """Raise failures of the store as the agent's."""
+    try:
+        yield
+    except MemoryError as error:
+        raise AgentMemoryError(error) from error

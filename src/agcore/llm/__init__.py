@@ -1,42 +1,43 @@
-"""Models: how they are asked, what they answer, what it costs, and what may go wrong."""
+"""Models: how they are called, what they answer, what it costs, and what may go wrong."""
 
-from agcore.llm.adapter import AdapterProvider
-from agcore.llm.cleaning import HoldsSecrets
-from agcore.llm.compact import CompactConfig
-from agcore.llm.cost import CostTracker
-from agcore.llm.cycle import CycleConfig, LlmCycle
+from agcore.llm.context import CompactConfig
+from agcore.llm.cycle import CycleConfig, LlmCycle, RunTools, ToolRunner
 from agcore.llm.errors import LlmError, RequestBlockedError, ToolTurnLimitError
 from agcore.llm.hooks import Hook, HookContext, HookEvent, HookExecutor, HookResult
-from agcore.llm.mock import MockProvider, tool_call_reply
-from agcore.llm.provider import LlmProvider, ProviderRegistry
-from agcore.llm.rounds import StepwiseToolRunner, ToolRound, ToolRunner
-from agcore.llm.stream import (
-    AssistantTextDelta,
-    CostUpdate,
-    Error,
-    StreamEvent,
-    ToolExecutionCompleted,
-    ToolExecutionStarted,
-    TurnComplete,
+from agcore.llm.providers import (
+    AdapterProvider,
+    LlmProvider,
+    MockProvider,
+    ProviderRegistry,
+    tool_call_reply,
 )
+from agcore.llm.redaction import ChatRedactor, SecretSource
 from agcore.llm.types import (
+    AssistantTextDelta,
     ChatChunk,
     ChatMessage,
     ChatRequest,
     ChatResponse,
     ChatRole,
+    CostTracker,
+    CostUpdate,
+    Error,
     FinishReason,
+    StreamEvent,
     ToolCallChunk,
-    Usage,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    TurnComplete,
 )
 from agent_core.config.models import ModelConfig, RetryConfig
-from agent_core.types import ToolCall, ToolDefinition, ToolResult
+from agent_core.types import ToolCall, ToolDefinition, ToolResult, Usage
 
 __all__ = [
     "AdapterProvider",
     "AssistantTextDelta",
     "ChatChunk",
     "ChatMessage",
+    "ChatRedactor",
     "ChatRequest",
     "ChatResponse",
     "ChatRole",
@@ -46,7 +47,6 @@ __all__ = [
     "CycleConfig",
     "Error",
     "FinishReason",
-    "HoldsSecrets",
     "Hook",
     "HookContext",
     "HookEvent",
@@ -60,7 +60,8 @@ __all__ = [
     "ProviderRegistry",
     "RequestBlockedError",
     "RetryConfig",
-    "StepwiseToolRunner",
+    "RunTools",
+    "SecretSource",
     "StreamEvent",
     "ToolCall",
     "ToolCallChunk",
@@ -68,7 +69,6 @@ __all__ = [
     "ToolExecutionCompleted",
     "ToolExecutionStarted",
     "ToolResult",
-    "ToolRound",
     "ToolRunner",
     "ToolTurnLimitError",
     "TurnComplete",

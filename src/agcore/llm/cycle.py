@@ -1,34 +1,24 @@
-"""The cycle of a model call: history, retries, hooks, cost, and the loop that runs tools.
-
-Streamed or not, with tools or without, every call goes the same way: `_turn` is the loop, `_reply`
-fits the conversation into its budget, `_delivered` tries until an answer has come.
-"""
+"""The cycle: submissions of one conversation, each of them a run of the engine's loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Self
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
-from agcore.llm.answered import fill_missing_results
-from agcore.llm.bounds import tokens_of
-from agcore.llm.cleaning import Cleaner, HoldsSecrets
-from agcore.llm.compact import SUMMARY_PROMPT, CompactConfig, Compactor
-from agcore.llm.cost import CostTracker
-from agcore.llm.errors import (
-    ContextLengthError,
-    LlmError,
-    RequestBlockedError,
-    StreamBrokenError,
-    ToolTurnLimitError,
-    provider_errors,
-)
-from agcore.llm.hooks import HookContext, HookEvent, HookExecutor
-from agcore.llm.joining import joined
-from agcore.llm.provider import LlmProvider
-from agcore.llm.rounds import ToolRound, ToolRunner, steps
-from agcore.llm.stream import (
+from agcore.llm.calls import HookedProvider
+from agcore.llm.context import ChatContext, CompactConfig
+from agcore.llm.errors import ContextLengthError, LlmError, StreamBrokenError, from_payload
+from agcore.llm.history import ChatHistory
+from agcore.llm.hooks import HookExecutor
+from agcore.llm.providers import LlmProvider
+from agcore.llm.redaction import ChatRedactor
+from agcore.llm.types import (
     AssistantTextDelta,
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    CostTracker,
     CostUpdate,
     Error,
     StreamEvent,
@@ -36,19 +26,40 @@ from agcore.llm.stream import (
     ToolExecutionStarted,
     TurnComplete,
 )
-from agcore.llm.types import ChatMessage, ChatRequest, ChatResponse
+from agent_core.aio import stop_if_cancelled, to_the_end
+from agent_core.assets import load_asset
 from agent_core.config.models import RetryConfig
-from agent_core.context.tokens import estimate_tools
-from agent_core.providers.failures import CallError
-from agent_core.providers.retry import pause_before_retry_s
+from agent_core.context.tokens import estimate_blocks
+from agent_core.errors import ErrorCode
+from agent_core.loop import (
+    Guard,
+    NullCollaborators,
+    Outcome,
+    RunLimits,
+    StandaloneRun,
+    build_run,
+    conclude,
+)
+from agent_core.loop.model_turn import take_turn
+from agent_core.loop.outcome import ignore
+from agent_core.loop.run import begin
 from agent_core.redaction import Redactor
-from agent_core.types import ToolDefinition, ToolResult
-
-Tools = Sequence[ToolDefinition] | ToolRunner
-"""Definitions, if the caller runs what is asked for; a runner, if the cycle does."""
-
-_Pieces = AsyncGenerator[AssistantTextDelta | ChatResponse]
-_Ask = Callable[[ChatRequest], _Pieces]
+from agent_core.tools import Tool
+from agent_core.tools.limits import ResultLimiter
+from agent_core.types import (
+    Draft,
+    EventType,
+    Node,
+    RunIdentity,
+    RunStatus,
+    RuntimeEvent,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    Usage,
+    new_id,
+    user_text,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,25 +79,84 @@ class CycleConfig:
     retry: RetryConfig = field(default_factory=RetryConfig)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTools:
+    """The tools of one submission.
+
+    Attributes:
+        tools: the engine's tools that may be called.
+        definitions: what the model is offered, in this order.
+        guard: decides about every call; without one all are allowed.
+        results: bounds the results of calls.
+        session_id: the session that calls are made in.
+    """
+
+    tools: Sequence[Tool] = ()
+    definitions: Sequence[ToolDefinition] = ()
+    guard: Guard | None = None
+    results: ResultLimiter | None = None
+    session_id: str = "agcore"
+
+    def for_run(self) -> "RunTools":
+        """See `ToolRunner.for_run`."""
+        return self
+
+
+class ToolRunner(Protocol):
+    """Has tools that a cycle can run; `agcore.tools.ToolRegistry` is one."""
+
+    def for_run(self) -> RunTools:
+        """The tools as they are now."""
+        ...
+
+
+Tools = Sequence[ToolDefinition] | ToolRunner
+"""Definitions, if the caller runs the tools; a runner, if the cycle does."""
+
+
+class _BegunCalls(NullCollaborators):
+    """Notes which calls have begun, or were answered by their tool."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+
+    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:  # noqa: ARG002
+        """Note the call."""
+        self.ids.add(call.tool_call_id)
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:  # noqa: ARG002
+        """Note the call."""
+        self.ids.add(call.tool_call_id)
+
+
 class LlmCycle:
     """A conversation with one model. One submission at a time.
 
     What happened stays in the history and what did not is not there: a submission that fails or
     is cancelled leaves the exchanges in which a call has begun, each call with its answer, and
-    nothing of the rest. A call that was interrupted is answered as one of unknown effect.
+    nothing of the rest. A call that was interrupted is answered as one that may have had effect.
     """
 
     def __init__(self, provider: LlmProvider, config: CycleConfig | None = None) -> None:
-        self._provider = provider
         self._config = config or CycleConfig()
-        self._system: str | None = None
-        self._messages: list[ChatMessage] = []
+        self._system = ""
         self._added: list[ChatMessage] = []
-        self._cost = CostTracker()
-        self._hooks = HookExecutor()
-        self._compactor: Compactor | None = None
+        self._history = ChatHistory()
         self._redactor = Redactor({})
-        self._clean = Cleaner(self._redactor)
+        self._clean = ChatRedactor(self._redactor)
+        self._calls = HookedProvider(
+            provider,
+            ChatRequest(
+                messages=(),
+                model=self._config.model,
+                temperature=self._config.temperature,
+                max_output_tokens=self._config.max_output_tokens,
+            ),
+            retry=self._config.retry,
+            history=self._history,
+            clean=self._clean,
+        )
+        self._context = ChatContext(self._summarise)
         self._learn()
 
     def with_system_prompt(self, prompt: str) -> Self:
@@ -95,14 +165,17 @@ class LlmCycle:
         return self
 
     def with_messages(self, messages: Iterable[ChatMessage]) -> Self:
-        """Replace the history. Calls in it that have no answer are sent with one that says so."""
-        self._messages = self._clean.messages(messages)
+        """Replace the history. Calls in it that have no answer are sent with one that says so.
+
+        A summary that the cycle has made stays in force for the messages that it covers.
+        """
+        self._history.replace(self._clean.messages(messages))
         self._added = []
         return self
 
     def extend_messages(self, messages: Iterable[ChatMessage]) -> Self:
         """Add to the history: answers to tool calls, for example."""
-        self._messages.extend(self._clean.messages(messages))
+        self._history.extend(self._clean.messages(messages))
         return self
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Self:
@@ -114,23 +187,27 @@ class LlmCycle:
             secrets: what is shown in place of each, as `[redacted:<name>]`, and the secret.
         """
         self._redactor.learn(secrets)
-        self._hooks.learn(secrets)
+        self._calls.hooks.learn(secrets)
         return self
 
     def with_compact_config(self, config: CompactConfig) -> Self:
         """Make the history shorter when it outgrows a budget."""
-        self._compactor = Compactor(config, self._summarise)
+        self._context.config = config
         return self
 
     def with_hook_executor(self, hooks: HookExecutor) -> Self:
         """Call these hooks."""
-        self._hooks = hooks
+        self._calls.hooks = hooks
         self._learn()
         return self
 
-    def messages(self) -> list[ChatMessage]:
-        """The history, without the system prompt."""
-        return list(self._messages)
+    def messages(self, of: Sequence[ChatMessage] | None = None) -> list[ChatMessage]:
+        """The history without the system prompt; a summary stands for what it covers.
+
+        Args:
+            of: a history that the cycle would go on from instead of its own.
+        """
+        return self._history.visible(of)
 
     def added(self) -> list[ChatMessage]:
         """What the last submission has added to the history, compacted or not."""
@@ -138,11 +215,11 @@ class LlmCycle:
 
     def usage(self) -> CostTracker:
         """What all calls have cost since the last reset."""
-        return self._cost
+        return self._calls.cost
 
     def reset_usage(self) -> None:
         """Count from nothing again."""
-        self._cost.reset()
+        self._calls.cost.reset()
 
     async def submit(self, prompt: str, tools: Sequence[ToolDefinition] = ()) -> ChatResponse:
         """Say `prompt` and get one reply. Both join the history.
@@ -153,7 +230,7 @@ class LlmCycle:
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        return await self._completed(self._turn(prompt, tools, self._whole))
+        return await self._complete(self._turn(prompt, tools, is_streamed=False))
 
     async def submit_messages(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition] = ()
@@ -164,9 +241,7 @@ class LlmCycle:
             LlmError: as `submit`.
         """
         self._learn()
-        response = await self._once(self._request(messages, tools))
-        self._cost.add(response.usage)
-        return response
+        return await self._calls.ask(messages, tools)
 
     async def submit_with_tools(self, prompt: str, tools: ToolRunner) -> ChatResponse:
         """Say `prompt`, run the tools the model asks for, and go on until it asks for none.
@@ -174,7 +249,7 @@ class LlmCycle:
         Raises:
             LlmError: as `submit`; `ToolTurnLimitError` after `max_tool_turns` rounds.
         """
-        return await self._completed(self._turn(prompt, tools, self._whole))
+        return await self._complete(self._turn(prompt, tools, is_streamed=False))
 
     async def submit_stream(self, prompt: str, tools: Tools = ()) -> AsyncGenerator[StreamEvent]:
         """Like `submit`, or `submit_with_tools` if `tools` can run them, as it happens.
@@ -182,203 +257,131 @@ class LlmCycle:
         A failure is the last event, `Error`, and not an exception. Close the generator to stop.
         """
         try:
-            async with aclosing(self._turn(prompt, tools, self._piecewise)) as events:
+            async with aclosing(self._turn(prompt, tools, is_streamed=True)) as events:
                 async for event in events:
                     yield event
         except LlmError as error:
             yield Error(error.message, error)
 
-    async def _turn(self, prompt: str, tools: Tools, ask: _Ask) -> AsyncGenerator[StreamEvent]:
-        """The loop: ask, run what is asked for, until nothing is."""
+    async def _turn(
+        self, prompt: str, tools: Tools, *, is_streamed: bool
+    ) -> AsyncGenerator[StreamEvent]:
+        """One run of the engine's loop, and its events as the toolkit's."""
         self._learn()
         self._added = []
-        runner = None if isinstance(tools, Sequence) else tools
-        definitions = tools if isinstance(tools, Sequence) else tools.definitions()
-        unsaid = self._clean.messages([ChatMessage.user_text(prompt)])
-        rounds = 0
-        while True:
-            response: ChatResponse | None = None
-            async with aclosing(self._reply(unsaid, definitions, ask)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, ChatResponse):
-                        response = piece
-                    else:
-                        yield piece
-            if response is None:
-                raise StreamBrokenError("the provider ended its stream without a reply")
-            self._cost.add(response.usage)
-            yield CostUpdate(response.usage, self._cost.total())
-            if runner is None or not response.tool_calls:
-                self._keep(*unsaid, response.message)
-                yield TurnComplete(response.stop_reason, response)
-                return
-            if rounds >= self._config.max_tool_turns:
-                raise ToolTurnLimitError(self._config.max_tool_turns)
-            rounds += 1
-            async for event in self._run(runner, unsaid, response):
-                yield event
-            unsaid = []
-
-    async def _run(
-        self, runner: ToolRunner, unsaid: Sequence[ChatMessage], response: ChatResponse
-    ) -> AsyncGenerator[StreamEvent]:
-        """One round of tools. Calls join the history together with their answers.
-
-        A round that is stopped joins it too, as soon as a call has begun: the next turn must know
-        what was done.
-        """
-        calls = ToolRound(response.tool_calls)
-        results: list[ToolResult] = []
+        own = None if isinstance(tools, Sequence) else tools.for_run()
+        offered = tools if isinstance(tools, Sequence) else (own or RunTools()).definitions
+        path = self._history.path()
+        prompt = self._context.begin(
+            self._redactor.secrets_only(self._system),
+            offered,
+            instructions=sum(estimate_blocks(m.content) for m in self._history.instructions()),
+            path=path,
+            prompt=self._redactor.secrets_only(prompt),
+        )
+        limit = None if own is None else self._config.max_tool_turns
+        self._calls.begin(limit=limit, is_streamed=is_streamed)
+        begun = _BegunCalls()
+        run = self._build(own or RunTools(), path, begun)
+        reading = run.stream.read()
+        draft = user_text(prompt)
+        work = run.run(draft) if own is not None else _one_turn(run, draft)
+        running = asyncio.create_task(work)
+        is_complete = False
         try:
-            async with aclosing(steps(runner, calls)) as begun:
-                async for call in begun:
-                    yield ToolExecutionStarted(call.tool_call_id, call.name, call.arguments)
+            async for event in reading:
+                for shown in self._shown(event, run.ctx.journal.path):
+                    yield shown
+            outcome = await running
+            is_complete = outcome.status is RunStatus.COMPLETED
         finally:
-            if calls.has_begun:
-                results = self._clean.results(calls.results())
-                self._keep(*unsaid, response.message, ChatMessage.tool_results(results))
-        for result in results:
-            yield ToolExecutionCompleted(result.tool_call_id, result.tool_name, result)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await to_the_end(running)
+            self._added = self._history.record(
+                run.ctx.journal.path, len(path), begun=begun.ids, is_complete=is_complete
+            )
+            stop_if_cancelled()
+        response = self._calls.turn.response
+        if not is_complete or response is None:
+            raise await self._failure(outcome)
+        response = replace(response, message=self._added[-1])
+        yield TurnComplete(response.stop_reason, response)
 
-    async def _completed(self, events: AsyncGenerator[StreamEvent]) -> ChatResponse:
+    def _build(self, tools: RunTools, path: Sequence[Node], begun: _BegunCalls) -> StandaloneRun:
+        return build_run(
+            provider=self._calls,
+            composer=self._context,
+            compactor=self._context,
+            tools=tools.tools,
+            path=path,
+            run=RunIdentity(session_id=tools.session_id, agent_id="agcore", run_id=new_id("run")),
+            redactor=self._redactor,
+            guard=tools.guard,
+            hooks=begun,
+            results=tools.results,
+            limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
+        )
+
+    def _shown(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
+        """The events of the toolkit that an event of the run stands for."""
+        payload, call_id = event.payload, event.tool_call_id or ""
+        match event.event_type:
+            case EventType.MODEL_TEXT_DELTA:
+                yield AssistantTextDelta(payload["text"])
+            case EventType.MODEL_COMPLETED:
+                yield CostUpdate(Usage.model_validate(payload["usage"]), self.usage().total())
+            case EventType.TOOL_STARTED:
+                calls = (call for node in reversed(path) for call in node.calls)
+                call = next(call for call in calls if call.tool_call_id == call_id)
+                yield ToolExecutionStarted(call_id, call.name, call.arguments)
+            case EventType.TOOL_COMPLETED | EventType.TOOL_FAILED | EventType.TOOL_DENIED:
+                node = next(node for node in reversed(path) if node.node_id == event.node_id)
+                name = payload["tool_name"]
+                facts = node.results[0].model_dump(exclude={"type"})
+                yield ToolExecutionCompleted(
+                    call_id, name, ToolResult.model_validate({**facts, "tool_name": name})
+                )
+            case _:
+                pass
+
+    async def _failure(self, outcome: Outcome) -> LlmError:
+        turn = self._calls.turn
+        if turn.failure is not None:
+            if isinstance(turn.failure, ContextLengthError):
+                await self._calls.report(turn.failure, turn)
+            return turn.failure
+        if outcome.error is None:
+            return StreamBrokenError("the turn ended without a reply")
+        config = self._context.config
+        if config is not None and outcome.error.code is ErrorCode.PROMPT_TOO_LONG:
+            return ContextLengthError(
+                f"the request does not fit the {config.max_tokens} tokens of the budget"
+                " (CompactConfig.max_tokens) even without its history; raise it, or send less"
+            )
+        return from_payload(outcome.error)
+
+    async def _complete(self, events: AsyncGenerator[StreamEvent]) -> ChatResponse:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, TurnComplete):
                     return event.response
         raise StreamBrokenError("the turn ended without a reply")
 
-    def _keep(self, *messages: ChatMessage) -> None:
-        self._messages.extend(messages)
-        self._added.extend(messages)
-
-    async def _reply(
-        self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition], ask: _Ask
-    ) -> _Pieces:
-        """One reply to the history and what is not part of it yet; compacts what is too long."""
-        said = await self._fit(unsaid, tools, force=False)
-        try:
-            async with aclosing(self._delivered(self._with_history(said, tools), ask)) as pieces:
-                async for piece in pieces:
-                    yield piece
-            return
-        except ContextLengthError as error:
-            before = list(self._messages)
-            said = await self._fit(unsaid, tools, force=True)
-            if self._messages == before:
-                await self._failed(self._with_history(said, tools), error)
-                raise
-        async with aclosing(self._delivered(self._with_history(said, tools), ask)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def _fit(
-        self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition], *, force: bool
-    ) -> Sequence[ChatMessage]:
-        """Bring the history within the budget, and return what of `unsaid` can be sent with it."""
-        if self._compactor is None:
-            return unsaid
-        system = [ChatMessage.system_text(self._system)] if self._system else []
-        overhead = estimate_tools(tools) + tokens_of(system)
-        said = self._compactor.share_of(unsaid, history=self._messages, overhead=overhead)
-        around = overhead + tokens_of(said)
-        self._messages = await self._compactor.fit(self._messages, overhead=around, force=force)
-        return said
-
-    async def _delivered(self, request: ChatRequest, ask: _Ask) -> _Pieces:
-        """One request, tried until it is answered; nothing is tried again once text was seen.
-
-        Raises:
-            LlmError: it failed for good. A prompt that is too long is not announced to the hooks
-                here: compaction may still help.
-        """
-        verdict = await self._hooks.execute(
-            HookContext(event=HookEvent.PRE_REQUEST, request=request)
-        )
-        if verdict.blocked:
-            raise RequestBlockedError(f"a hook blocked the request: {verdict.reason}")
-        attempt = 0
-        while True:
-            attempt += 1
-            seen = False
-            try:
-                async with aclosing(ask(request)) as pieces:
-                    async for piece in pieces:
-                        seen = True
-                        yield piece
-                break
-            except LlmError as error:
-                pause_s = None if seen else self._pause_s(attempt, error)
-                if pause_s is None:
-                    if not isinstance(error, ContextLengthError):
-                        await self._failed(request, error)
-                    raise
-                await self._hooks.execute(
-                    HookContext(
-                        event=HookEvent.ON_RETRY, request=request, error=error, attempt=attempt
-                    )
-                )
-            await asyncio.sleep(pause_s)
-        await self._hooks.execute(HookContext(event=HookEvent.POST_REQUEST, request=request))
-
-    def _pause_s(self, attempt: int, error: LlmError) -> float | None:
-        asked: float | None = getattr(error, "retry_after_s", None)
-        failure = CallError(error.code, error.message, error.retryable, retry_after_s=asked)
-        return pause_before_retry_s(self._config.retry, attempt, failure)
-
-    async def _failed(self, request: ChatRequest, error: LlmError) -> None:
-        context = HookContext(event=HookEvent.ON_ERROR, request=request, error=error)
-        await self._hooks.execute(context)
-
-    async def _whole(self, request: ChatRequest) -> _Pieces:
-        with provider_errors(self._clean.error):
-            response = await self._provider.chat(request)
-        yield self._clean.response(response)
-
-    async def _piecewise(self, request: ChatRequest) -> _Pieces:
-        live = self._redactor.secrets_stream()
-        with provider_errors(self._clean.error):
-            async with aclosing(joined(self._provider.stream(request))) as pieces:
-                async for piece in pieces:
-                    shown = live.feed(piece) if isinstance(piece, str) else live.finish()
-                    if shown:
-                        yield AssistantTextDelta(shown)
-                    if isinstance(piece, ChatResponse):
-                        yield self._clean.response(piece)
-
     def _learn(self) -> None:
         """Take note of the provider's secrets, which may have changed."""
-        if isinstance(self._provider, HoldsSecrets):
-            self.with_secrets(self._provider.secrets())
+        self.with_secrets(self._calls.secrets())
 
-    async def _once(self, request: ChatRequest) -> ChatResponse:
-        try:
-            async with aclosing(self._delivered(request, self._whole)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, ChatResponse):
-                        return piece
-        except ContextLengthError as error:
-            await self._failed(request, error)
-            raise
-        raise StreamBrokenError("the provider gave no reply")
+    async def _summarise(self, prompt: str, *, max_tokens: int) -> str:  # noqa: ARG002
+        instructions = load_asset("agent.default_compact_agent").text
+        messages = [ChatMessage.system_text(instructions), ChatMessage.user_text(prompt)]
+        return (await self._calls.ask(messages)).text
 
-    async def _summarise(self, transcript: str) -> str:
-        messages = [ChatMessage.system_text(SUMMARY_PROMPT), ChatMessage.user_text(transcript)]
-        return (await self.submit_messages(messages)).text
 
-    def _with_history(
-        self, unsaid: Sequence[ChatMessage], tools: Sequence[ToolDefinition]
-    ) -> ChatRequest:
-        system = [ChatMessage.system_text(self._system)] if self._system else []
-        return self._request([*system, *fill_missing_results([*self._messages, *unsaid])], tools)
-
-    def _request(
-        self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition]
-    ) -> ChatRequest:
-        request = ChatRequest(
-            messages=messages,
-            tools=tools,
-            model=self._config.model,
-            temperature=self._config.temperature,
-            max_output_tokens=self._config.max_output_tokens,
-        )
-        return self._clean.request(request)
+async def _one_turn(run: StandaloneRun, prompt: Draft) -> Outcome:
+    """One reply of the model, whose calls are left to the caller."""
+    run.ctx.journal.begin()
+    async with conclude(run.ctx.journal, ignore) as stats:
+        await begin(run.ctx, prompt, stats)
+        await take_turn(run.ctx, stats)
+    return stats.outcome

@@ -12,7 +12,7 @@
     - RequestBlockedError         a hook stopped the call
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar
@@ -38,7 +38,7 @@ class LlmError(ProviderError):
         super().__init__(self.default_code, message, retryable)
 
     def is_recoverable(self) -> bool:
-        """Whether whoever assembled the agent may simply go on: rate limit, timeout, stream."""
+        """Whether the application may simply go on: rate limit, timeout, stream."""
         return isinstance(self, RateLimitError | RequestTimeoutError | StreamBrokenError)
 
 
@@ -133,7 +133,7 @@ _PLAIN_KINDS: Mapping[ErrorCode, type[LlmError]] = MappingProxyType(
 
 
 def from_payload(error: ErrorPayload) -> LlmError:
-    """The kind of error that an adapter's `ModelFailed` is."""
+    """The kind of error that an adapter's `ModelFailed`, or the failure of a run, is."""
     status = error.details.get("status")
     retry_after_s = error.details.get("retry_after_s")
     if error.code in _PLAIN_KINDS:
@@ -157,10 +157,8 @@ def from_core(error: AgentCoreError) -> LlmError:
 
 
 @contextmanager
-def provider_errors(clean: "Callable[[LlmError], LlmError]") -> Generator[None]:
-    """Whatever a provider raises as an `LlmError`: a reply that broke off is never a finished one.
-
-    `clean` takes secrets out of its words.
+def provider_errors() -> Generator[None]:
+    """Turn whatever a provider raises into an `LlmError`: a reply that broke off is no reply.
 
     Raises:
         LlmError: of the kind that fits; chained.
@@ -168,14 +166,12 @@ def provider_errors(clean: "Callable[[LlmError], LlmError]") -> Generator[None]:
     try:
         yield
     except AgentCoreError as error:
-        known = clean(from_core(error))
+        known = from_core(error)
         raise known from (None if known is error else error)
     except TimeoutError as error:
-        message = f"the provider gave no answer in time: {error}"
-        raise clean(RequestTimeoutError(message)) from error
-    except (OSError, EOFError) as error:
-        message = f"the connection was lost: {type(error).__name__}: {error}"
-        raise clean(StreamBrokenError(message, retryable=True)) from error
+        raise RequestTimeoutError(f"the provider gave no answer in time: {error}") from error
     except Exception as error:
-        message = f"the reply broke off: {type(error).__name__}: {error}"
-        raise clean(StreamBrokenError(message)) from error
+        is_connection = isinstance(error, OSError | EOFError)
+        what = "the connection was lost" if is_connection else "the reply broke off"
+        message = f"{what}: {type(error).__name__}: {error}"
+        raise StreamBrokenError(message, retryable=is_connection) from error

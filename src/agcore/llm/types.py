@@ -1,14 +1,15 @@
-"""Messages, requests and replies as everybody in the toolkit sees them.
+"""Messages, requests, replies and stream events of the toolkit.
 
-A message is made of the engine's content blocks; what is added here are the two roles a request
-may hold beside the conversation, `system` and `developer`, and a speaker's name.
+A message is made of the engine's content blocks. It adds the roles `system` and `developer`, which
+the engine keeps apart from the conversation, and a speaker's name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from agcore.llm.errors import LlmError
 from agent_core.types import (
     ContentBlock,
     Frozen,
@@ -19,7 +20,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolResult,
     ToolResultBlock,
-    Usage as CoreUsage,
+    Usage,
 )
 
 
@@ -109,38 +110,6 @@ class ChatMessage(Frozen):
         ]
 
 
-class Usage(CoreUsage):
-    """Tokens, as the engine counts them, under the names many services use."""
-
-    @classmethod
-    def from_input_output(cls, input_tokens: int, output_tokens: int) -> "Usage":
-        """Usage of a call that says no more than this."""
-        return cls(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            total_tokens=input_tokens + output_tokens,
-        )
-
-    @classmethod
-    def of(cls, usage: CoreUsage) -> "Usage":
-        """The same figures, from the engine."""
-        return cls(**dict(usage))
-
-    def plus(self, other: CoreUsage) -> "Usage":
-        """The sum of both; the raw reports of single calls are not carried along."""
-        return Usage.of(super().plus(other))
-
-    @property
-    def prompt_tokens(self) -> int:
-        """What the model was given: `input_tokens`."""
-        return self.input_tokens
-
-    @property
-    def completion_tokens(self) -> int:
-        """What it wrote: `output_tokens`."""
-        return self.output_tokens
-
-
 class FinishReason(StrEnum):
     """Why a reply ended."""
 
@@ -151,7 +120,7 @@ class FinishReason(StrEnum):
 
     @classmethod
     def of(cls, stop: StopReason) -> "FinishReason":
-        """The engine's stop reason, told in four words."""
+        """The engine's stop reason as one of the four."""
         match stop:
             case StopReason.MAX_TOKENS:
                 return cls.LENGTH
@@ -225,3 +194,89 @@ class ChatChunk:
     tool_calls: Sequence[ToolCallChunk] = ()
     usage: Usage | None = None
     finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantTextDelta:
+    """More of the answer; pieces that wait for a slow reader are joined."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecutionStarted:
+    """A tool the model asked for begins to run."""
+
+    tool_call_id: str
+    tool_name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExecutionCompleted:
+    """A call has its result; `result.is_error` if it failed or was not run."""
+
+    tool_call_id: str
+    tool_name: str
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class CostUpdate:
+    """One model call is over. `usage` is its own, `total` that of the whole cycle."""
+
+    usage: Usage
+    total: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TurnComplete:
+    """The turn has ended well; always the last event then."""
+
+    reason: FinishReason | None
+    response: ChatResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The turn has failed; always the last event then."""
+
+    message: str
+    error: LlmError
+
+
+StreamEvent = (
+    AssistantTextDelta
+    | ToolExecutionStarted
+    | ToolExecutionCompleted
+    | CostUpdate
+    | TurnComplete
+    | Error
+)
+"""What a streamed submission yields; `TurnComplete` or `Error` ends it."""
+
+
+class CostTracker:
+    """A running sum of usage."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def add(self, usage: Usage) -> None:
+        """Count one more call."""
+        self._total = self._total.plus(usage)
+        self._calls += 1
+
+    def total(self) -> Usage:
+        """The tokens of all calls."""
+        return self._total
+
+    @property
+    def calls(self) -> int:
+        """How many calls were counted."""
+        return self._calls
+
+    def reset(self) -> None:
+        """Start at nothing again."""
+        self._total = Usage()
+        self._calls = 0

@@ -1,4 +1,4 @@
-"""Memory: stores, what was said in a session, what is known, and how it is found again."""
+"""Memory: stores, conversations, knowledge pages and how they are found again."""
 
 from agcore.memory.conversation import (
     ConversationMemory,
@@ -6,17 +6,28 @@ from agcore.memory.conversation import (
     MemoryStrategy,
     StoredMessage,
 )
-from agcore.memory.errors import MemoryError  # noqa: A004 - the toolkit's own
-from agcore.memory.knowledge import KnowledgePage, KnowledgeStore, PageIndexEntry
-from agcore.memory.retriever import (
+from agcore.memory.knowledge import (
+    KnowledgePage,
+    KnowledgeStore,
     MemoryRetriever,
+    PageIndexEntry,
     RetrievalResult,
     RetrieverConfig,
     ScoredItem,
+    dice,
+    words_of,
 )
 from agcore.memory.sqlite import SqliteStore
-from agcore.memory.store import InMemoryStore, MemoryStore
-from agcore.memory.types import EvictionConfig, EvictionPolicy, MemoryFilter, MemoryItem
+from agcore.memory.store import (
+    EvictionConfig,
+    EvictionPolicy,
+    InMemoryStore,
+    MemoryError,  # noqa: A004 - the toolkit's own
+    MemoryFilter,
+    MemoryItem,
+    MemoryStore,
+    session_prefix,
+)
 
 __all__ = [
     "ConversationMemory",
@@ -38,4 +49,7 @@ __all__ = [
     "ScoredItem",
     "SqliteStore",
     "StoredMessage",
+    "dice",
+    "session_prefix",
+    "words_of",
 ]

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agcore.llm.cleaning import Cleaner
-from agcore.llm.types import ChatMessage, ChatRole
-from agcore.memory.errors import MemoryError  # noqa: A004 - the toolkit's own
-from agcore.memory.store import MemoryStore
-from agcore.memory.types import MemoryFilter, MemoryItem, session_prefix
+from agcore.llm import ChatMessage, ChatRedactor, ChatRole
+from agcore.memory.store import (
+    MemoryError,  # noqa: A004 - the toolkit's own
+    MemoryFilter,
+    MemoryItem,
+    MemoryStore,
+    session_prefix,
+)
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.redaction import Redactor
 
@@ -88,7 +91,7 @@ class ConversationMemory:
         self._is_loaded = False
         self._lock = asyncio.Lock()
         self._redactor = Redactor({})
-        self._clean = Cleaner(self._redactor)
+        self._clean = ChatRedactor(self._redactor)
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Keep these values out of what is stored from now on."""

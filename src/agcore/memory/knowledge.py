@@ -1,18 +1,67 @@
-"""Pages of what is known, with an index to choose from and a search by words."""
+"""Pages of what is known: kept in a store, listed, and searched by the words they share."""
 
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from agcore.memory.errors import MemoryNotFoundError
-from agcore.memory.store import MemoryStore
-from agcore.memory.types import MemoryFilter, MemoryItem
-from agcore.memory.words import words
+from agcore.memory.store import MemoryFilter, MemoryItem, MemoryNotFoundError, MemoryStore
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.types import Frozen, UtcDatetime, new_id, utc_now
 
 _PREFIX = "_knowledge:"
+_SENTENCE = re.compile(r"[\n\u3002\uff01\uff1f\uff1b]+|[.!?;](?=\s|\Z)")
+
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+_RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W_{_CJK}]+")
+
+_ENGLISH = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a about after all also am an and any are as at be because been before being but by can
+        could did do does doing don for from had has have having he her here him his how i if in
+        into is it its just me my no nor not of off on or our out over own s she should so some
+        such t than that the their them then there these they this those through to too under up
+        us very was we were what when where which while who whom why will with would you your
+        """,
+    )
+)
+_CHINESE = re.compile(
+    "因为|所以|但是|可是|如果|以及|或者|并且|而且|什么|怎么|怎样|如何|哪些|哪个|这个|那个|这些|那些"
+    "|我们|你们|他们|她们|它们|一个|一些|可以|没有|不是|就是|还是|关于|请问"
+    "|[的了是在和与及或也都就而且着过吗呢吧啊呀我你他她它这那有个把被让给对从向到于之其]"
+)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text that say something. Each pair of neighbours in Chinese is a word."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return frozenset(_words(folded))
+
+
+def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
+    """Twice what both have, by what each has: 0 for nothing in common, 1 for the same words."""
+    if not one or not other:
+        return 0.0
+    return 2 * len(one & other) / (len(one) + len(other))
+
+
+def _words(folded: str) -> Iterator[str]:
+    for run in _RUN.finditer(folded):
+        if run["cjk"] is None:
+            if run[0] not in _ENGLISH:
+                yield run[0]
+            continue
+        for part in filter(None, _CHINESE.split(run[0])):
+            if len(part) == 1:
+                yield part
+            for place in range(len(part) - 1):
+                yield part[place : place + 2]
 
 
 class PageIndexEntry(Frozen):
@@ -106,11 +155,12 @@ class KnowledgeStore:
 
     async def search(self, query: str, tags: Sequence[str] = ()) -> list[PageIndexEntry]:
         """The pages that have every word of the query and every tag, oldest first."""
-        wanted, tagged = words(query), {tag.casefold() for tag in tags}
+        wanted, tagged = words_of(query), {tag.casefold() for tag in tags}
         return [
             page.entry
             for page in await self.pages()
-            if wanted <= words(_all_text(page)) and tagged <= {tag.casefold() for tag in page.tags}
+            if wanted <= words_of(_all_text(page))
+            and tagged <= {tag.casefold() for tag in page.tags}
         ]
 
     async def _save(self, page: KnowledgePage) -> KnowledgePage:
@@ -127,3 +177,76 @@ def _all_text(page: KnowledgePage) -> str:
 
 def _page(item: MemoryItem) -> KnowledgePage:
     return KnowledgePage.model_validate(parse(item.content))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieverConfig:
+    """How much is found.
+
+    Attributes:
+        top_k: at most so many pages.
+        min_score: pages below this are left out; from 0 to 1.
+    """
+
+    top_k: int = 5
+    min_score: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredItem:
+    """A page, and how well it fits: from 0 to 1."""
+
+    page: KnowledgePage
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalResult:
+    """What was found, best first; pages that fit equally well, oldest first."""
+
+    query: str
+    items: list[ScoredItem]
+
+
+class MemoryRetriever:
+    """Searches a knowledge store.
+
+    A page's score is the Dice overlap of the query's words with those of its title, its summary,
+    its tags or its best sentence, whichever is highest: a long page is not punished for the rest.
+    """
+
+    def __init__(self, knowledge: KnowledgeStore, config: RetrieverConfig | None = None) -> None:
+        self._knowledge = knowledge
+        self._config = config or RetrieverConfig()
+        self._known: dict[str, tuple[datetime, Sequence[frozenset[str]]]] = {}
+
+    async def search(self, query: str) -> RetrievalResult:
+        """The pages that fit best.
+
+        Raises:
+            MemoryError: the store cannot be read.
+        """
+        wanted = words_of(query)
+        pages = await self._knowledge.pages()
+        self._known = {page.page_id: self._parts(page) for page in pages}
+        scored = [
+            ScoredItem(page, max(dice(wanted, part) for part in self._known[page.page_id][1]))
+            for page in pages
+        ]
+        found = [item for item in scored if item.score and item.score >= self._config.min_score]
+        found.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
+        return RetrievalResult(query, found[: self._config.top_k])
+
+    def _parts(self, page: KnowledgePage) -> tuple[datetime, Sequence[frozenset[str]]]:
+        """The words of each part; read again only when the page has changed."""
+        known = self._known.get(page.page_id)
+        if known is not None and known[0] == page.updated_at:
+            return known
+        return page.updated_at, [words_of(text) for text in _texts(page)]
+
+
+def _texts(page: KnowledgePage) -> Iterator[str]:
+    yield page.title
+    yield page.summary
+    yield " ".join(page.tags)
+    yield from _SENTENCE.split(page.content)

@@ -11,8 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from agcore.memory.errors import InvalidMemoryError, MemoryStorageError
-from agcore.memory.types import EvictionConfig, EvictionPolicy, MemoryFilter, MemoryItem
+from agcore.memory.store import (
+    EVERYTHING,
+    EvictionConfig,
+    EvictionPolicy,
+    InvalidMemoryError,
+    MemoryFilter,
+    MemoryItem,
+    MemoryStorageError,
+)
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
@@ -28,7 +35,6 @@ _VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST_CHARACTER = chr(0x10FFFF)
-_EVERYTHING = MemoryFilter()
 
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};
@@ -143,7 +149,7 @@ class SqliteStore:
             lambda connection: connection.execute("DELETE FROM item WHERE id = ?", key)
         )
 
-    async def list(self, wanted: MemoryFilter = _EVERYTHING) -> list[MemoryItem]:
+    async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
         """See `MemoryStore.list`."""
         prefix = _checked_id(wanted.prefix or "")
         since = self._oldest()

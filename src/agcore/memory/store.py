@@ -1,14 +1,109 @@
-"""Where memories are kept: the protocol, and a store that lives as long as the process."""
+"""What memory stores hold, how they fail, and a store that lives as long as the process."""
 
+import re
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Protocol
 
-from agcore.memory.types import EvictionConfig, EvictionPolicy, MemoryFilter, MemoryItem
-from agent_core.types import utc_now
+from pydantic import Field
 
-_EVERYTHING = MemoryFilter()
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
+
+
+class MemoryError(StorageError):  # noqa: A001 - the toolkit's own, never imported without its package
+    """Memory failed."""
+
+    NotFound: ClassVar[type["MemoryNotFoundError"]]
+    Storage: ClassVar[type["MemoryStorageError"]]
+    Invalid: ClassVar[type["InvalidMemoryError"]]
+
+    default_code: ClassVar[ErrorCode] = ErrorCode.STORAGE_ERROR
+    recoverable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.default_code, message, self.recoverable)
+
+    def is_recoverable(self) -> bool:
+        """Whether the application may simply go on."""
+        return self.recoverable
+
+
+class MemoryNotFoundError(MemoryError):
+    """There is nothing of that id."""
+
+    default_code = ErrorCode.MEMORY_RECALL_FAILED
+    recoverable = True
+
+
+class MemoryStorageError(MemoryError):
+    """The store cannot be read or written."""
+
+
+class InvalidMemoryError(MemoryError):
+    """A name or a value cannot be stored as it is."""
+
+    default_code = ErrorCode.VALIDATION_ERROR
+
+
+MemoryError.NotFound = MemoryNotFoundError
+MemoryError.Storage = MemoryStorageError
+MemoryError.Invalid = InvalidMemoryError
+
+
+class MemoryItem(Frozen):
+    """Something remembered, under an id of the caller's choice. Saving an id again replaces it."""
+
+    id: Annotated[str, Field(min_length=1)]
+    content: str
+    metadata: dict[str, Any] = {}
+    created_at: UtcDatetime = Field(default_factory=utc_now)
+
+
+class MemoryFilter(Frozen):
+    """Which items to list: ids beginning with `prefix`, not before `since`, at most `limit`."""
+
+    prefix: str | None = None
+    since: UtcDatetime | None = None
+    limit: Annotated[int, Field(ge=0)] | None = None
+
+
+class EvictionPolicy(StrEnum):
+    """Which item goes first when a store is full."""
+
+    OLDEST = "oldest"
+    LEAST_RECENTLY_USED = "least_recently_used"
+
+
+class EvictionConfig(Frozen):
+    """When a store forgets.
+
+    `ttl` counts from an item's `created_at`; `capacity` is a number of items.
+    """
+
+    policy: EvictionPolicy = EvictionPolicy.OLDEST
+    ttl: timedelta | None = None
+    capacity: Annotated[int, Field(gt=0)] | None = None
+
+
+def session_prefix(kind: str, session_id: str) -> str:
+    """What the ids of one session's items begin with; no two sessions share one.
+
+    Raises:
+        MemoryError: `Invalid`; the session id could be mistaken for another one.
+    """
+    if not re.fullmatch(SESSION_ID_PATTERN, session_id):
+        raise InvalidMemoryError(
+            f"the session id {session_id[:80]!r} is not usable; it must be 1 to 64 letters, digits,"
+            " '_' or '-'"
+        )
+    return f"_{kind}_{session_id}:"
+
+
+EVERYTHING = MemoryFilter()
 
 
 class MemoryStore(Protocol):
@@ -48,7 +143,7 @@ class MemoryStore(Protocol):
         """Forget an item; nothing happens if there is none."""
         ...
 
-    async def list(self, wanted: MemoryFilter = _EVERYTHING) -> list[MemoryItem]:
+    async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
         """The items that fit, oldest first, those of the same age by id."""
         ...
 
@@ -106,7 +201,7 @@ class InMemoryStore:
         """See `MemoryStore.delete`."""
         self._drop(item_id)
 
-    async def list(self, wanted: MemoryFilter = _EVERYTHING) -> list[MemoryItem]:
+    async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
         """See `MemoryStore.list`."""
         found = [
             item

@@ -3,9 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from agcore.llm.types import ChatMessage, ChatRole
-from agcore.prompt.errors import PromptError
-from agcore.prompt.template import PromptTemplate, PromptTemplateRegistry, Values
+from agcore.llm import ChatMessage, ChatRole
+from agcore.prompt.templates import (
+    PromptError,
+    PromptTemplate,
+    PromptTemplateRegistry,
+    Values,
+)
 from agent_core.types import ContentBlock, TextBlock, ToolResultBlock
 
 _INSTRUCTIONS = frozenset({ChatRole.SYSTEM, ChatRole.DEVELOPER})

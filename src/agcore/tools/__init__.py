@@ -1,11 +1,10 @@
 """Tools: what an agent may do, who may call what, and what comes back."""
 
-from agcore.tools.answers import ToolOutcome
 from agcore.tools.base import BaseTool
 from agcore.tools.errors import ToolError
 from agcore.tools.mcp import McpClient
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
-from agcore.tools.registry import ToolInvocation, ToolRegistry
+from agcore.tools.registry import ToolInvocation, ToolOutcome, ToolRegistry
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool
 
 __all__ = [

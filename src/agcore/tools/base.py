@@ -1,16 +1,11 @@
-"""A tool as a class, for those who like a class; the engine's `@tool` makes one of a function."""
+"""A tool as a class; the engine's `@tool` makes one of a function."""
 
-import asyncio
 from abc import ABC, abstractmethod
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from agcore.tools.errors import ToolExecutionError
-from agent_core.aio import is_cancelled
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool_from
-from agent_core.tools.threads import OpenCall
-from agent_core.types import RunIdentity, ToolDefinition, ToolPermission, new_id
+from agent_core.types import ToolDefinition, ToolPermission
 
 
 class BaseTool(ABC):
@@ -61,40 +56,3 @@ class BaseTool(ABC):
     def engine_tool(self) -> Tool:
         """The same as the engine's kind; its schema is compiled once, when it is first called."""
         return tool_from(self.definition(), self.execute)
-
-
-def as_tool(tool: BaseTool | Tool) -> Tool:
-    """The tool as the engine's kind."""
-    return tool.engine_tool if isinstance(tool, BaseTool) else tool
-
-
-def open_call() -> OpenCall:
-    """What a call may use while it runs, in the current task. There are no artifacts here."""
-    task = asyncio.current_task()
-    return OpenCall(_unseen, _no_artifacts, lambda: is_cancelled(task))
-
-
-def run_of(session_id: str) -> RunIdentity:
-    """What a call is made in: nothing here has runs, so each call has one of its own."""
-    return RunIdentity(session_id=session_id, agent_id="agcore", run_id=new_id("run"))
-
-
-def call_context(run: RunIdentity, tool_call_id: str, opened: OpenCall) -> ToolContext:
-    """What a call is told about where it happens. There is no project here."""
-    return ToolContext(
-        run=run,
-        tool_call_id=tool_call_id,
-        project_dir=Path.cwd(),
-        progress=opened.progress,
-        artifact=opened.artifact,
-        is_cancelled=opened.is_cancelled,
-    )
-
-
-def _unseen(_line: str) -> None:
-    """Nobody watches a single call here."""
-
-
-async def _no_artifacts(*_args: object, filename: str, **_more: object) -> NoReturn:
-    message = f"the toolkit keeps no artifacts; return {filename} in the answer instead"
-    raise ToolExecutionError("artifact", message)

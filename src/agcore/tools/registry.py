@@ -1,50 +1,87 @@
-"""Tools by name, and the one way to call them: looked up, allowed, checked, run, bounded."""
+"""Tools by name, offered to the runs of a cycle or called directly."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
-from agcore.llm import ToolRound
-from agcore.tools.answers import RESULT_LIMIT_BYTES, ToolOutcome, value_of
-from agcore.tools.base import BaseTool, as_tool, call_context, open_call, run_of
+from agcore.llm import RunTools
+from agcore.tools.base import BaseTool
 from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.aio import is_cancelled
-from agent_core.errors import ConfigError, ToolError as CoreToolError
-from agent_core.tools import Action, Concurrency, Tool, Toolbox
-from agent_core.tools.base import batches, ends_turn, not_run
+from agent_core.errors import ConfigError, PermissionDeniedError, ToolError as CoreToolError
+from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.decorator import FunctionTool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import text_of
 from agent_core.tools.threads import OpenCall
-from agent_core.types import ErrorPayload, RunIdentity, ToolCall, ToolDefinition, ToolResult, new_id
+from agent_core.types import (
+    ContentBlock,
+    JsonBlock,
+    RunIdentity,
+    TextBlock,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+    new_id,
+)
 
 TIMEOUT_S = 120.0
 """Seconds one call may take, by default."""
+
+RESULT_LIMIT_BYTES = 65_536
+"""Bytes of one result, by default; what is beyond the limit is cut out of the middle."""
 
 AnyTool = BaseTool | Tool
 
 
 @dataclass(frozen=True, slots=True)
 class ToolInvocation:
-    """A call that somebody wants made."""
+    """A call to be made."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """How one of several calls ended: with a value, or with an error."""
+
+    name: str
+    value: Any = None
+    error: ToolError | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the call failed; `error` then says why."""
+        return self.error is not None
+
+    def unwrap(self) -> Any:
+        """The value.
+
+        Raises:
+            ToolError: there is none, because the call failed.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
 class ToolRegistry:
     """The tools of an agent. Takes `BaseTool`s and the engine's tools alike.
+
+    A model's calls are run by the engine: those that only read side by side, one that writes
+    alone, and after a write that failed the later ones are answered without being run.
 
     Args:
         tools: to begin with.
         permissions: which may be called; all by default.
         timeout_s: how long one call may take, in seconds.
         result_limit_bytes: how large one result may be.
-        session_id: what calls are told about where they happen.
+        session_id: the session that the context of a call names.
     """
 
     def __init__(
@@ -57,7 +94,7 @@ class ToolRegistry:
         session_id: str = "agcore",
     ) -> None:
         self._registered: dict[str, AnyTool] = {}
-        self._known: dict[str, Tool] = {}
+        self._tools: dict[str, Tool] = {}
         self._permissions = permissions or PermissionChecker()
         self._timeout_s = timeout_s
         self._result_limit = result_limit_bytes
@@ -73,16 +110,16 @@ class ToolRegistry:
             ToolError: `ExecutionFailed`; the name is taken, or a tool of the caller's has a name
                 that only tools of the engine or of a server can have.
         """
-        made = as_tool(tool)
+        made = tool.engine_tool if isinstance(tool, BaseTool) else tool
         if isinstance(tool, BaseTool | FunctionTool):
             try:
                 check_own_name(made.name)
             except ConfigError as error:
                 raise ToolExecutionError(made.name, error.message) from error
-        if made.name in self._known:
+        if made.name in self._tools:
             message = f"there is already a tool named {made.name}; give one of them another name"
             raise ToolExecutionError(made.name, message)
-        self._known[made.name] = made
+        self._tools[made.name] = made
         self._registered[made.name] = tool
 
     def learn(self, secrets: Mapping[str, str]) -> None:
@@ -99,8 +136,11 @@ class ToolRegistry:
 
     def definitions(self) -> list[ToolDefinition]:
         """What a model is offered, by name: the tools that may be called."""
-        allowed = (name for name in self.list_tools() if self._allows(name))
-        return [tool.definition for name in allowed if (tool := self._known.get(name))]
+        return [
+            self._tools[name].definition
+            for name in self.list_tools()
+            if self._permissions.permission(name) is Permission.ALLOWED
+        ]
 
     def only(self, names: Collection[str]) -> Self:
         """A registry with those of these tools that are named; the others do not exist in it."""
@@ -115,8 +155,18 @@ class ToolRegistry:
         return self._with([*self._registered.values(), *tools])
 
     def for_session(self, session_id: str) -> Self:
-        """The same tools, told that they are called in this session."""
+        """The same tools, called in this session."""
         return self._with(self._registered.values(), session_id=session_id)
+
+    def for_run(self) -> RunTools:
+        """The tools as they are now, for a run of a cycle."""
+        return RunTools(
+            tools=[_timed(tool, self._timeout_s) for tool in self._tools.values()],
+            definitions=self.definitions(),
+            guard=self._permissions,
+            results=self._results,
+            session_id=self._session_id,
+        )
 
     async def invoke(
         self, name: str, arguments: Mapping[str, Any], *, timeout_s: float | None = None
@@ -127,19 +177,44 @@ class ToolRegistry:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
         """
         call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=dict(arguments))
-        run = run_of(self._session_id)
-        result = await self._run(call, run, timeout_s or self._timeout_s)
+        run = RunIdentity(session_id=self._session_id, agent_id="agcore", run_id=new_id("run"))
+        task = asyncio.current_task()
+        writer = self._results.writer(run, call)
+        try:
+            with OpenCall(_show_nothing, writer, lambda: is_cancelled(task)) as opened:
+                tool, parsed = Toolbox(self._tools.values()).resolve(call)
+                context = ToolContext(
+                    run=run,
+                    tool_call_id=call.tool_call_id,
+                    project_dir=Path.cwd(),
+                    progress=opened.progress,
+                    artifact=opened.artifact,
+                    is_cancelled=opened.is_cancelled,
+                )
+                action = await _timed(tool, timeout_s or self._timeout_s).prepare(parsed, context)
+                await self._permissions.require(
+                    call, tool.definition, action.access, run, _NullJournal()
+                )
+                returned = await action.run()
+            result = (await self._results.limit(returned, run, call, tool=tool)).result
+        except (CoreToolError, PermissionDeniedError) as error:
+            known = from_core(name, error)
+            raise known from (None if known is error else error)
+        except BaseException as error:  # what a tool raises to end the program ends its call
+            if isinstance(error, asyncio.CancelledError) and is_cancelled(task):
+                raise
+            raise ToolExecutionError(name, f"{name} failed: {text_of(error)}") from error
         if not result.is_error:
-            return value_of(result)
-        said = result.error.message if result.error else str(value_of(result))
-        raise ToolExecutionError(name, said)
+            return _value(result)
+        reason = result.error.message if result.error else str(_value(result))
+        raise ToolExecutionError(name, reason)
 
     async def invoke_all(
         self, invocations: Sequence[ToolInvocation], timeout_s: float | None = None
     ) -> list[ToolOutcome]:
         """Make several calls at once: one outcome for each, in order, whatever happens to others.
 
-        The caller has decided that they may run side by side; a model's calls go through `answer`.
+        The caller has decided that they may run side by side.
 
         Args:
             invocations: the calls.
@@ -155,53 +230,6 @@ class ToolRegistry:
 
         return await asyncio.gather(*map(outcome, invocations))
 
-    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        """Answer a model's calls by the engine's rules: one result for each, in order.
-
-        Calls that only read run side by side, one that writes runs alone, and after a write that
-        failed the later calls are answered without being run. A tool that fails is an answer
-        too, for the model to read.
-        """
-        round_ = ToolRound(calls)
-        async with aclosing(self.run(round_)) as begun:
-            async for _ in begun:
-                pass
-        return round_.results()
-
-    async def run(self, calls: ToolRound) -> AsyncGenerator[ToolCall]:
-        """`answer`, noted in the round as it goes; yields each call before it begins."""
-        done = 0
-        for lane, batch in batches(calls.calls, self._lane):
-            for call in batch:
-                yield call
-            indexes = range(done, done := done + len(batch))
-            for index in indexes:
-                calls.begin(index)
-            results = await asyncio.gather(*(self._noted(calls, index) for index in indexes))
-            if ends_turn(lane, results[-1]):
-                break
-        for index in range(done, len(calls.calls)):
-            calls.answer(index, not_run(calls.calls[index]))
-
-    async def _noted(self, calls: ToolRound, index: int) -> ToolResult:
-        result = await self._answer(calls.calls[index])
-        calls.answer(index, result)
-        return result
-
-    async def _answer(self, call: ToolCall) -> ToolResult:
-        run = run_of(self._session_id)
-        try:
-            return await self._run(call, run, self._timeout_s)
-        except ToolError as error:
-            return (await self._results.limit_failure(ErrorPayload.of(error), run, call)).result
-
-    def _lane(self, call: ToolCall) -> Concurrency:
-        tool = self._known.get(call.name)
-        return tool.lane if tool else Concurrency.READ
-
-    def _allows(self, name: str) -> bool:
-        return self._permissions.permission(name) is Permission.ALLOWED
-
     def _with(self, tools: Iterable[AnyTool], *, session_id: str | None = None) -> Self:
         return type(self)(
             tools,
@@ -211,44 +239,54 @@ class ToolRegistry:
             session_id=session_id or self._session_id,
         )
 
-    async def _run(self, call: ToolCall, run: RunIdentity, timeout_s: float) -> ToolResult:
-        """Make one call; its result is of bounded size.
 
-        Raises:
-            ToolError: it could not be made, must not be made, or failed.
-        """
-        clock = asyncio.timeout(timeout_s)
-        try:
-            with open_call() as opened:
-                tool, action = await self._permitted(call, run, opened)
-                async with clock:  # a user who is asked first may take as long as they like
-                    returned = await action.run()
-            return (await self._results.limit(returned, run, call, tool=tool)).result
-        except CoreToolError as error:
-            known = from_core(call.name, error)
-            raise known from (None if known is error else error)
-        except TimeoutError as error:
-            if not clock.expired():
-                raise ToolExecutionError(
-                    call.name, f"{call.name} failed: {text_of(error)}"
-                ) from error
-            raise ToolTimeoutError(
-                call.name, f"{call.name} gave no answer in {timeout_s:g} s"
-            ) from None
-        except BaseException as error:  # what a tool raises to end the program ends its call
-            if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
-                raise
-            said = f"{call.name} failed: {text_of(error)}"
-            raise ToolExecutionError(call.name, said) from error
+class _NullJournal:
+    """Records no questions and answers."""
 
-    async def _permitted(
-        self, call: ToolCall, run: RunIdentity, opened: OpenCall
-    ) -> tuple[Tool, Action]:
-        """The call, looked at and allowed, but not run yet."""
-        if call.name in self._registered:
-            self._permissions.check(call.name)
-        tool, arguments = Toolbox(self._known.values()).resolve(call)
-        context = call_context(run, call.tool_call_id, opened)
+    def note(self, *_what: object, **_more: object) -> None:
+        """Record nothing."""
+
+    async def commit(self) -> None:
+        """Do nothing."""
+
+
+def _show_nothing(_line: str) -> None:
+    """Ignore the progress of a call that is made directly."""
+
+
+def _timed(tool: Tool, timeout_s: float) -> Tool:
+    """The tool with a time limit; how long the user thinks about a question does not count."""
+
+    async def prepare(arguments: Any, context: ToolContext) -> Action:
         action = await tool.prepare(arguments, context)
-        await self._permissions.require(call, tool.definition, action.access, run)
-        return tool, action
+
+        async def run() -> ToolReturn | ToolOutput:
+            clock = asyncio.timeout(timeout_s)
+            try:
+                async with clock:
+                    return await action.run()
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+                message = f"{tool.name} gave no answer in {timeout_s:g} s"
+                raise ToolTimeoutError(tool.name, message) from None
+
+        return replace(action, run=run)
+
+    return replace(tool, prepare=prepare)
+
+
+def _value(result: ToolResult) -> Any:
+    """The answer as a plain value: JSON as it is, text as text, several blocks as a list."""
+    values = [_plain(block) for block in result.content]
+    return values[0] if len(values) == 1 else values or None
+
+
+def _plain(block: ContentBlock) -> Any:
+    match block:
+        case TextBlock(text=text):
+            return text
+        case JsonBlock(data=data):
+            return data
+        case _:
+            return block.model_dump(mode="json")

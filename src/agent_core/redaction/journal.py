@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from pydantic import TypeAdapter
 
 from agent_core.redaction.redactor import LiveText, Redactor, walk
 from agent_core.types import ContentBlock, ReasoningBlock, TextBlock
@@ -18,7 +17,6 @@ class JournalRedactor:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._block: TypeAdapter[ContentBlock] = TypeAdapter(ContentBlock)
 
     def payload(self, value: Any) -> Any:
         """The data of an event; the same object where there is nothing to remove."""
@@ -45,7 +43,7 @@ class JournalRedactor:
             return block
         if isinstance(block, ReasoningBlock):
             after["signature"] = None  # it was given for other words, and would be refused
-        return self._block.validate_python(after)
+        return type(block).model_validate(after)
 
 
 def _encodable_block(block: ContentBlock) -> ContentBlock:

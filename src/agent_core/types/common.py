@@ -145,6 +145,25 @@ class Usage(Frozen):
     reasoning_tokens: int = 0
     raw_usage: dict[str, Any] = {}
 
+    @classmethod
+    def from_input_output(cls, input_tokens: int, output_tokens: int) -> "Usage":
+        """Usage of a call that reports no more than this."""
+        return cls(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            total_tokens=input_tokens + output_tokens,
+        )
+
+    @property
+    def prompt_tokens(self) -> int:
+        """`input_tokens`, under the name many services use."""
+        return self.input_tokens
+
+    @property
+    def completion_tokens(self) -> int:
+        """`output_tokens`, under the name many services use."""
+        return self.output_tokens
+
     def plus(self, other: "Usage") -> "Usage":
         """The sum of both; the raw reports of single calls are not carried along."""
         return Usage(

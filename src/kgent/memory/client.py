@@ -5,10 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from agcore.memory.sqlite import SqliteStore
-from agcore.memory.store import MemoryStore
-from agcore.memory.types import MemoryFilter, MemoryItem as StoredItem
-from agcore.memory.words import dice, words
+from agcore.memory import (
+    MemoryFilter,
+    MemoryItem as StoredItem,
+    MemoryStore,
+    SqliteStore,
+    dice,
+    words_of,
+)
 from agent_core.errors import AgentCoreError
 from agent_core.types import new_id
 from kgent.errors import ErrorCategory, KgentError
@@ -50,8 +54,8 @@ class StoreMemory:
         """
         prefix = f"kgent:{scope}:" if scope else "kgent:"
         found = self._loop.run(self._store.list(MemoryFilter(prefix=prefix)))
-        wanted = words(query)
-        scored = [(dice(wanted, words(item.content)), item) for item in found]
+        wanted = words_of(query)
+        scored = [(dice(wanted, words_of(item.content)), item) for item in found]
         best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
         return [_item(item, score) for score, item in best[: max(limit, 0)]]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
-from agcore.memory.store import MemoryStore
+from agcore.memory import MemoryStore
 from agent_core.errors import ErrorCode
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor

@@ -7,7 +7,6 @@ from hypothesis import given, strategies as st
 
 from agcore.agent import Agent, AgentSession
 from agcore.llm import ChatMessage, ChatRole, LlmCycle, MockProvider, ToolCall
-from agcore.llm.answered import INTERRUPTED, fill_missing_results
 from agcore.memory import ConversationMemory, SqliteStore
 from agent_core.types import ToolResultBlock
 from agent_parts import bundle
@@ -47,13 +46,27 @@ def open_calls(messages: Sequence[ChatMessage]) -> set[str]:
     return wrong | asked
 
 
-def test_a_whole_history_is_passed_on_as_it_is() -> None:
-    assert all(one is other for one, other in zip(fill_missing_results(WHOLE), WHOLE, strict=True))
+async def sent(history: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """What a provider gets of a history, without the prompt."""
+    provider = MockProvider(["ok"])
+    await LlmCycle(provider).with_messages(history).submit("and now?")
+    *messages, _ = provider.requests[0].messages
+    return messages
+
+
+async def test_a_whole_history_is_passed_on_with_its_results_together() -> None:
+    passed = await sent(WHOLE)
+    spoken = [message for message in WHOLE if message.role is not ChatRole.TOOL]
+    assert [message for message in passed if message.role is not ChatRole.TOOL] == spoken
+    answers = [m.content for m in passed if m.role is ChatRole.TOOL]
+    assert answers == [[*WHOLE[2].content, *WHOLE[3].content], WHOLE[5].content]
 
 
 @given(st.lists(st.sampled_from([*WHOLE, TWICE])))
-def test_whatever_is_left_of_a_history_every_call_has_its_answer(left: list[ChatMessage]) -> None:
-    mended = list(fill_missing_results(left))
+async def test_whatever_is_left_of_a_history_every_call_has_its_answer(
+    left: list[ChatMessage],
+) -> None:
+    mended = await sent(left)
     assert open_calls(mended) == set()
     kept = [message for message in left if message.role is not ChatRole.TOOL]
     assert [message for message in mended if message.role is not ChatRole.TOOL] == kept
@@ -69,12 +82,12 @@ async def test_a_session_goes_on_after_the_process_died_between_a_call_and_its_a
         memory = ConversationMemory(store, "s1")
         session = AgentSession(Agent("helper"), "s1", bundle(provider), conversation=memory)
         await session.submit_turn("go on")
-    sent = provider.requests[0].messages
-    assert open_calls(sent) == set()
-    (block,) = sent[3].content
+    request = provider.requests[0].messages
+    assert open_calls(request) == set()
+    _, block = request[2].content
     assert isinstance(block, ToolResultBlock)
     assert (block.tool_call_id, block.is_error) == ("b", True)
-    assert block.content[0].model_dump()["text"] == INTERRUPTED
+    assert "this call has no result" in block.content[0].model_dump()["text"]
 
 
 async def test_calls_that_a_caller_has_not_answered_are_answered_for_him() -> None:

@@ -16,6 +16,7 @@ from agcore.llm import (
 )
 from agcore.tools import ToolRegistry, tool
 from agent_core.context.tokens import estimate_blocks, estimate_tools
+from agent_parts import SUMMARY, is_summary
 
 BUDGET = 5000
 HUGE = "word " * 40_000
@@ -52,12 +53,12 @@ HISTORIES = {
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES.keys())
-@pytest.mark.parametrize("summary", ["A summary.", HUGE, LlmError.Other("cannot")])
+@pytest.mark.parametrize("summary", [SUMMARY, HUGE, LlmError.Other("cannot")])
 async def test_what_is_sent_stays_under_the_budget(
     history: list[ChatMessage], summary: str | LlmError
 ) -> None:
     def answers(request: ChatRequest) -> str | LlmError:
-        return "ok" if request.messages[-1].text == "next" else summary
+        return summary if is_summary(request) else "ok"
 
     provider = MockProvider(answers)
     cycle = LlmCycle(provider).with_messages(history).with_system_prompt("You help.")
@@ -95,8 +96,7 @@ async def test_rounds_of_tools_stay_under_the_budget() -> None:
     replies: list[Any] = [*(tool_call_reply("reads") for _ in range(6)), "done"]
 
     def answers(request: ChatRequest) -> Any:
-        is_summary = request.messages[0].text.startswith("Summarise")
-        return "A summary." if is_summary else replies.pop(0)
+        return SUMMARY if is_summary(request) else replies.pop(0)
 
     provider = MockProvider(answers)
     cycle = LlmCycle(provider).with_compact_config(CompactConfig(max_tokens=BUDGET))
@@ -104,10 +104,10 @@ async def test_rounds_of_tools_stay_under_the_budget() -> None:
     assert max(map(cost, provider.requests)) <= BUDGET
 
 
-@pytest.mark.parametrize("summary", ["A summary.", LlmError.Other("cannot")])
+@pytest.mark.parametrize("summary", [SUMMARY, LlmError.Other("cannot")])
 async def test_rules_of_the_user_outlive_every_compaction(summary: str | LlmError) -> None:
     def answers(request: ChatRequest) -> str | LlmError:
-        return summary if request.messages[0].text.startswith("Summarise") else "ok"
+        return summary if is_summary(request) else "ok"
 
     provider = MockProvider(answers)
     cycle = LlmCycle(provider).with_compact_config(CompactConfig(max_tokens=2000, keep_recent=2))
@@ -129,11 +129,13 @@ async def test_a_system_prompt_that_fills_the_budget_is_an_error_and_nothing_is_
 
 
 async def test_a_summary_of_a_long_history_takes_a_few_calls() -> None:
-    provider = MockProvider(lambda _: "ok")
+    provider = MockProvider(lambda request: SUMMARY if is_summary(request) else "ok")
     history = [ChatMessage.user_text(f"{number} " + "v" * 7000) for number in range(200)]
+    history[3] = ChatMessage.user_text("Never push to main. " + "v" * 7000)
     cycle = LlmCycle(provider).with_messages(history)
     await cycle.with_compact_config(CompactConfig(max_tokens=BUDGET)).submit("next")
     assert len(provider.requests) <= 9
     assert max(map(cost, provider.requests)) <= BUDGET
-    first = provider.requests[0].messages[1].text
-    assert first.startswith("[user]")
+    assert "[user]\nNever push to main." in provider.requests[0].messages[1].text
+    assert SUMMARY in provider.requests[-1].messages[0].text
+    assert "Never push to main." in provider.requests[-1].messages[0].text

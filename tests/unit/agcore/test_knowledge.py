@@ -11,7 +11,7 @@ from agcore.memory import (
     MemoryRetriever,
     RetrieverConfig,
 )
-from agcore.memory.words import dice, words
+from agcore.memory.knowledge import dice, words_of
 
 
 async def library() -> tuple[KnowledgeStore, dict[str, KnowledgePage]]:
@@ -101,20 +101,20 @@ async def test_a_changed_page_is_found_by_its_new_words() -> None:
 
 
 def test_words_are_folded_and_chinese_goes_by_pairs() -> None:
-    assert words("The Quick \uff22\uff32\uff2f\uff37\uff2e fox's Straße") == {
+    assert words_of("The Quick \uff22\uff32\uff2f\uff37\uff2e fox's Straße") == {
         "quick",
         "brown",
         "fox",
         "strasse",
     }
-    assert words("今天的天气") == {"今天", "天气"}
-    assert words("数据库backup") == {"数据", "据库", "backup"}
-    assert words("水") == {"水"}
+    assert words_of("今天的天气") == {"今天", "天气"}
+    assert words_of("数据库backup") == {"数据", "据库", "backup"}
+    assert words_of("水") == {"水"}
 
 
 @given(st.text(), st.text())
 def test_phase3_overlap_is_symmetric_and_between_0_and_1(one: str, other: str) -> None:
-    score = dice(words(one), words(other))
+    score = dice(words_of(one), words_of(other))
     assert 0.0 <= score <= 1.0
-    assert score == dice(words(other), words(one))
-    assert dice(words(one), words(one)) == (1.0 if words(one) else 0.0)
+    assert score == dice(words_of(other), words_of(one))
+    assert dice(words_of(one), words_of(one)) == (1.0 if words_of(one) else 0.0)

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from itertools import groupby
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -30,43 +32,40 @@ from agcore.llm import (
     RetryConfig,
     ToolCall,
     ToolCallChunk,
-    ToolDefinition,
     ToolExecutionCompleted,
     ToolExecutionStarted,
-    ToolResult,
     ToolTurnLimitError,
     TurnComplete,
     Usage,
     tool_call_reply,
 )
+from agcore.tools import BaseTool, ToolContext, ToolRegistry, ToolReturn
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.scripted import Says, ScriptedProvider
-from agent_core.types import StopReason, TextBlock
+from agent_core.types import StopReason, ToolPermission
+from agent_parts import SUMMARY, is_summary
 
 QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
 
 ONCE = CycleConfig(retry=RetryConfig(max_attempts=1))
 
 
-class Echoes:
-    """Answers every call with its arguments."""
+class Echo(BaseTool):
+    """Answers with its arguments, and writes them down."""
+
+    name = "echo"
+    description = "Says it again."
+    permission = ToolPermission.READONLY
 
     def __init__(self) -> None:
-        self.rounds: list[list[str]] = []
+        self.calls: list[dict[str, Any]] = []
 
-    def definitions(self) -> Sequence[ToolDefinition]:
-        return [ToolDefinition(name="echo", description="Says it again.")]
+    def parameters(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": True}
 
-    async def answer(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
-        self.rounds.append([str(call.arguments) for call in calls])
-        return [
-            ToolResult(
-                tool_call_id=call.tool_call_id,
-                tool_name=call.name,
-                content=[TextBlock(text=str(call.arguments))],
-            )
-            for call in calls
-        ]
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        self.calls.append(arguments)
+        return str(arguments)
 
 
 class Remembers:
@@ -238,10 +237,10 @@ async def test_phase0_a_hook_that_breaks_stops_nothing() -> None:
 
 async def test_phase0_tools_run_until_the_model_asks_for_none() -> None:
     provider = MockProvider([tool_call_reply("echo", n=1), tool_call_reply("echo", n=2), "Done."])
-    tools = Echoes()
+    echo = Echo()
     cycle = LlmCycle(provider)
-    assert (await cycle.submit_with_tools("Go", tools)).text == "Done."
-    assert tools.rounds == [["{'n': 1}"], ["{'n': 2}"]]
+    assert (await cycle.submit_with_tools("Go", ToolRegistry([echo]))).text == "Done."
+    assert echo.calls == [{"n": 1}, {"n": 2}]
     assert roles(cycle.messages()) == [
         "user", "assistant", "tool", "assistant", "tool", "assistant",
     ]  # fmt: skip
@@ -251,23 +250,24 @@ async def test_phase0_after_the_last_round_of_tools_the_turn_fails_and_history_s
     None
 ):
     provider = MockProvider(lambda _: tool_call_reply("echo", n=1))
-    tools = Echoes()
+    echo = Echo()
     cycle = LlmCycle(provider, CycleConfig(max_tool_turns=2))
     with pytest.raises(ToolTurnLimitError):
-        await cycle.submit_with_tools("Go", tools)
-    assert len(tools.rounds) == 2
+        await cycle.submit_with_tools("Go", ToolRegistry([echo]))
+    assert len(echo.calls) == 2
     assert roles(cycle.messages()) == ["user", "assistant", "tool", "assistant", "tool"]
 
 
 async def test_phase0_a_stream_shows_text_tools_cost_and_the_end_in_order() -> None:
     provider = MockProvider([tool_call_reply("echo", n=1), "All done."], chunks=2)
     cycle = LlmCycle(provider)
-    events = [event async for event in cycle.submit_stream("Go", Echoes())]
-    assert [type(event) for event in events] == [
+    events = [event async for event in cycle.submit_stream("Go", ToolRegistry([Echo()]))]
+    deltas = [event.text for event in events if isinstance(event, AssistantTextDelta)]
+    assert "".join(deltas) == "All done."
+    assert [kind for kind, _ in groupby(events, type)] == [
         CostUpdate,
         ToolExecutionStarted,
         ToolExecutionCompleted,
-        AssistantTextDelta,
         AssistantTextDelta,
         CostUpdate,
         TurnComplete,
@@ -358,13 +358,13 @@ PART_OF_A_CALL = ChatChunk(tool_calls=[ToolCallChunk(0, "call_a", "echo", '{"n":
 async def test_a_stream_that_breaks_is_an_error_whatever_it_gave_and_no_tool_runs(
     error: Exception, kind: type[LlmError], pieces: tuple[ChatChunk, ...]
 ) -> None:
-    runner = Echoes()
+    echo = Echo()
     cycle = LlmCycle(Breaks(error, *pieces), ONCE)
-    events = [event async for event in cycle.submit_stream("Go", runner)]
+    events = [event async for event in cycle.submit_stream("Go", ToolRegistry([echo]))]
     assert isinstance(events[-1], Error)
     assert isinstance(events[-1].error, kind)
     assert not any(isinstance(e, TurnComplete | ToolExecutionStarted) for e in events)
-    assert cycle.messages() == cycle.added() == []
+    assert echo.calls == cycle.messages() == cycle.added() == []
 
 
 async def test_what_a_client_raises_is_an_error_of_the_call_and_retried_by_its_kind() -> None:
@@ -441,48 +441,69 @@ async def test_phase0_compaction_shortens_old_tool_results_before_it_summarises(
     assert unanswered(provider.requests[0].messages) == set()
 
 
+def long_talk(exchanges: int) -> list[ChatMessage]:
+    history: list[ChatMessage] = []
+    for number in range(exchanges):
+        history.append(ChatMessage.user_text(f"question {number} " + "w" * 400))
+        history.append(ChatMessage.assistant_text(f"answer {number} " + "w" * 400))
+    return history
+
+
 async def test_phase0_compaction_summarises_what_is_old_and_keeps_what_is_recent() -> None:
-    provider = MockProvider(["They asked five questions.", "ok"])
+    def answers(request: ChatRequest) -> str:
+        return SUMMARY if is_summary(request) else "ok"
+
+    provider = MockProvider(answers)
     cycle = (
         LlmCycle(provider)
-        .with_messages(long_history(5))
-        .with_compact_config(CompactConfig(max_tokens=1150, keep_recent=4))
+        .with_messages(long_talk(5))
+        .with_compact_config(CompactConfig(max_tokens=1000, keep_recent=2))
     )
     await cycle.submit("next")
     assert "question 0" in provider.requests[0].messages[1].text
-    sent = provider.requests[1].messages
-    assert "They asked five questions." in sent[0].text
-    assert [message.text for message in sent[1:2]] == ["question 4"]
-    assert unanswered(sent) == set()
-    assert cycle.usage().calls == 2
+    sent = provider.requests[-1].messages
+    assert SUMMARY in sent[0].text
+    assert sent[1].text.startswith("question 4")
+    assert [message.text for message in cycle.messages()[-2:]] == ["next", "ok"]
+    assert SUMMARY in cycle.messages()[0].text
+    assert cycle.usage().calls == len(provider.requests)
 
 
 async def test_phase0_after_repeated_failures_no_more_summaries_are_asked_for() -> None:
     def answers(request: ChatRequest) -> str | LlmError:
-        is_summary = request.messages[0].role is ChatRole.SYSTEM
-        return LlmError.Other("cannot") if is_summary else "ok"
+        asks = is_summary(request)
+        return LlmError.Other("cannot") if asks else "ok"
 
     provider = MockProvider(answers)
     config = CompactConfig(max_tokens=10, keep_recent=2, max_failures=2)
     cycle = LlmCycle(provider).with_messages(long_history(3)).with_compact_config(config)
     for _ in range(4):
         await cycle.submit("next")
-    summaries = [r for r in provider.requests if r.messages[0].role is ChatRole.SYSTEM]
+    summaries = [r for r in provider.requests if is_summary(r)]
     assert (len(summaries), len(provider.requests)) == (2, 6)
 
 
-async def test_a_prompt_that_is_too_long_is_compacted_and_tried_once_more() -> None:
-    provider = MockProvider([LlmError.ContextLength("too long"), "A summary.", "ok"])
+@pytest.mark.parametrize("summary", [SUMMARY, LlmError.Other("cannot")])
+async def test_a_prompt_that_is_too_long_is_compacted_and_tried_once_more(
+    summary: str | LlmError,
+) -> None:
+    def answers(request: ChatRequest) -> str | LlmError:
+        if len(provider.requests) == 1:
+            return LlmError.ContextLength("too long")
+        return summary if is_summary(request) else "ok"
+
+    provider = MockProvider(answers)
     hooks, hook = hooked(HookEvent.ON_ERROR)
     cycle = (
         LlmCycle(provider)
-        .with_messages(long_history(5))
+        .with_messages(long_talk(9))
         .with_compact_config(CompactConfig(keep_recent=4))
         .with_hook_executor(hooks)
     )
     assert (await cycle.submit("next")).text == "ok"
-    assert len(provider.requests[2].messages) < len(provider.requests[0].messages)
-    assert hook.seen == []
+    sizes = [len(str(request.messages)) for request in provider.requests]
+    assert sizes[-1] < sizes[0] * 3 // 4
+    assert [context.error for context in hook.seen] == ([] if summary is SUMMARY else [summary])
 
 
 async def test_a_prompt_that_is_too_long_without_compaction_fails() -> None:
@@ -495,24 +516,24 @@ async def test_a_prompt_that_is_too_long_without_compaction_fails() -> None:
 
 async def test_a_long_run_of_tools_is_summarised_without_parting_calls_from_answers() -> None:
     def answers(request: ChatRequest) -> str | ChatResponse:
-        if request.messages[0].role is ChatRole.SYSTEM:
-            return "Many calls were made."
+        if is_summary(request):
+            return SUMMARY
         return tool_call_reply("echo", n=len(provider.requests), text="y" * 1000)
 
     provider = MockProvider(answers)
     config = CompactConfig(max_tokens=2500, keep_recent=3)
     cycle = LlmCycle(provider, CycleConfig(max_tool_turns=20)).with_compact_config(config)
     with pytest.raises(ToolTurnLimitError):
-        await cycle.submit_with_tools("Go", Echoes())
-    assert "Many calls were made." in cycle.messages()[0].text
+        await cycle.submit_with_tools("Go", ToolRegistry([Echo()]))
+    assert SUMMARY in cycle.messages()[0].text
     assert all(unanswered(request.messages) == set() for request in provider.requests)
-    assert max(len(request.messages) for request in provider.requests) < 15
+    assert max(len(request.messages) for request in provider.requests) < 20
 
 
 async def test_tools_may_be_run_by_the_caller() -> None:
     provider = MockProvider([tool_call_reply("echo", n=1), "Done."])
     cycle = LlmCycle(provider)
-    offered = Echoes().definitions()
+    offered = ToolRegistry([Echo()]).definitions()
     (call,) = (await cycle.submit("Go", offered)).tool_calls
     cycle.extend_messages([ChatMessage.tool_text(call.tool_call_id, "1")])
     assert (await cycle.submit("Well?", offered)).text == "Done."

@@ -38,7 +38,7 @@ from agcore.memory import (
     MemoryItem,
 )
 from agcore.tools import ToolRegistry
-from agent_parts import Echo, Watches, bundle
+from agent_parts import SUMMARY, Echo, Watches, bundle, is_summary
 
 AGENT = Agent("helper", "You help.")
 TURN_HOOKS = (HookEvent.ON_TURN_START, HookEvent.ON_TURN_END)
@@ -154,28 +154,26 @@ async def test_phase4a_session_ttl_is_enforced() -> None:
 
 
 def answers(request: ChatRequest) -> str:
-    is_summary = request.messages[-1].text.startswith("[")
-    return "What was said before." if is_summary else "x" * 2000
+    return SUMMARY if is_summary(request) else "x" * 2000
 
 
 async def test_phase4a_compact_config_is_enforced_and_its_work_is_kept() -> None:
     provider = MockProvider(answers)
-    config = AgentConfig(compact_config=CompactConfig(max_tokens=1800, keep_recent=2))
+    config = AgentConfig(compact_config=CompactConfig(max_tokens=3000, keep_recent=2))
     memory = conversation()
     session = AgentSession(AGENT, "s1", bundle(provider, config=config), conversation=memory)
     for number in range(8):
         await session.submit_turn(f"turn {number}")
-    summaries = [r for r in provider.requests if r.messages[-1].text.startswith("[")]
+    summaries = [request for request in provider.requests if is_summary(request)]
     assert 0 < len(summaries) < 4
-    assert all(len(request.messages) < 10 for request in provider.requests)
-    assert "What was said before." in provider.requests[-1].messages[1].text
+    assert all(len(request.messages) < 14 for request in provider.requests)
+    assert SUMMARY in provider.requests[-1].messages[1].text
     assert len(await memory.get_archive()) == 16
 
 
 async def test_the_breaker_of_compaction_lasts_as_long_as_the_session() -> None:
     def fails(request: ChatRequest) -> str | LlmError:
-        is_summary = request.messages[-1].text.startswith("[")
-        return LlmError.Other("cannot") if is_summary else "x" * 2000
+        return LlmError.Other("cannot") if is_summary(request) else "x" * 2000
 
     provider = MockProvider(fails)
     compact = CompactConfig(max_tokens=100, keep_recent=2, max_failures=2)

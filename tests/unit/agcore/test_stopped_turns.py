@@ -1,7 +1,7 @@
 """What a turn that is stopped leaves: whatever was done is known to the next turn."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from pathlib import Path
 
@@ -9,6 +9,8 @@ import pytest
 
 from agcore.agent import Agent, AgentBuilder, AgentConfig, AgentSession
 from agcore.llm import (
+    AssistantTextDelta,
+    ChatChunk,
     ChatMessage,
     ChatRequest,
     ChatResponse,
@@ -24,6 +26,7 @@ from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemory
 from agcore.tools import ToolRegistry
 from agent_core import tool
 from agent_core.types import ToolCall, ToolResultBlock, new_id
+from agent_parts import SUMMARY, is_summary
 
 AGENT = Agent("writer", "You write.")
 
@@ -141,19 +144,40 @@ async def test_a_cancelled_turn_keeps_the_record_of_the_write_it_made(
         if isinstance(block, ToolResultBlock)
     ]
     assert [block.is_error for block in results] == [False, True, True]
-    assert "whether it took effect is unknown" in str(results[1])
-    assert "not run" in str(results[2])
+    assert "may have had part of its effect" in str(results[1])
+    assert "it had no effect" in str(results[2])
+
+
+class Hangs(MockProvider):
+    """Streams text, and then nothing more."""
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
+        self.requests.append(request)
+        yield ChatChunk(text="I will")
+        await asyncio.Event().wait()
 
 
 async def test_a_turn_stopped_before_any_call_began_leaves_nothing(bench: Bench) -> None:
     memory = conversation()
-    session = bench.session(MockProvider([calls_of("write"), "done"]), memory)
+    session = bench.session(Hangs(), memory)
+    async with aclosing(session.submit_turn_stream("go")) as events:
+        async for event in events:
+            if isinstance(event, AssistantTextDelta):
+                break
+    assert await memory.get_history() == []
+    assert await session.messages() == []
+
+
+async def test_a_turn_stopped_where_a_call_begins_keeps_the_record_of_it(bench: Bench) -> None:
+    memory = conversation()
+    session = bench.session(MockProvider([calls_of("write_and_hang"), "done"]), memory)
     async with aclosing(session.submit_turn_stream("go")) as events:
         async for event in events:
             if isinstance(event, ToolExecutionStarted):
                 break
-    assert not bench.file.exists()
-    assert await memory.get_history() == []
+    kept = await memory.get_history()
+    assert [message.role.value for message in kept] == ["user", "assistant", "tool"]
+    assert "cancelled" in str(kept[2].content)
 
 
 async def test_only_calls_that_begin_are_said_to_have_begun(bench: Bench) -> None:
@@ -172,8 +196,7 @@ async def test_a_session_that_has_compacted_sees_what_others_add(bench: Bench) -
 
     def reply(request: ChatRequest) -> str:
         asked.append(request)
-        is_summary = request.messages[-1].text.startswith("[")
-        return "A summary of what was said." if is_summary else "x" * 2000
+        return SUMMARY if is_summary(request) else "x" * 2000
 
     store = InMemoryStore()
     other = conversation(store)
@@ -185,7 +208,7 @@ async def test_a_session_that_has_compacted_sees_what_others_add(bench: Bench) -
         await session.submit_turn(f"turn {number}")
         if number == 4:
             await other.add_message(ChatMessage.user_text("from another writer"))
-    assert "A summary of what was said." in asked[-1].messages[1].text
+    assert SUMMARY in asked[-1].messages[1].text
     sent = "".join(message.text for request in asked for message in request.messages)
     assert "from another writer" in sent  # in the summary's transcript, perhaps
     await other.add_message(ChatMessage.user_text("a second message"))

@@ -3,11 +3,12 @@
 import asyncio
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from agcore.llm import ChatMessage, ChatResponse, LlmCycle, MockProvider
 from agcore.tools import (
     BaseTool,
     Permission,
@@ -32,6 +33,7 @@ from agent_core.types import (
     ToolCall,
     ToolPermission,
     ToolResult,
+    ToolResultBlock,
 )
 
 
@@ -70,6 +72,14 @@ class Sleeps(BaseTool):
 def where(context: ToolContext) -> str:
     """The session."""
     return context.session_id
+
+
+async def answer(tools: ToolRegistry, calls: Sequence[ToolCall]) -> list[ToolResultBlock]:
+    """The results of the calls of one reply, as the model gets them."""
+    reply = ChatResponse(ChatMessage.assistant_text("", calls))
+    cycle = LlmCycle(MockProvider([reply, "done"]))
+    await cycle.submit_with_tools("go", tools)
+    return [block for block in cycle.messages()[2].content if isinstance(block, ToolResultBlock)]
 
 
 def registry(**settings: Any) -> ToolRegistry:
@@ -249,7 +259,7 @@ async def test_pictures_are_shown_as_the_engine_shows_them() -> None:
         return ToolResult(content=[TextBlock(text="see"), small, large, kept])
 
     call = ToolCall(tool_call_id="1", name="draws")
-    (result,) = await ToolRegistry([draws], result_limit_bytes=300).answer([call])
+    (result,) = await answer(ToolRegistry([draws], result_limit_bytes=300), [call])
     see, shown, left_out, unknown = result.content
     assert (see, shown) == (TextBlock(text="see"), small)
     assert isinstance(left_out, TextBlock)
@@ -287,8 +297,8 @@ async def test_whatever_a_tool_leaves_is_answered_within_bounds(kind: str) -> No
     async def leaves() -> Any:
         return HUGE[kind]()
 
-    (result,) = await ToolRegistry([leaves]).answer([ToolCall(tool_call_id="1", name="leaves")])
-    assert (result.tool_call_id, result.tool_name) == ("1", "leaves")
+    (result,) = await answer(ToolRegistry([leaves]), [ToolCall(tool_call_id="1", name="leaves")])
+    assert (result.tool_call_id, result.metadata["tool_name"]) == ("1", "leaves")
     assert len(result.model_dump_json()) < 100_000
 
 
@@ -299,7 +309,7 @@ async def test_every_call_of_a_model_is_answered_in_order() -> None:
         ToolCall(tool_call_id="3", name="get_weather", arguments={"city": "Genf"}),
         ToolCall(tool_call_id="4", name="fails"),
     ]
-    results = await registry().answer(calls)
+    results = await answer(registry(), calls)
     assert [result.tool_call_id for result in results] == ["1", "2", "3", "4"]
     assert [result.is_error for result in results] == [True, True, False, True]
     assert all(result.error for result in results if result.is_error)
@@ -338,7 +348,7 @@ async def test_writers_run_alone_and_readers_together(permission: ToolPermission
     log = Log()
     reads = [log.tool(name, ToolPermission.READONLY) for name in ("r1", "r2", "r3")]
     writes = [log.tool(name, permission) for name in ("w1", "w2")]
-    results = await ToolRegistry([*reads, *writes]).answer(called("r1", "r2", "w1", "w2", "r3"))
+    results = await answer(ToolRegistry([*reads, *writes]), called("r1", "r2", "w1", "w2", "r3"))
     assert log.lines == ["r1+", "r2+", "r1-", "r2-", "w1+", "w1-", "w2+", "w2-", "r3+", "r3-"]
     assert not any(result.is_error for result in results)
 
@@ -354,7 +364,7 @@ async def test_calls_after_a_failed_write_are_answered_but_not_run(
         log.tool("r1", ToolPermission.READONLY),
     ]
     calls = called("r1", "w1", "r1", "w2", "nobody")
-    results = await ToolRegistry(tools).answer(calls)
+    results = await answer(ToolRegistry(tools), calls)
     assert log.lines == ["r1+", "r1-", "w1+", "w1-"]
     assert [result.tool_call_id for result in results] == [call.tool_call_id for call in calls]
     assert [result.metadata.get("reason") for result in results] == [
@@ -371,7 +381,7 @@ async def test_calls_after_a_write_that_was_denied_are_not_run() -> None:
 
     checker = PermissionChecker(PermissionConfig(ask=says_no))
     tools = [log.tool("w1", None), log.tool("r1", ToolPermission.READONLY)]
-    results = await ToolRegistry(tools, permissions=checker).answer(called("w1", "r1"))
+    results = await answer(ToolRegistry(tools, permissions=checker), called("w1", "r1"))
     assert log.lines == []
     assert [result.is_error for result in results] == [True, True]
 
@@ -379,7 +389,7 @@ async def test_calls_after_a_write_that_was_denied_are_not_run() -> None:
 async def test_a_failed_read_does_not_stop_what_follows() -> None:
     log = Log()
     tools = [log.tool("r1", ToolPermission.READONLY, fails=True), log.tool("w1", None)]
-    results = await ToolRegistry(tools).answer(called("r1", "w1"))
+    results = await answer(ToolRegistry(tools), called("r1", "w1"))
     assert [result.is_error for result in results] == [True, False]
 
 
@@ -396,7 +406,7 @@ async def test_a_tool_in_a_thread_hears_that_its_call_is_over(is_timeout: bool) 
         loop.call_soon_threadsafe(heard.set)
 
     registry = ToolRegistry([works], timeout_s=0.05 if is_timeout else 30)
-    answering = asyncio.create_task(registry.answer(called("works")))
+    answering = asyncio.create_task(answer(registry, called("works")))
     if not is_timeout:
         await asyncio.sleep(0.05)
         answering.cancel()
@@ -417,7 +427,7 @@ async def test_a_tool_that_raises_what_ends_programs_ends_its_own_call(
     async def ends() -> None:
         raise error
 
-    (result,) = await ToolRegistry([ends]).answer(called("ends"))
+    (result,) = await answer(ToolRegistry([ends]), called("ends"))
     assert result.is_error
 
 

@@ -1,0 +1,257 @@
+"""Plans: their steps, how they are read from a model's answer, and agents that carry them out."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, cast
+
+from agcore.agent.errors import AgentError, OtherAgentError, PlanParseError
+from agcore.agent.session import AgentSession
+from agcore.llm import ChatResponse, HookContext, HookEvent
+from agcore.prompt import PromptTemplate
+from agent_core.providers.jsontext import parse
+from agent_core.types import new_id
+
+PLAN_PROMPT = PromptTemplate(
+    "plan",
+    """\
+Make a plan to reach the goal below, in as few steps as it takes. Each step will be given to you
+alone, so say in it all that it needs. Do nothing of it yet.
+
+Goal: {{ goal }}
+
+Answer with JSON alone, in this form:
+{"steps": [{"description": "what to do first"}, {"description": "what to do next"}]}""",
+)
+
+_FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+
+
+class StepStatus(StrEnum):
+    """The state of a step: pending, running, and then one of the three ends."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it has not begun."""
+        return self is StepStatus.PENDING
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it has ended."""
+        return self in {StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED}
+
+
+_BEFORE = {
+    StepStatus.RUNNING: {StepStatus.PENDING},
+    StepStatus.COMPLETED: {StepStatus.RUNNING},
+    StepStatus.FAILED: {StepStatus.RUNNING},
+    StepStatus.SKIPPED: {StepStatus.PENDING, StepStatus.RUNNING},
+}
+
+
+class Step:
+    """One step of a plan. A wrong move raises `AgentError.Other` and changes nothing."""
+
+    def __init__(self, index: int, description: str) -> None:
+        self.index = index
+        self.description = description
+        self._status = StepStatus.PENDING
+        self._response: ChatResponse | None = None
+        self._error: AgentError | None = None
+
+    def __repr__(self) -> str:
+        return f"Step({self.index}, {self.description!r}, {self._status.value})"
+
+    @property
+    def status(self) -> StepStatus:
+        """Its state."""
+        return self._status
+
+    @property
+    def response(self) -> ChatResponse | None:
+        """What it answered, once completed."""
+        return self._response
+
+    @property
+    def error(self) -> AgentError | None:
+        """Why it failed, once failed."""
+        return self._error
+
+    def start(self) -> None:
+        """Begin to run."""
+        self._move(StepStatus.RUNNING)
+
+    def complete(self, response: ChatResponse) -> None:
+        """End well."""
+        self._move(StepStatus.COMPLETED)
+        self._response = response
+
+    def fail(self, error: AgentError) -> None:
+        """End with an error."""
+        self._move(StepStatus.FAILED)
+        self._error = error
+
+    def skip(self) -> None:
+        """End without being done, or without being finished."""
+        self._move(StepStatus.SKIPPED)
+
+    def _move(self, to: StepStatus) -> None:
+        if self._status not in _BEFORE[to]:
+            raise OtherAgentError(
+                f"step {self.index} is {self._status.value} and cannot become {to.value}"
+            )
+        self._status = to
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A goal and the steps to it."""
+
+    goal: str
+    steps: Sequence[Step]
+    plan_id: str = field(default_factory=lambda: new_id("plan"))
+
+    @classmethod
+    def of(cls, goal: str, descriptions: Sequence[str]) -> "Plan":
+        """A plan with one pending step for each description."""
+        return cls(goal, [Step(index, text) for index, text in enumerate(descriptions)])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every step has ended."""
+        return all(step.status.is_terminal for step in self.steps)
+
+
+class PlanParser(Protocol):
+    """Reads plans; bring your own for another form."""
+
+    async def parse(self, raw: str, goal: str) -> Plan:
+        """The plan in a model's answer.
+
+        Raises:
+            AgentError: `PlanParse`; there is none, and why.
+        """
+        ...
+
+
+class JsonPlanParser:
+    """Reads `{"steps": [{"description": "…"}, …]}`, alone or in a fenced block."""
+
+    async def parse(self, raw: str, goal: str) -> Plan:
+        """See `PlanParser.parse`."""
+        fenced = _FENCED.search(raw)
+        try:
+            document = parse((fenced[1] if fenced else raw).strip())
+        except ValueError as error:
+            raise PlanParseError(f"the plan is not JSON: {error}") from error
+        steps = (
+            cast("dict[str, Any]", document).get("steps") if isinstance(document, dict) else None
+        )
+        if not isinstance(steps, list):
+            raise PlanParseError('the plan has no array "steps"')
+        found = [_description(index, step) for index, step in enumerate(cast("list[Any]", steps))]
+        if not found:
+            raise PlanParseError("the plan has no steps; it needs at least one")
+        return Plan.of(goal, found)
+
+
+def _description(index: int, step: Any) -> str:
+    text = cast("dict[str, Any]", step).get("description") if isinstance(step, dict) else None
+    if not isinstance(text, str) or not text.strip():
+        raise PlanParseError(f'step {index} of the plan has no "description"')
+    return text
+
+
+class TaskAgent(Protocol):
+    """Reaches goals step by step."""
+
+    async def run(self, goal: str) -> Plan:
+        """Make a plan for the goal and carry it out.
+
+        Raises:
+            AgentError: there is no plan, or it could not be carried out.
+        """
+        ...
+
+    async def execute_plan(self, plan: Plan) -> None:
+        """Carry a plan out; its steps say how far that got.
+
+        Raises:
+            AgentError: it could not be carried out.
+        """
+        ...
+
+
+class PlanningAgent:
+    """The reference: asks the session's agent for a plan, then gives it the steps one by one.
+
+    With a conversation in its session every step sees what those before it have said.
+
+    Args:
+        session: where plan and steps are turns.
+        parser: reads the plan.
+        stop_on_failure: a step that fails ends the plan, and the steps after it stay pending;
+            otherwise it goes on with the next.
+        prompt: asks for the plan; `{{ goal }}` is filled in.
+    """
+
+    def __init__(
+        self,
+        session: AgentSession,
+        *,
+        parser: PlanParser | None = None,
+        stop_on_failure: bool = True,
+        prompt: PromptTemplate = PLAN_PROMPT,
+    ) -> None:
+        self.session = session
+        self.plan: Plan | None = None
+        """The plan of the last `run` or `execute_plan`, also if that failed."""
+        self._parser = parser or JsonPlanParser()
+        self._stop_on_failure = stop_on_failure
+        self._prompt = prompt
+
+    async def run(self, goal: str) -> Plan:
+        """See `TaskAgent.run`.
+
+        Raises:
+            AgentError: `PlanParse`, or what the turn or a step failed with.
+        """
+        reply = await self.session.submit_turn(self._prompt.render({"goal": goal}))
+        plan = await self._parser.parse(reply.text, goal)
+        await self.execute_plan(plan)
+        return plan
+
+    async def execute_plan(self, plan: Plan) -> None:
+        """See `TaskAgent.execute_plan`. Steps that have ended already are left alone.
+
+        Raises:
+            AgentError: a step failed, and failures stop the plan.
+        """
+        self.plan = plan
+        for step in plan.steps:
+            if not step.status.is_terminal:
+                await self._execute(step)
+
+    async def _execute(self, step: Step) -> None:
+        step.start()
+        try:
+            response = await self.session.submit_turn(step.description)
+        except AgentError as error:
+            step.fail(error)
+            if self._stop_on_failure:
+                raise
+            return
+        except asyncio.CancelledError:
+            step.fail(OtherAgentError("the step was cancelled"))
+            raise
+        step.complete(response)
+        context = HookContext(event=HookEvent.ON_PLAN_STEP_COMPLETE, plan_step_index=step.index)
+        await self.session.bundle.hook_executor.execute(context)

@@ -1,0 +1,285 @@
+"""The provider of a cycle as the engine calls it, with hooks, retries, secrets and cost."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from agcore.llm.errors import (
+    ContextLengthError,
+    LlmError,
+    RequestBlockedError,
+    StreamBrokenError,
+    ToolTurnLimitError,
+    provider_errors,
+)
+from agcore.llm.history import ChatHistory
+from agcore.llm.hooks import HookContext, HookEvent, HookExecutor
+from agcore.llm.providers import LlmProvider, response_of
+from agcore.llm.redaction import ChatRedactor, SecretSource
+from agcore.llm.types import (
+    ChatChunk,
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    CostTracker,
+    FinishReason,
+)
+from agent_core.config.models import RetryConfig
+from agent_core.providers.failures import CallError
+from agent_core.providers.reply import CallDraft, ReplyAccumulator
+from agent_core.providers.retry import pause_before_retry_s
+from agent_core.types import (
+    ModelCompleted,
+    ModelEvent,
+    ModelRequest,
+    ModelStarted,
+    ModelTextDelta,
+    StopReason,
+    ToolDefinition,
+    Usage,
+)
+
+_STOPS = {
+    FinishReason.STOP: StopReason.END_TURN,
+    FinishReason.LENGTH: StopReason.MAX_TOKENS,
+    FinishReason.TOOL_CALLS: StopReason.TOOL_USE,
+    FinishReason.CONTENT_FILTER: StopReason.CONTENT_FILTER,
+}
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What a run's calls share.
+
+    Attributes:
+        limit: how many replies with calls may be acted on; None if the caller runs the tools.
+        is_streamed: replies are asked for piece by piece.
+        rounds: how many have been.
+        failure: the error of the last call, if it failed.
+        request: the last one.
+        response: the last reply.
+    """
+
+    limit: int | None = None
+    is_streamed: bool = False
+    rounds: int = 0
+    failure: LlmError | None = None
+    request: ChatRequest | None = None
+    response: ChatResponse | None = None
+
+
+class HookedProvider:
+    """A `ProviderAdapter` around an `LlmProvider`.
+
+    Args:
+        provider: answers the requests.
+        settings: model, temperature and the like of every request.
+        retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
+        history: knows the messages of a request.
+        clean: takes secrets out.
+    """
+
+    def __init__(
+        self,
+        provider: LlmProvider,
+        settings: ChatRequest,
+        *,
+        retry: RetryConfig,
+        history: ChatHistory,
+        clean: ChatRedactor,
+    ) -> None:
+        self.hooks = HookExecutor()
+        self.cost = CostTracker()
+        self.turn = _Turn()
+        self._provider = provider
+        self._settings = settings
+        self._retry = retry
+        self._history = history
+        self._clean = clean
+
+    def secrets(self) -> Mapping[str, str]:
+        """The provider's secrets, which may change."""
+        return self._provider.secrets() if isinstance(self._provider, SecretSource) else {}
+
+    def begin(self, *, limit: int | None, is_streamed: bool) -> None:
+        """Count anew for the next run."""
+        self.turn = _Turn(limit, is_streamed)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
+        turn = self.turn
+        yield ModelStarted(provider="agcore", model=request.model)
+        system = [ChatMessage.system_text(block.content) for block in request.system]
+        system += self._history.instructions()
+        sent = map(self._history.message_of, request.messages)
+        turn.request = self._clean.request(
+            replace(self._settings, messages=[*system, *sent], tools=request.tools)
+        )
+        try:
+            async with aclosing(self._answered(turn.request, turn)) as deltas:
+                async for delta in deltas:
+                    yield delta
+            yield self._completed(turn)
+        except LlmError as error:
+            turn.failure = error
+            raise
+
+    async def close(self) -> None:
+        """Leave the provider open: it belongs to the application."""
+
+    async def ask(
+        self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition] = ()
+    ) -> ChatResponse:
+        """Send exactly these messages, outside of a run.
+
+        Raises:
+            LlmError: the call failed, or a hook blocked it.
+        """
+        request = self._clean.request(replace(self._settings, messages=messages, tools=tools))
+        turn = _Turn(request=request)
+        try:
+            async with aclosing(self._answered(request, turn)) as deltas:
+                async for _ in deltas:
+                    pass
+        except ContextLengthError as error:
+            await self.report(error, turn)
+            raise
+        (message,) = self._clean.messages([self._reply(turn).message])
+        return replace(self._reply(turn), message=message)
+
+    async def report(self, error: LlmError, turn: _Turn) -> None:
+        """Tell the hooks that a call has failed for good."""
+        context = HookContext(event=HookEvent.ON_ERROR, request=turn.request, error=error)
+        await self.hooks.execute(context)
+
+    async def _answered(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
+        """One request, tried until it is answered; nothing is tried again once text was seen.
+
+        Raises:
+            LlmError: it failed for good. That a prompt is too long is reported to the hooks later:
+                compaction may still help.
+        """
+        verdict = await self.hooks.execute(
+            HookContext(event=HookEvent.PRE_REQUEST, request=request)
+        )
+        if verdict.blocked:
+            raise RequestBlockedError(f"a hook blocked the request: {verdict.reason}")
+        attempt = 0
+        while True:
+            attempt += 1
+            seen = False
+            try:
+                async with aclosing(self._attempt(request, turn)) as deltas:
+                    async for delta in deltas:
+                        seen = True
+                        yield delta
+                break
+            except LlmError as failure:
+                error = self._clean.error(failure)
+                asked: float | None = getattr(error, "retry_after_s", None)
+                known = CallError(error.code, error.message, error.retryable, retry_after_s=asked)
+                pause_s = pause_before_retry_s(self._retry, attempt, known)
+                if seen or pause_s is None:
+                    if not isinstance(error, ContextLengthError):
+                        await self.report(error, turn)
+                    raise
+                await self.hooks.execute(
+                    HookContext(
+                        event=HookEvent.ON_RETRY, request=request, error=error, attempt=attempt
+                    )
+                )
+            await asyncio.sleep(pause_s)
+        self.cost.add(self._reply(turn).usage)
+        await self.hooks.execute(HookContext(event=HookEvent.POST_REQUEST, request=request))
+
+    async def _attempt(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
+        with provider_errors():
+            if not turn.is_streamed:
+                response = await self._provider.chat(request)
+            else:
+                response = None
+                async with aclosing(joined(self._provider.stream(request))) as pieces:
+                    async for piece in pieces:
+                        if isinstance(piece, ChatResponse):
+                            response = piece
+                        else:
+                            yield piece
+            if response is None:
+                raise StreamBrokenError("the provider ended its stream without a reply")
+        turn.response = replace(response, usage=self._clean.usage(response.usage))
+
+    def _reply(self, turn: _Turn) -> ChatResponse:
+        if turn.response is None:
+            raise StreamBrokenError("the provider gave no reply")
+        return turn.response
+
+    def _completed(self, turn: _Turn) -> ModelCompleted:
+        """The reply as the engine's. One that was cut off ends the turn: it is not continued.
+
+        Raises:
+            LlmError: it calls tools after the last round that is allowed.
+        """
+        response = self._reply(turn)
+        calls = response.tool_calls
+        if calls and turn.limit is not None:
+            turn.rounds += 1
+            if turn.rounds > turn.limit:
+                raise ToolTurnLimitError(turn.limit)
+        return ModelCompleted(
+            content=response.message.content,
+            tool_calls=calls,
+            usage=response.usage,
+            stop_reason=StopReason.TOOL_USE if calls else StopReason.END_TURN,
+            raw_stop_reason=response.stop_reason,
+        )
+
+
+async def joined(
+    pieces: AsyncIterator[ChatChunk | ChatResponse],
+) -> AsyncGenerator[ModelTextDelta | ChatResponse]:
+    """Text as it arrives, and the whole reply last. Closing it closes `pieces`.
+
+    Raises:
+        LlmError: the stream ended without a finish reason: the reply is not finished then.
+    """
+    draft = ReplyAccumulator("agcore", str, history=())
+    calls: dict[int, CallDraft] = {}
+    usage, finish_reason = Usage(), None
+    try:
+        async for piece in pieces:
+            if isinstance(piece, ChatResponse):
+                yield piece
+                return
+            _take(piece, draft, calls)
+            usage = piece.usage or usage
+            finish_reason = piece.finish_reason or finish_reason
+            for delta in _texts(draft.deltas()):
+                yield delta
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
+    if finish_reason is None:
+        raise StreamBrokenError("the stream ended without a finish reason")
+    events = draft.finish(_STOPS[finish_reason], finish_reason.value, usage=usage)
+    for delta in _texts(events):
+        yield delta
+    if isinstance(completed := events[-1], ModelCompleted):
+        yield response_of(completed)
+
+
+def _texts(events: Iterable[ModelEvent]) -> list[ModelTextDelta]:
+    return [event for event in events if isinstance(event, ModelTextDelta)]
+
+
+def _take(chunk: ChatChunk, draft: ReplyAccumulator, calls: dict[int, CallDraft]) -> None:
+    """Add a chunk to the reply; pieces of tool calls belong together by their index."""
+    if chunk.text:
+        draft.add_text(chunk.text)
+    for part in chunk.tool_calls:
+        call = calls.get(part.index)
+        if call is None:
+            call = calls[part.index] = draft.open_call(part.tool_call_id, part.name)
+        elif not call.wire_name:
+            call.wire_name = part.name
+        draft.feed(call, part.arguments)

@@ -1,0 +1,221 @@
+"""What a cycle sends, within a budget: a history that does not fit is shortened or summarised."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agcore.llm.errors import ContextLengthError
+from agent_core.assets import load_asset
+from agent_core.compact import (
+    Compactor,
+    Cut,
+    Limits,
+    Summarise,
+    choose_cut,
+    collect_kept,
+    fit_kept,
+    render_kept,
+    render_transcript,
+    rule_statements,
+    visible_tokens,
+)
+from agent_core.config.models import ContextConfig, ModelConfig
+from agent_core.context.composer import Composer
+from agent_core.context.tokens import (
+    BYTES_PER_TOKEN,
+    MESSAGE_TOKENS,
+    estimate_blocks,
+    estimate_text,
+    estimate_tools,
+)
+from agent_core.errors import AgentCoreError
+from agent_core.events import Journal
+from agent_core.loop import BuiltRequest
+from agent_core.types import (
+    EventType,
+    Node,
+    Role,
+    SystemBlock,
+    TextBlock,
+    ToolDefinition,
+    Usage,
+)
+
+logger = logging.getLogger(__name__)
+
+_UNBOUNDED = 1_000_000_000
+_MOST_PIECES = 8
+_LEAST_PIECE = 400
+_NOTE_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactConfig:
+    """When a conversation is made shorter, and how much of it stays as it is.
+
+    Attributes:
+        max_tokens: the budget of a request, in estimated tokens.
+        keep_recent: how many of the last messages are not summarised, as far as they fit.
+        max_failures: after so many summaries that failed in a row, no more are asked for.
+    """
+
+    max_tokens: int = 100_000
+    keep_recent: int = 8
+    max_failures: int = 3
+
+
+class ChatContext:
+    """Builds the requests of a cycle's runs; their `ContextSource` and their `Compactor`."""
+
+    def __init__(self, summarise: Summarise) -> None:
+        self.config: CompactConfig | None = None
+        self._summarise = summarise
+        self._failures = 0
+        self._used = 0
+        self._tools: Sequence[ToolDefinition] = ()
+        self._key: object = None
+        self._system: Sequence[SystemBlock] = ()
+        self._open_composer(_UNBOUNDED)
+
+    def begin(
+        self,
+        system: str,
+        tools: Sequence[ToolDefinition],
+        *,
+        instructions: int,
+        path: Sequence[Node],
+        prompt: str,
+    ) -> str:
+        """Prepare for a run, and return what of its prompt fits beside the history.
+
+        Args:
+            system: the system prompt.
+            tools: what the model is offered.
+            instructions: tokens of further system messages.
+            path: the history.
+            prompt: the user's message; one that does not fit loses its middle.
+
+        Raises:
+            LlmError: `ContextLength`; the system prompt and the tools leave no room for anything.
+        """
+        self._tools = tools
+        fixed = estimate_blocks([TextBlock(text=system)]) if system else 0
+        most = self.config.max_tokens if self.config else _UNBOUNDED
+        if self._key != (key := (system, most, instructions)):
+            block = SystemBlock(
+                block_id="agcore", source="agcore", content=system, token_count=fixed
+            )
+            self._system = [block] if system else []
+            self._open_composer(most - instructions)
+            self._key = key
+        fixed += instructions + estimate_tools(tools)
+        room = most - fixed
+        fitting = _cut(prompt, max(room // 2, room - visible_tokens(path)) - MESSAGE_TOKENS)
+        if room < 0 or (prompt and not fitting):
+            raise ContextLengthError(
+                f"the system prompt and the tools take {fixed} of the {most}"
+                " tokens of the budget (CompactConfig.max_tokens); raise it, or make them shorter"
+            )
+        return fitting
+
+    def build(
+        self,
+        path: Sequence[Node],
+        tools: Sequence[ToolDefinition],  # noqa: ARG002 - the cycle says what is offered
+        *,
+        may_drop: bool = False,
+    ) -> BuiltRequest:
+        """See `ContextSource.build`."""
+        built = self._composer.build(path, self._tools, may_drop=may_drop)
+        self._used = built.report.use.total
+        return built
+
+    def observe(self, usage: Usage) -> None:
+        """Learn nothing: the budget is a bound in estimated tokens."""
+
+    def refused(self) -> None:
+        """Keep the requests of this run well below the one that was too long for the service."""
+        if self.config is not None:
+            self._open_composer(self._used * 3 // 4)
+            self._key = None
+
+    async def recover(self, journal: Journal) -> bool:
+        """Summarise what is old, and say whether the path fits now; see `Compactor.recover`."""
+        config = self.config
+        if config is None:
+            return False
+        built = self._composer.build(journal.path, self._tools)
+        use = built.report.use
+        room = max(built.report.budget.prompt - use.static_system - use.tools, 1)
+        recent = journal.path[-config.keep_recent - 1 :]
+        keep = min(sum(node.token_count for node in recent), room * 2 // 5)
+        cut = choose_cut(journal.path, keep=keep)
+        if cut is not None and self._failures < config.max_failures:
+            try:
+                await self._compact(journal, cut, room)
+            except AgentCoreError as error:
+                self._failures += 1
+                logger.warning("the conversation could not be summarised: %s", error)
+            else:
+                self._failures = 0
+                if not self._composer.build(journal.path, self._tools).over_budget:
+                    return True
+        kept, _ = fit_kept(
+            collect_kept(journal.path, ()), self._composer.room_for_kept, estimate_text
+        )
+        self._composer.keep(render_kept(kept, None))
+        return False
+
+    def _open_composer(self, window: int) -> None:
+        model = ModelConfig(provider="agcore", name="agcore", context_window=max(window, 1))
+        self._composer = Composer(
+            model=model, context=ContextConfig(reserve_output_tokens=0), static=self._system
+        )
+
+    async def _compact(self, journal: Journal, cut: Cut, room: int) -> None:
+        share = max(room // 5, 1)
+        around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
+        piece = max(room - around - share, _LEAST_PIECE)
+        compactor = Compactor(self._summarise, estimate=estimate_text, store=_forget)
+        compaction = await compactor.compact(
+            list(_thinned(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
+            cut,
+            Limits(summary=share, kept=share, piece=piece),
+        )
+        journal.add(compaction.draft, EventType.COMPACT_COMPLETED)
+
+
+_ASSETS = ("agent.default_compact_agent", "system.compact_history")
+
+
+async def _forget(_: str) -> str:
+    """Store nothing: there are no artifacts here."""
+    return ""
+
+
+def _thinned(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
+    """The path; before `end` the latest nodes in `room` tokens, of older ones only the rules.
+
+    One submission must not become a hundred calls.
+    """
+    first = end
+    while first > 0 and room > 0:
+        first -= 1
+        room -= sum(map(estimate_text, render_transcript([path[first]])))
+    for node in path[:first]:
+        rules = rule_statements(node.text) if node.role is Role.USER else []
+        yield node.model_copy(update={"content": [TextBlock(text="\n".join(rules))]})
+    yield from path[first:]
+
+
+def _cut(text: str, room: int) -> str:
+    """The text, or as much of its beginning and its end as `room` tokens hold."""
+    if estimate_text(text) <= room:
+        return text
+    if room <= _NOTE_TOKENS:
+        return ""
+    raw = text.encode("utf-8", "replace")
+    limit = (room - _NOTE_TOKENS) * BYTES_PER_TOKEN
+    head = raw[: limit * 2 // 3].decode(errors="ignore")
+    tail = raw[len(raw) - limit // 3 :].decode(errors="ignore")
+    return f"{head}\n[… {len(raw) - limit} bytes left out …]\n{tail}"

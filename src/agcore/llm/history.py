@@ -1,0 +1,180 @@
+"""The messages of a cycle as the engine's path of nodes, and back."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from weakref import WeakValueDictionary
+
+from agcore.llm.types import ChatMessage, ChatRole
+from agent_core.context.tokens import estimate_blocks
+from agent_core.providers.requests import IdentityCache
+from agent_core.types import (
+    ContentBlock,
+    ModelMessage,
+    Node,
+    NodeType,
+    Role,
+    ToolResultBlock,
+    new_id,
+    utc_now,
+)
+
+INSTRUCTION_ROLES = frozenset({ChatRole.SYSTEM, ChatRole.DEVELOPER})
+FIRST_KEPT = "first_kept_node_id"
+
+
+@dataclass(slots=True)
+class _Summary:
+    """A compaction: its node, the ids of the nodes it covers, and the node it stands behind."""
+
+    node: Node
+    covered: frozenset[str]
+    after: str
+    message: ChatMessage
+
+
+class ChatHistory:
+    """The messages of one cycle, and the path of nodes that requests are built of.
+
+    A message keeps the nodes that were made of it, and a node its message: a conversation that
+    grows is the same objects from request to request.
+    """
+
+    def __init__(self) -> None:
+        self._messages: list[ChatMessage] = []
+        self._nodes: IdentityCache[ChatMessage, Sequence[Node]] = IdentityCache()
+        self._by_node: WeakValueDictionary[str, ChatMessage] = WeakValueDictionary()
+        self._sent: IdentityCache[ModelMessage, ChatMessage] = IdentityCache()
+        self._summary: _Summary | None = None
+
+    def replace(self, messages: Iterable[ChatMessage]) -> None:
+        """Take these messages instead; a summary of messages among them stays in force."""
+        self._messages = list(messages)
+
+    def extend(self, messages: Iterable[ChatMessage]) -> None:
+        """Add messages at the end."""
+        self._messages.extend(messages)
+
+    def visible(self, messages: Iterable[ChatMessage] | None = None) -> list[ChatMessage]:
+        """These messages, or those of the history; a summary stands for those that it covers."""
+        given = list(self._messages if messages is None else messages)
+        covered = self._summary.covered if self._summary else frozenset[str]()
+        left = [m for m in given if not any(node.node_id in covered for node in self._of(m))]
+        return [self._summary.message, *left] if self._summary and len(left) < len(given) else given
+
+    def instructions(self) -> list[ChatMessage]:
+        """The system and developer messages, which are no part of the path."""
+        return [message for message in self._messages if message.role in INSTRUCTION_ROLES]
+
+    def path(self) -> list[Node]:
+        """The conversation as the engine goes on from it.
+
+        Messages that a summary does not cover follow those that it does, also where another
+        writer has added them between.
+        """
+        nodes = [node for message in self._messages for node in self._of(message)]
+        summary = self._summary
+        if summary is None:
+            return nodes
+        covered = [node for node in nodes if node.node_id in summary.covered]
+        if not covered:
+            return nodes
+        rest = [node for node in nodes if node.node_id not in summary.covered]
+        first_kept = rest[0].node_id if rest else None
+        if summary.node.metadata.get(FIRST_KEPT) != first_kept:
+            metadata = {**summary.node.metadata, FIRST_KEPT: first_kept}
+            summary.node = summary.node.model_copy(update={"metadata": metadata})
+        before = len(list(takewhile(lambda node: node.node_id != summary.after, rest))) + 1
+        return [*covered, *rest[:before], summary.node, *rest[before:]]
+
+    def record(
+        self, path: Sequence[Node], start: int, *, begun: Collection[str], is_complete: bool
+    ) -> list[ChatMessage]:
+        """Take what a run has added to its path from `start` on, and return it as messages.
+
+        Of a run that failed stay the exchanges up to the last one with a call that has begun.
+        """
+        exchanges: list[list[Node]] = []
+        for place, node in enumerate(path[start:], start):
+            if node.node_type is NodeType.COMPACTION:
+                self._summarised(path, place)
+            elif node.node_type is NodeType.MESSAGE and node.role is Role.TOOL:
+                exchanges[-1].append(node)
+            elif node.node_type is NodeType.MESSAGE and not node.is_partial:
+                exchanges.append([node])
+        while exchanges and not is_complete:
+            results = (result for node in exchanges[-1] for result in node.results)
+            if any(result.tool_call_id in begun for result in results):
+                break
+            exchanges.pop()
+        added = [message for exchange in exchanges for message in self._said(*exchange)]
+        self._messages += added
+        return added
+
+    def message_of(self, message: ModelMessage) -> ChatMessage:
+        """A message of a request as the toolkit's; the one it was made of, if there is one."""
+        return self._sent.get(message, self._convert)
+
+    def _convert(self, message: ModelMessage) -> ChatMessage:
+        node_id = str(message.metadata.get("node_id", ""))
+        if (known := self._by_node.get(node_id)) is not None:
+            return known
+        made = ChatMessage(role=ChatRole(message.role.value), content=message.content)
+        if node_id:
+            self._by_node[node_id] = made
+        return made
+
+    def _of(self, message: ChatMessage) -> Sequence[Node]:
+        return self._nodes.get(message, self._make)
+
+    def _make(self, message: ChatMessage) -> Sequence[Node]:
+        if message.role in INSTRUCTION_ROLES:
+            return ()
+        node = Node(
+            node_id=new_id("node"),
+            session_id="agcore",
+            node_seq=0,
+            parent_id=None,
+            agent_id="agcore",
+            run_id=None,
+            role=Role(message.role.value),
+            content=message.content,
+            metadata={"synthetic": True} if message.metadata.get("synthetic") else {},
+            token_count=estimate_blocks(message.content),
+            created_at=utc_now(),
+        )
+        self._by_node[node.node_id] = message
+        return (node,)
+
+    def _said(self, node: Node, *answers: Node) -> Iterable[ChatMessage]:
+        """The messages of one exchange: what was said, and the results of its calls in order."""
+        said = self._by_node.get(node.node_id)
+        if said is None:
+            said = ChatMessage(role=ChatRole(node.role.value), content=node.content)
+            self._by_node[node.node_id] = said
+        self._nodes.get(said, lambda _: (node,))
+        yield said
+        if not answers:
+            return
+        # A result that was cut short counts as partial in the engine; here it must be seen.
+        whole = [a.model_copy(update={"metadata": {}}) if a.is_partial else a for a in answers]
+        by_call = {result.tool_call_id: result for a in whole for result in a.results}
+        results: list[ContentBlock] = [
+            ToolResultBlock.model_validate(by_call[call.tool_call_id])
+            for call in node.calls
+            if call.tool_call_id in by_call
+        ]
+        answer = ChatMessage(role=ChatRole.TOOL, content=results)
+        self._nodes.get(answer, lambda _: whole)
+        yield answer
+
+    def _summarised(self, path: Sequence[Node], place: int) -> None:
+        node = path[place]
+        kept = node.metadata.get(FIRST_KEPT)
+        covered = takewhile(lambda each: each.node_id != kept, path[:place])
+        self._summary = _Summary(
+            node,
+            frozenset(each.node_id for each in covered),
+            path[place - 1].node_id,
+            ChatMessage.user_text(node.text, synthetic=True),
+        )

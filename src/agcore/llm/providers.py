@@ -1,0 +1,288 @@
+"""Models as the toolkit calls them: the protocol, the engine's adapters behind it, and a mock."""
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from itertools import groupby
+from typing import Any, Protocol, Self
+
+from agcore.llm.errors import (
+    LlmError,
+    OtherLlmError,
+    StreamBrokenError,
+    from_core,
+    from_payload,
+)
+from agcore.llm.history import INSTRUCTION_ROLES
+from agcore.llm.types import (
+    ChatChunk,
+    ChatMessage,
+    ChatRequest,
+    ChatResponse,
+    ChatRole,
+    FinishReason,
+    ToolCallChunk,
+)
+from agent_core.config.models import ModelConfig
+from agent_core.errors import AgentCoreError
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.jsontext import dump_text
+from agent_core.providers.registry import ProviderRegistry as AdapterRegistry
+from agent_core.providers.requests import IdentityCache
+from agent_core.providers.scripted import pieces
+from agent_core.types import (
+    ModelCompleted,
+    ModelFailed,
+    ModelMessage,
+    ModelRequest,
+    ModelTextDelta,
+    Role,
+    StopReason,
+    SystemBlock,
+    ToolCall,
+    Usage,
+    new_id,
+)
+
+
+class LlmProvider(Protocol):
+    """A model. May be shared by any number of sessions of one event loop."""
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        """Get one reply.
+
+        Raises:
+            LlmError: the call failed; `retryable` says whether it is worth another try.
+        """
+        ...
+
+    def stream(self, request: ChatRequest) -> AsyncIterator[ChatChunk | ChatResponse]:
+        """Get one reply piece by piece.
+
+        Yields chunks, which the reader joins. A provider that has the whole reply in the end
+        yields it last, and then it counts instead of the joined chunks.
+
+        Raises:
+            LlmError: the call failed, maybe after some chunks.
+        """
+        ...
+
+
+class ProviderRegistry:
+    """Providers by name. The first one registered is the default until another is chosen."""
+
+    def __init__(self) -> None:
+        self._providers: dict[str, LlmProvider] = {}
+        self._default: str | None = None
+
+    def register(self, name: str, provider: LlmProvider, *, default: bool = False) -> None:
+        """Add a provider.
+
+        Raises:
+            LlmError: the name is taken.
+        """
+        if name in self._providers:
+            raise OtherLlmError(f"there is already a provider named {name!r}; choose another name")
+        self._providers[name] = provider
+        if default or self._default is None:
+            self._default = name
+
+    def get(self, name: str) -> LlmProvider | None:
+        """The provider of that name."""
+        return self._providers.get(name)
+
+    def default(self) -> LlmProvider | None:
+        """The provider to use where none is named; None while there is none at all."""
+        return self._providers[self._default] if self._default is not None else None
+
+    def names(self) -> list[str]:
+        """Every name, in the order of registration."""
+        return list(self._providers)
+
+
+class AdapterProvider:
+    """A provider that calls one of the engine's adapters.
+
+    System and developer messages become the system prompt, wherever they stand. A message's name
+    is for people and for templates; these services are not sent one.
+
+    Args:
+        adapter: any `agent_core` provider adapter; closed by `close`.
+        model: the model of requests that name none.
+        key_env: the environment variable that holds the adapter's key, if it takes one.
+    """
+
+    def __init__(self, adapter: ProviderAdapter, model: str, *, key_env: str | None = None) -> None:
+        self._adapter = adapter
+        self._key_env = key_env
+        self._model = model
+        self._messages: IdentityCache[ChatMessage, ModelMessage] = IdentityCache()
+
+    @classmethod
+    def open(cls, config: ModelConfig, registry: AdapterRegistry | None = None) -> Self:
+        """A provider for a model configuration; nothing is connected yet.
+
+        The adapter tries once: retries belong to `LlmCycle`, which has hooks for them.
+
+        Raises:
+            LlmError: the configuration names no known provider, or does not suit it.
+        """
+        once = config.retry.model_copy(update={"max_attempts": 1})
+        try:
+            adapter = (registry or AdapterRegistry()).create(
+                config.model_copy(update={"retry": once})
+            )
+        except AgentCoreError as error:
+            raise from_core(error) from error
+        return cls(adapter, config.name, key_env=config.api_key_env)
+
+    def secrets(self) -> Mapping[str, str]:
+        """The key, by the name of its variable: what must not get into any text."""
+        key = os.environ.get(self._key_env) if self._key_env else None
+        return {self._key_env: key} if self._key_env and key else {}
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        """See `LlmProvider.chat`."""
+        async with aclosing(self.stream(request)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, ChatResponse):
+                    return chunk
+        raise StreamBrokenError(f"the stream of {self._model} ended without a reply")
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
+        """See `LlmProvider.stream`; the whole reply comes last."""
+        events = self._adapter.stream(self._request(request))
+        try:
+            async for event in events:
+                match event:
+                    case ModelTextDelta(text=text):
+                        yield ChatChunk(text=text)
+                    case ModelCompleted():
+                        yield response_of(event)
+                    case ModelFailed(error=error):
+                        raise from_payload(error)
+                    case _:
+                        pass
+        except AgentCoreError as error:
+            known = from_core(error)
+            raise known from (None if known is error else error)
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()  # the connection closes now, not when it is collected
+
+    async def close(self) -> None:
+        """Give back connections and memory. Harmless when called again."""
+        await self._adapter.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _request(self, request: ChatRequest) -> ModelRequest:
+        system = [
+            SystemBlock(block_id=f"{message.role}.{number}", source="agcore", content=message.text)
+            for number, message in enumerate(
+                m for m in request.messages if m.role in INSTRUCTION_ROLES
+            )
+        ]
+        return ModelRequest(
+            model=request.model or self._model,
+            system=system,
+            messages=list(self._conversation(request.messages)),
+            tools=list(request.tools),
+            tool_choice=request.tool_choice,
+            temperature=request.temperature,
+            max_output_tokens=request.max_output_tokens,
+            stop=list(request.stop),
+            provider_options=request.provider_options,
+        )
+
+    def _conversation(self, messages: Iterable[ChatMessage]) -> Iterator[ModelMessage]:
+        """The messages; answers that stand in a row are one message to the engine."""
+        said = (message for message in messages if message.role not in INSTRUCTION_ROLES)
+        for role, group in groupby(said, key=lambda message: message.role):
+            together = list(group)
+            if role is ChatRole.TOOL and len(together) > 1:
+                content = [block for message in together for block in message.content]
+                yield ModelMessage(role=Role.TOOL, content=content)
+            else:
+                yield from self._messages.get_all(together, _model_message)
+
+
+MockReply = str | ChatResponse | LlmError
+MockAnswer = Callable[[ChatRequest], MockReply]
+
+
+class MockProvider:
+    """Plays a script: each call takes the next reply. For tests, examples and trying offline.
+
+    Args:
+        replies: text, whole responses, errors to raise, or functions of the request. A function
+            instead of a list answers every request.
+        chunks: into how many pieces a text, and the arguments of a call, are cut in a stream.
+    """
+
+    def __init__(
+        self, replies: Iterable[MockReply | MockAnswer] | MockAnswer = (), *, chunks: int = 3
+    ) -> None:
+        self.requests: list[ChatRequest] = []
+        """Every request so far, oldest first."""
+        self._replies: Iterator[MockReply | MockAnswer] = (
+            iter(lambda: replies, None) if callable(replies) else iter(list(replies))
+        )
+        self._chunks = chunks
+
+    async def chat(self, request: ChatRequest) -> ChatResponse:
+        """The next reply of the script."""
+        self.requests.append(request)
+        reply = next(self._replies, None)
+        if callable(reply):
+            reply = reply(request)
+        if reply is None:
+            message = f"the mock's script is used up; this is request {len(self.requests)}"
+            raise OtherLlmError(message)
+        if isinstance(reply, LlmError):
+            raise reply
+        if isinstance(reply, ChatResponse):
+            return reply
+        sent = sum(len(message.text.split()) for message in request.messages)
+        usage = Usage.from_input_output(sent, len(reply.split()))  # a word is a token here
+        return ChatResponse(ChatMessage.assistant_text(reply), usage)
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
+        """The next reply of the script, in pieces."""
+        response = await MockProvider.chat(self, request)
+        for text in pieces(response.text, self._chunks):
+            yield ChatChunk(text=text)
+        for index, call in enumerate(response.tool_calls):
+            yield ChatChunk(tool_calls=[ToolCallChunk(index, call.tool_call_id, call.name)])
+            for part in pieces(dump_text(call.arguments), self._chunks):
+                yield ChatChunk(tool_calls=[ToolCallChunk(index, arguments=part)])
+        yield ChatChunk(
+            usage=response.usage, finish_reason=response.stop_reason or FinishReason.STOP
+        )
+
+
+def tool_call_reply(name: str, /, **arguments: Any) -> ChatResponse:
+    """A reply that is one tool call."""
+    call = ToolCall(tool_call_id=new_id("call"), name=name, arguments=arguments)
+    return ChatResponse(ChatMessage.assistant_text("", [call]), stop_reason=FinishReason.TOOL_CALLS)
+
+
+def response_of(completed: ModelCompleted) -> ChatResponse:
+    """The engine's finished reply as the toolkit's.
+
+    Raises:
+        LlmError: `Stream`; the model gave up in the middle of it.
+    """
+    if completed.stop_reason is StopReason.ERROR:
+        reason = completed.raw_stop_reason or "no reason given"
+        raise StreamBrokenError(f"the model gave up in the middle of its reply ({reason})")
+    message = ChatMessage(role=ChatRole.ASSISTANT, content=completed.content)
+    return ChatResponse(message, completed.usage, FinishReason.of(completed.stop_reason))
+
+
+def _model_message(message: ChatMessage) -> ModelMessage:
+    return ModelMessage(role=Role(message.role.value), content=message.content)

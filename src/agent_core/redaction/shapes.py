@@ -15,6 +15,8 @@ back little. Shapes:
 import re
 from dataclasses import dataclass
 
+LONGEST_TOKEN_HEAD = 2048
+
 # --- leads -----------------------------------------------------------------------------------
 #
 # Finding them runs over every event and every live delta. A regular expression over all leads
@@ -22,12 +24,55 @@ from dataclasses import dataclass
 # leads that occur are looked for by their own expressions, which pass over those that nothing
 # follows.
 
-TOKEN_LEADS = (
-    "sk-", "sk_live_", "sk_test_", "rk_live_",
-    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-",
-    "AKIA", "ASIA", "AIza", "eyJ", "hf_",
-    "xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-",
-)  # fmt: skip
+_WORD, _DOTTED = (re.compile(characters, re.ASCII) for characters in (r"[\w-]*+", r"[\w.-]*+"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token with a known beginning.
+
+    `whole` matches it at its lead; `after` is what has to follow the lead before it is worth
+    judging, unless the text ends too early, and looks a bounded distance ahead; `run` matches the
+    characters that may stand in it.
+    """
+
+    kind: str
+    whole: re.Pattern[str]
+    after: str
+    run: re.Pattern[str] = _WORD
+
+
+def _tokens(kind: str, one: str, least: int, *leads: str) -> dict[str, _Token]:
+    """Tokens whose lead is followed by at least `least` characters like `one`."""
+    after = rf"(?:{one}{{{least}}}|{one}{{0,{least - 1}}}\Z)"
+    return {
+        lead: _Token(kind, re.compile(rf"{lead}{one}{{{least},}}+", re.ASCII), after)
+        for lead in leads
+    }
+
+
+_TOKENS = {
+    # Real keys have digits; without one the word must be long, or it may be a CSS class.
+    "sk-": _Token(
+        "api_key",
+        re.compile(r"sk-(?:(?=[\w-]{0,64}?\d)[\w-]{8,}+|[\w-]{16,}+)", re.ASCII),
+        r"(?:(?=[\w-]{0,64}?\d)[\w-]{8}|[\w-]{16}|[\w-]{0,15}\Z)",
+    ),
+    "eyJ": _Token(
+        "jwt",
+        re.compile(rf"eyJ[\w-]{{5,{LONGEST_TOKEN_HEAD}}}+\.[\w-]{{4,}}+[\w.-]*+", re.ASCII),
+        r"(?:[\w-]{5,2048}+(?:\.(?:[\w-]{4}|[\w-]{0,3}\Z)|\Z)|[\w-]{0,4}\Z)",
+        _DOTTED,
+    ),
+    **_tokens("api_key", r"\w", 8, "sk_live_", "sk_test_", "rk_live_"),
+    **_tokens("github_token", r"\w", 12, "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    **_tokens("gitlab_token", r"[\w-]", 12, "glpat-"),
+    **_tokens("aws_key", r"[A-Z0-9]", 12, "AKIA", "ASIA"),
+    **_tokens("google_key", r"[\w-]", 30, "AIza"),
+    **_tokens("huggingface_token", r"[A-Za-z0-9]", 20, "hf_"),
+    **_tokens("slack_token", r"[\w-]", 10, "xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-"),
+}
+TOKEN_LEADS = tuple(_TOKENS)
 """Case matters, and none of them counts within a word."""
 
 KEY_LEAD = "-----BEGIN "
@@ -57,21 +102,7 @@ _KEYWORDS_BY_PART = {
     for part in ("pass", "secret", "token", "key", "authorization", "bearer")
 }
 
-# What has to follow a lead before `judge` has to decide, unless the text ends too early. Each
-# expression looks a bounded distance ahead.
-_AFTER_TOKEN = {
-    "sk-": r"(?:(?=[\w-]{0,64}?\d)[\w-]{8}|[\w-]{16}|[\w-]{0,15}\Z)",
-    **dict.fromkeys(("sk_live_", "sk_test_", "rk_live_"), r"(?:\w{8}|\w{0,7}\Z)"),
-    **dict.fromkeys(
-        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), r"(?:\w{12}|\w{0,11}\Z)"
-    ),
-    "glpat-": r"(?:[\w-]{12}|[\w-]{0,11}\Z)",
-    **dict.fromkeys(("AKIA", "ASIA"), r"(?:[A-Z0-9]{12}|[A-Z0-9]{0,11}\Z)"),
-    "AIza": r"(?:[\w-]{30}|[\w-]{0,29}\Z)",
-    "eyJ": r"(?:[\w-]{5,2048}+(?:\.(?:[\w-]{4}|[\w-]{0,3}\Z)|\Z)|[\w-]{0,4}\Z)",
-    "hf_": r"(?:[A-Za-z0-9]{20}|[A-Za-z0-9]{0,19}\Z)",
-    **dict.fromkeys(TOKEN_LEADS[-5:], r"(?:[\w-]{10}|[\w-]{0,9}\Z)"),
-}
+# What has to follow the other leads, as `_Token.after` says.
 _AFTER_KEYWORD = r"[a-z_-]{0,11}+(?:\\{0,3}[\"'`]|\\{0,3}\Z)?\]?[ \t]{0,8}+(?:[:=]|\Z)"
 _AFTER_BEARER = r"(?:[ \t]{1,8}+[^\s\"'`,;&<>(){}\[\]|\\]{16}|[ \t]{0,8}+[^\s]{0,15}\Z)"
 _AFTER_KEY_LEAD = r"(?:[A-Z0-9 ]{0,40}?PRIVATE KEY|[A-Z0-9 -]{0,66}\Z)"
@@ -79,8 +110,8 @@ _AFTER_KEY_LEAD = r"(?:[A-Z0-9 ]{0,40}?PRIVATE KEY|[A-Z0-9 -]{0,66}\Z)"
 _WORTH_JUDGING = {
     # Not within a word. The literal comes first: a search for one is the fastest there is.
     **{
-        lead: re.compile(rf"{lead}(?<![A-Za-z0-9_-]{lead}){after}", re.ASCII)
-        for lead, after in _AFTER_TOKEN.items()
+        lead: re.compile(rf"{lead}(?<![A-Za-z0-9_-]{lead}){token.after}", re.ASCII)
+        for lead, token in _TOKENS.items()
     },
     **{
         word: re.compile(word + (_AFTER_BEARER if word == "bearer" else _AFTER_KEYWORD), re.ASCII)
@@ -159,7 +190,6 @@ def _lowered(text: str) -> str:
 
 # --- tokens ----------------------------------------------------------------------------------
 
-LONGEST_TOKEN_HEAD = 2048
 LONGEST_PAIR_VALUE = 64  # judged whole; what is longer is a secret without further questions
 LONGEST_QUOTED_VALUE = 256
 LONGEST_KEY_BODY = 8192
@@ -183,45 +213,8 @@ MORE = More()
 Verdict = Hit | More | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    whole: re.Pattern[str]  # matched at the lead
-    run: re.Pattern[str]  # the characters that may stand in it
-
-
 def _ascii(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
-
-
-_WORD = _ascii(r"[\w-]*+")
-_DOTTED = _ascii(r"[\w.-]*+")
-_TOKENS = {
-    # Real keys have digits; without one the word must be long, or it may be a CSS class.
-    "sk-": _Token("api_key", _ascii(r"sk-(?:(?=[\w-]{0,64}?\d)[\w-]{8,}+|[\w-]{16,}+)"), _WORD),
-    "sk_live_": _Token("api_key", _ascii(r"sk_live_\w{8,}+"), _WORD),
-    "sk_test_": _Token("api_key", _ascii(r"sk_test_\w{8,}+"), _WORD),
-    "rk_live_": _Token("api_key", _ascii(r"rk_live_\w{8,}+"), _WORD),
-    "ghp_": _Token("github_token", _ascii(r"ghp_\w{12,}+"), _WORD),
-    "gho_": _Token("github_token", _ascii(r"gho_\w{12,}+"), _WORD),
-    "ghu_": _Token("github_token", _ascii(r"ghu_\w{12,}+"), _WORD),
-    "ghs_": _Token("github_token", _ascii(r"ghs_\w{12,}+"), _WORD),
-    "ghr_": _Token("github_token", _ascii(r"ghr_\w{12,}+"), _WORD),
-    "github_pat_": _Token("github_token", _ascii(r"github_pat_\w{12,}+"), _WORD),
-    "glpat-": _Token("gitlab_token", _ascii(r"glpat-[\w-]{12,}+"), _WORD),
-    "AKIA": _Token("aws_key", _ascii(r"AKIA[A-Z0-9]{12,}+"), _WORD),
-    "ASIA": _Token("aws_key", _ascii(r"ASIA[A-Z0-9]{12,}+"), _WORD),
-    "AIza": _Token("google_key", _ascii(r"AIza[\w-]{30,}+"), _WORD),
-    "xoxa-": _Token("slack_token", _ascii(r"xoxa-[\w-]{10,}+"), _WORD),
-    "xoxb-": _Token("slack_token", _ascii(r"xoxb-[\w-]{10,}+"), _WORD),
-    "xoxp-": _Token("slack_token", _ascii(r"xoxp-[\w-]{10,}+"), _WORD),
-    "xoxr-": _Token("slack_token", _ascii(r"xoxr-[\w-]{10,}+"), _WORD),
-    "xoxs-": _Token("slack_token", _ascii(r"xoxs-[\w-]{10,}+"), _WORD),
-    "hf_": _Token("huggingface_token", _ascii(r"hf_[A-Za-z0-9]{20,}+"), _WORD),
-    "eyJ": _Token(
-        "jwt", _ascii(rf"eyJ[\w-]{{5,{LONGEST_TOKEN_HEAD}}}+\.[\w-]{{4,}}+[\w.-]*+"), _DOTTED
-    ),
-}
 
 
 def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:

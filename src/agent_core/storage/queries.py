@@ -1,4 +1,4 @@
-"""Everything that is read: paths, pages, runs and lists. Each costs what it returns."""
+"""Reads that take several queries: pages, runs, open calls. Each costs what it returns."""
 
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from agent_core.storage.claims import find_session
 from agent_core.storage.rows import dumps, find, find_all, iso, read_all
-from agent_core.storage.timeline import OPEN_RUN, node_not_found, run_not_found
+from agent_core.storage.timeline import run_not_found
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,
@@ -15,16 +15,7 @@ from agent_core.types import (
     ReplayResult,
     RunRecord,
     RuntimeEvent,
-    SessionRecord,
 )
-
-_PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
-    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?
-    UNION ALL
-    SELECT nodes.node_id, nodes.parent_id, depth + 1
-    FROM path JOIN nodes ON nodes.node_id = path.parent_id
-)
-SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
 
 _PAGE = """SELECT * FROM events WHERE session_id = ? AND seq BETWEEN ? AND ?
     AND (agent_id IS NULL OR agent_id IN (SELECT value FROM json_each(?)))
@@ -38,51 +29,18 @@ _LAST_STEP = """SELECT event_type FROM events
 _MAX_SEQ = 2**62
 
 
-def sessions(connection: sqlite3.Connection, limit: int, offset: int) -> list[SessionRecord]:
-    """Sessions, the most recently used first."""
-    rows = connection.execute(
-        "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?",
-        (_bounded(limit, 0), _bounded(offset, 0)),
-    )
-    return read_all(SessionRecord, rows)
-
-
-def agents(connection: sqlite3.Connection, session_id: str) -> list[AgentRecord]:
-    """Every agent of the session, oldest first."""
-    rows = connection.execute(
-        "SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,)
-    )
-    return read_all(AgentRecord, rows)
-
-
-def active_run_ids(connection: sqlite3.Connection, session_id: str) -> list[str]:
-    """Open runs of the session, oldest first."""
-    rows = connection.execute(
-        f"SELECT run_id FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid",  # noqa: S608
-        (session_id,),
-    )
-    return [run_id for (run_id,) in rows]
-
-
-def path(connection: sqlite3.Connection, node_id: str) -> list[Node]:
-    """From the root to this node."""
-    nodes = read_all(Node, connection.execute(_PATH, (node_id,)))
-    if not nodes:
-        raise node_not_found(node_id)
-    return nodes
-
-
 def page(
     connection: sqlite3.Connection,
     session_id: str,
-    span: tuple[int | None, int | None],
+    from_seq: int | None,
+    to_seq: int | None,
     limit: int,
 ) -> ReplayResult:
-    """A part of the root agents' timeline; `span` is the first and the last `seq`, if given."""
-    first = 1 if span[0] is None else _bounded(span[0], 1)
-    last = _MAX_SEQ if span[1] is None else _bounded(span[1], 0)
+    """A part of the root agents' timeline."""
+    first = 1 if from_seq is None else bounded(from_seq, 1)
+    last = _MAX_SEQ if to_seq is None else bounded(to_seq, 0)
     session = find_session(connection, session_id)
-    limit = _bounded(limit, 1)
+    limit = bounded(limit, 1)
     roots = read_all(
         AgentRecord,
         connection.execute(
@@ -133,17 +91,6 @@ def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
     )
 
 
-def events_after(
-    connection: sqlite3.Connection, run_id: str, run_seq: int, limit: int
-) -> list[RuntimeEvent]:
-    """The run's stored events after `run_seq`, at most `limit`."""
-    events = connection.execute(
-        "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?",
-        (run_id, _bounded(run_seq, 0), _bounded(limit, 1)),
-    )
-    return read_all(RuntimeEvent, events)
-
-
 def open_calls(
     connection: sqlite3.Connection,
     session_id: str,
@@ -181,7 +128,8 @@ def artifacts(
     return read_all(ArtifactRecord, rows)
 
 
-def _bounded(number: int, least: int) -> int:
+def bounded(number: int, least: int) -> int:
+    """The number within what SQLite can compare."""
     return min(max(number, least), _MAX_SEQ)
 
 

@@ -17,8 +17,9 @@ from agent_core.storage import claims, queries
 from agent_core.storage.connections import PATIENCE, open_in_memory, open_writer
 from agent_core.storage.executors import InlineConnection, ReaderThreads, WriterThread
 from agent_core.storage.faults import explained
-from agent_core.storage.rows import Record, find, insert, merged, update
-from agent_core.storage.timeline import append_job, note_job
+from agent_core.storage.queries import bounded
+from agent_core.storage.rows import Record, find, insert, merged, read_all, update
+from agent_core.storage.timeline import OPEN_RUN, append_job, node_not_found, note_job
 from agent_core.types import (
     LEASE,
     AgentRecord,
@@ -39,6 +40,14 @@ from agent_core.types import (
     SessionRecord,
     utc_now,
 )
+
+_PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?
+    UNION ALL
+    SELECT nodes.node_id, nodes.parent_id, depth + 1
+    FROM path JOIN nodes ON nodes.node_id = path.parent_id
+)
+SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
 
 
 class SqliteSessionStore:
@@ -220,25 +229,33 @@ class SqliteSessionStore:
         return await self._find(SessionRecord, session_id)
 
     async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
-        return await self._readers.read(lambda c: queries.sessions(c, limit, offset))
+        sql = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
+        page = bounded(limit, 0), bounded(offset, 0)
+        return await self._find_all(SessionRecord, sql, *page)
 
     async def agent(self, agent_id: str) -> AgentRecord | None:
         return await self._find(AgentRecord, agent_id)
 
     async def agents(self, session_id: str) -> list[AgentRecord]:
-        return await self._readers.read(lambda c: queries.agents(c, session_id))
+        sql = "SELECT * FROM agents WHERE session_id = ? ORDER BY rowid"
+        return await self._find_all(AgentRecord, sql, session_id)
 
     async def run(self, run_id: str) -> RunRecord | None:
         return await self._find(RunRecord, run_id)
 
     async def active_run_ids(self, session_id: str) -> list[str]:
-        return await self._readers.read(lambda c: queries.active_run_ids(c, session_id))
+        sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid"  # noqa: S608
+        rows = await self._readers.read(lambda c: c.execute(sql, (session_id,)).fetchall())
+        return [run_id for (run_id,) in rows]
 
     async def node(self, node_id: str) -> Node | None:
         return await self._find(Node, node_id)
 
     async def path(self, node_id: str) -> list[Node]:
-        return await self._readers.read(lambda c: queries.path(c, node_id))
+        nodes = await self._find_all(Node, _PATH, node_id)
+        if not nodes:
+            raise node_not_found(node_id)
+        return nodes
 
     async def page(
         self,
@@ -249,7 +266,7 @@ class SqliteSessionStore:
         limit: int = 1000,
     ) -> ReplayResult:
         return await self._readers.read(
-            lambda c: queries.page(c, session_id, (from_seq, to_seq), limit)
+            lambda c: queries.page(c, session_id, from_seq, to_seq, limit)
         )
 
     async def run_history(self, run_id: str) -> ReplayResult:
@@ -258,7 +275,9 @@ class SqliteSessionStore:
     async def events_after(
         self, run_id: str, run_seq: int, *, limit: int = 1000
     ) -> list[RuntimeEvent]:
-        return await self._readers.read(lambda c: queries.events_after(c, run_id, run_seq, limit))
+        sql = "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?"
+        span = bounded(run_seq, 0), bounded(limit, 1)
+        return await self._find_all(RuntimeEvent, sql, run_id, *span)
 
     async def open_calls(
         self, session_id: str, tool_call_ids: Collection[str], *, agent_id: str | None = None
@@ -282,3 +301,6 @@ class SqliteSessionStore:
 
     async def _find(self, kind: type[Record], key: str) -> Record | None:
         return await self._readers.read(lambda c: find(c, kind, key))
+
+    async def _find_all(self, kind: type[Record], sql: str, *values: str | int) -> list[Record]:
+        return await self._readers.read(lambda c: read_all(kind, c.execute(sql, values)))

@@ -9,19 +9,20 @@ import yaml
 
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
-from kgent.config.loader import fingerprint_config, load_config
+from agent_core.tools.base import Tool
+from agent_core.types import JsonBlock, ToolResult
+from kgent.cancellation import Cancellation, run_in_loop
 from kgent.engine.base import AgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockStep
-from kgent.memory.client import NoMemory
-from kgent.memory.contract import MemoryClient
-from kgent.records.context import RunRecords
-from kgent.runtime.context import RunContext
-from kgent.runtime.ids import RunIds
-from kgent.runtime.options import RunOptions, RunResult
-from kgent.runtime.runner import run
-from kgent.sandbox.workspace import create_workspace
-from kgent.skills.registry import SkillRegistry
-from kgent.tools.registry import ToolDefinition, build_toolsets
+from kgent.memory import MemoryClient, NoMemory
+from kgent.profile import fingerprint_config, load_config
+from kgent.records import RunEnvironment, RunRecords
+from kgent.run_folder import create_run_folder
+from kgent.runner import run
+from kgent.skills import SkillRegistry
+from kgent.state import RunIds, RunOptions, RunResult
+from kgent.tool_calls import ToolAnswer, call_tool
+from kgent.tools import build_tools
 
 IDS = RunIds("sess_1", "task_1", "run_1")
 SKILL = """---
@@ -72,37 +73,54 @@ def a_run(
     )
 
 
-def a_context(tmp_path: Path, **sections: Any) -> RunContext:
+def a_context(tmp_path: Path, **sections: Any) -> RunEnvironment:
     """A run context whose run folder has been made."""
     config = load_config(profile(tmp_path, **sections))
     root = (tmp_path / "run").resolve()
-    context = RunContext(
-        session_id=IDS.session_id,
-        task_id=IDS.task_id,
-        run_id=IDS.run_id,
-        profile_id=config.profile.id,
+    context = RunEnvironment(
+        ids=IDS,
         config_fingerprint=fingerprint_config(config),
         sandbox_root=root,
         config=config,
-        records=RunRecords.at(root, IDS, redactor=Redactor({})),
+        records=RunRecords(root, IDS, redactor=Redactor({})),
         launcher=Launcher(),
     )
-    create_workspace(context)
+    create_run_folder(context)
     return context
 
 
 def toolset(
-    context: RunContext,
+    context: RunEnvironment,
     *,
     skills: SkillRegistry | None = None,
     memory: MemoryClient | None = None,
     denied: Sequence[str] = (),
-) -> dict[str, ToolDefinition]:
+) -> dict[str, Tool]:
     """The tools of a run, by name."""
-    found = build_toolsets(
-        context, skills or SkillRegistry([]), memory or NoMemory(), denied=denied
-    )
+    found = build_tools(context, skills or SkillRegistry([]), memory or NoMemory(), denied=denied)
     return {tool.name: tool for tool in found}
+
+
+def answer(
+    tool: Tool,
+    context: RunEnvironment,
+    /,
+    *,
+    call_id: str = "call_1",
+    cancellation: Cancellation | None = None,
+    **args: Any,
+) -> ToolAnswer:
+    """Call a tool as an engine does, and return what the model reads."""
+
+    async def call() -> ToolResult:
+        return await call_tool(tool, args, context, call_id=call_id)
+
+    result = run_in_loop(call, cancellation=cancellation or Cancellation())
+    (block,) = result.content
+    assert isinstance(block, JsonBlock)
+    found = ToolAnswer.model_validate(block.data)
+    assert result.is_error is not found.ok
+    return found
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

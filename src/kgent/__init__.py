@@ -1,11 +1,10 @@
 """kgent: one YAML profile in, one auditable run folder out."""
 
-from kgent.config.loader import fingerprint_config, load_config
-from kgent.config.models import KgentConfig
+from kgent.config import KgentConfig
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError
-from kgent.runtime.options import RunOptions, RunResult
-from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus
+from kgent.profile import fingerprint_config, load_config
+from kgent.runner import run
+from kgent.state import RunFolderStatus as RunStatus, RunOptions, RunResult
 
 __all__ = [
     "ErrorCategory",

@@ -10,18 +10,16 @@ from typing import Any, NoReturn
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.disk.reading import read_text_file
 from agent_core.redaction import visible
+from kgent.cancellation import Cancellation, cancel_on_signals
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.errors import KgentError
-from kgent.interrupts import stopping
-from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.options import CliOverrides, RunOptions, RunResult
-from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus
+from kgent.runner import run
+from kgent.state import RunFolderStatus, RunOptions, RunResult
 
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
-_EXIT_CODES = {RunStatus.COMPLETED: COMPLETED, RunStatus.INCOMPLETE: INCOMPLETE}
+_EXIT_CODES = {RunFolderStatus.COMPLETED: COMPLETED, RunFolderStatus.INCOMPLETE: INCOMPLETE}
 
 
 class UsageError(Exception):
@@ -49,23 +47,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _execute(argv: Sequence[str] | None) -> int:
     try:
-        arguments = parser().parse_args(argv)
+        arguments = build_parser().parse_args(argv)
         return _COMMANDS[arguments.command](arguments)
     except SystemExit as leaving:  # how argparse ends after help
         return leaving.code if isinstance(leaving.code, int) else USAGE
     except (UsageError, KgentError) as error:
-        _say(f"kgent: {error}")
+        _complain(f"kgent: {error}")
         return USAGE
     except OSError as error:  # the help cannot be written
         return report_output_error("kgent", error)
     except OutputError as error:
         return report_output_error("kgent", error.cause)
     except KeyboardInterrupt:  # a run has its own way to stop
-        _say("kgent: interrupted")
+        _complain("kgent: interrupted")
         return INTERRUPTED
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The arguments of every command."""
     root = _Parser(prog="kgent", description="Run a YAML profile and keep an auditable run folder.")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -91,32 +89,18 @@ def parser() -> argparse.ArgumentParser:
 
     four = commands.add_parser("verify", help="check a run folder against its manifests")
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    four.add_argument(
-        "--seal", metavar="SEAL", help="what the run printed: also notices a consistent forgery"
-    )
+    seal_help = "what the run printed: also notices a consistent forgery"
+    four.add_argument("--seal", metavar="SEAL", help=seal_help)
     return root
 
 
-def overrides_of(arguments: argparse.Namespace) -> CliOverrides:
+def build_options(arguments: argparse.Namespace) -> RunOptions:
     """What the command line says instead of the profile."""
-    return CliOverrides(
+    return RunOptions(
         sandbox=arguments.sandbox.expanduser().absolute() if arguments.sandbox else None,
-        prompt=arguments.prompt,
-        prompt_file=arguments.prompt_file,
         session_id=arguments.session_id,
         task_id=arguments.task_id,
         run_id=arguments.run_id,
-    )
-
-
-def options_of(arguments: argparse.Namespace) -> RunOptions:
-    """The options of a run."""
-    overrides = overrides_of(arguments)
-    return RunOptions(
-        sandbox=overrides.sandbox,
-        session_id=overrides.session_id,
-        task_id=overrides.task_id,
-        run_id=overrides.run_id,
         stream=arguments.stream,
         max_steps=arguments.max_steps,
         timeout_seconds=arguments.timeout,
@@ -124,21 +108,21 @@ def options_of(arguments: argparse.Namespace) -> RunOptions:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    prompt = _prompt(overrides_of(arguments))
+    prompt = _read_prompt(arguments)
     cancellation = Cancellation()
-    shows = _Live(wanted=bool(arguments.stream))
-    with stopping(cancellation):
+    live = _LiveText(is_shown=bool(arguments.stream))
+    with cancel_on_signals(cancellation):
         result = run(
             arguments.config,
             prompt,
-            options_of(arguments),
+            build_options(arguments),
             cancellation=cancellation,
-            event_callback=shows,
+            event_callback=live,
         )
     code = USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
     try:
-        shows.end()
-        _report(result, with_text=not shows.has_shown)
+        live.end()
+        _print_result(result, with_text=not live.has_shown)
     except OutputError:
         if code == COMPLETED:
             raise
@@ -146,12 +130,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from kgent.config.loader import fingerprint_config, load_config  # noqa: PLC0415 - one command
-    from kgent.skills.registry import SkillRegistry  # noqa: PLC0415
+    from kgent.profile import fingerprint_config, load_config  # noqa: PLC0415 - one command
+    from kgent.skills import SkillRegistry  # noqa: PLC0415
 
     config = load_config(arguments.config)
-    paths = [config.place(path) for path in config.skills.paths]
-    skills = SkillRegistry(paths, config.skills.enabled).discover()
+    skills = SkillRegistry.of(config).discover()
     _print(f"{arguments.config} is a valid profile: {config.profile.id}")
     _print(f"fingerprint {fingerprint_config(config)}")
     _print(f"skills      {', '.join(skill.id for skill in skills) or '-'}")
@@ -161,19 +144,18 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415 - only this command draws tables
 
-    from kgent.review.page import page  # noqa: PLC0415
-    from kgent.review.screen import show  # noqa: PLC0415
+    from kgent.review.render import print_story, render_page  # noqa: PLC0415
     from kgent.review.story import read_story  # noqa: PLC0415
 
     story = read_story(arguments.run_dir)
     if arguments.html is None:
         try:
-            show(story, Console())
+            print_story(story, Console())
         except OSError as error:
             raise OutputError(error) from error
         return COMPLETED
     try:
-        arguments.html.write_text(page(story), encoding="utf-8", errors="replace")
+        arguments.html.write_text(render_page(story), encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"{arguments.html} cannot be written: {error.strerror}") from None
     _print(f"wrote {arguments.html}")
@@ -183,15 +165,15 @@ def _show(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from kgent.review.verify import verify  # noqa: PLC0415 - one command
 
-    verdict = verify(arguments.run_dir, seal=arguments.seal)
-    for problem in verdict.problems:
+    check = verify(arguments.run_dir, seal=arguments.seal)
+    for problem in check.problems:
         _print_line(f"! {problem}")
-    if verdict.is_sound:
-        _print(f"sound: {verdict.checked} files are as the run left them")
-        _print(f"seal     {verdict.seal}")
+    if check.is_sound:
+        _print(f"sound: {check.checked} files are as the run left them")
+        _print(f"seal     {check.seal}")
         if arguments.seal is None:
             _print("Compare the seal with the one that the run printed, or pass it with --seal.")
-    return COMPLETED if verdict.is_sound else FAILED
+    return COMPLETED if check.is_sound else FAILED
 
 
 _COMMANDS = {"run": _run, "validate": _validate, "show": _show, "verify": _verify}
@@ -208,16 +190,16 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
-class _Live:
+class _LiveText:
     """Shows text as it arrives, if that is wanted."""
 
-    def __init__(self, *, wanted: bool) -> None:
+    def __init__(self, *, is_shown: bool) -> None:
         self.has_shown = False
-        self._wanted = wanted
+        self._is_shown = is_shown
         self._is_mid_line = False
 
     def __call__(self, event: EngineEvent) -> None:
-        if not self._wanted:
+        if not self._is_shown:
             return
         if event.kind is EngineEventKind.STEP:
             self.end()
@@ -233,20 +215,20 @@ class _Live:
         self._is_mid_line = False
 
 
-def _prompt(overrides: CliOverrides) -> str:
-    if overrides.prompt_file is None:
-        return overrides.prompt or ""
+def _read_prompt(arguments: argparse.Namespace) -> str:
+    file: Path | None = arguments.prompt_file
+    if file is None:
+        return arguments.prompt or ""
     try:
-        raw = read_text_file(overrides.prompt_file, MAX_PROMPT_BYTES + 1)
+        raw = read_text_file(file, MAX_PROMPT_BYTES + 1)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UsageError(f"--prompt-file {overrides.prompt_file}: {reason}") from None
+        raise UsageError(f"--prompt-file {file}: {error.strerror or error}") from None
     if len(raw) > MAX_PROMPT_BYTES:
-        raise UsageError(f"--prompt-file {overrides.prompt_file}: over {MAX_PROMPT_BYTES} bytes")
+        raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
     return raw.decode("utf-8-sig", "replace")
 
 
-def _report(result: RunResult, *, with_text: bool) -> None:
+def _print_result(result: RunResult, *, with_text: bool) -> None:
     if with_text and result.final_text:
         _print(result.final_text)
     _print(f"status   {result.status}")
@@ -256,7 +238,7 @@ def _report(result: RunResult, *, with_text: bool) -> None:
     for path in result.missing:
         _print_line(f"missing  {path}")
     if result.error is not None:
-        _say(f"reason   {result.error}")
+        _complain(f"reason   {result.error}")
     if result.seal is not None:
         _print(f"seal     {result.seal}")
 
@@ -273,6 +255,6 @@ def _print_line(text: str) -> None:
     _print(text.replace("\n", "\\n"))
 
 
-def _say(text: str) -> None:
+def _complain(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(visible(text, zero_width=False), file=sys.stderr, flush=True)

@@ -1,8 +1,4 @@
-"""One shape for everything that can go wrong, whoever raised it.
-
-`ErrorInfo` is what is stored and shown; `KgentError` is what is raised. It lives outside the
-records so that naming an error needs none of them.
-"""
+"""Errors: `ErrorInfo` is what is stored and shown, `KgentError` is what is raised."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.redaction import Redactor
 
 MAX_MESSAGE_CHARS = 1000
 
@@ -42,6 +39,10 @@ class ErrorInfo(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
+
+    def redacted(self, redactor: Redactor) -> "ErrorInfo":
+        """The same error without secrets."""
+        return ErrorInfo.model_validate(redactor.payload(self.model_dump(mode="json")))
 
 
 class KgentError(AgentCoreError):
@@ -75,7 +76,6 @@ def error_info(error: BaseException, category: ErrorCategory = ErrorCategory.UNK
             retryable=error.retryable,
             details=error.details or None,
         )
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return ErrorInfo(
-        code=ErrorCode.INTERNAL_ERROR.value, message=said[:MAX_MESSAGE_CHARS], category=category
-    )
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    code = ErrorCode.INTERNAL_ERROR.value
+    return ErrorInfo(code=code, message=text[:MAX_MESSAGE_CHARS], category=category)

@@ -31,8 +31,8 @@ from agent_core.providers.scripted import (
 from agent_core.types import Decision, EventType, ModelRequest, TextBlock
 from casts import Cast, Line, together
 from kgent.engine.mock import MockAgentEngine, MockCall
-from kgent.runtime.options import RunOptions
-from kgent.runtime.runner import run as run_profile
+from kgent.runner import run as run_profile
+from kgent.state import RunOptions
 
 BIG = 200_000
 WISH = "Please remember that I like short answers."

@@ -15,9 +15,8 @@ import pytest
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine
 from kgent.review.verify import verify
-from kgent.runtime.options import RunOptions, RunResult
-from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus, state_hash, state_text
+from kgent.runner import run
+from kgent.state import RunFolderStatus, RunOptions, RunResult, state_hash, state_text
 from kgent_runs import a_run, calls, lines, profile, skill, state
 
 Change = Callable[[Path], object]
@@ -37,7 +36,7 @@ def finished(tmp_path: Path) -> RunResult:
         deliverables={"required": ["deliverables/report.md"]},
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
     )
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunFolderStatus.COMPLETED
     assert result.sandbox_root is not None
     return result
 
@@ -385,7 +384,7 @@ def test_a_run_with_more_events_than_are_shown_is_sound(
 def test_a_run_that_owes_very_much_is_sound(tmp_path: Path) -> None:
     owed = [f"deliverables/{'n' * 100}-{number}.md" for number in range(3000)]
     result = a_run(tmp_path, "Done.", deliverables={"required": owed})
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunFolderStatus.INCOMPLETE
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
 
@@ -394,7 +393,7 @@ def test_a_run_that_owes_very_much_is_sound(tmp_path: Path) -> None:
 def test_a_run_folder_of_any_name_is_sound(tmp_path: Path, name: bytes) -> None:
     place = tmp_path / os.fsdecode(name)
     result = run(profile(tmp_path), "Work.", RunOptions(sandbox=place), engine=MockAgentEngine())
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
     assert verify(place, seal=result.seal).problems == []
 
 
@@ -403,7 +402,7 @@ def test_a_profile_in_a_folder_of_any_name_is_sound(tmp_path: Path) -> None:
     skill(folder / "skills")
     path = profile(folder, skills={"paths": ["skills"]})
     result = run(path, "Work.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine())
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
     assert verify(tmp_path / "run").problems == []
 
 
@@ -416,7 +415,7 @@ def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:
         "Done.",
         tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
     )
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunFolderStatus.COMPLETED
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
     assert verify(result.sandbox_root).checked > 4000

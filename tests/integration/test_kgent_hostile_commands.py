@@ -15,8 +15,7 @@ from agent_core.tools.files import replace_file
 from kgent.cli import main
 from kgent.review.story import read_story
 from kgent.review.verify import verify
-from kgent.runtime.options import RunResult
-from kgent.runtime.state import RunStatus
+from kgent.state import RunFolderStatus, RunResult
 from kgent_runs import a_run, calls, lines, profile, state, types
 
 SHELL = {"shell": {"enabled": True, "allowed_commands": ["sh"]}}
@@ -59,10 +58,10 @@ def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
     result = run_script(tmp_path, ATTACKS[attack])
     root = tmp_path / "run"
     if attack == "takes the rights away" and os.geteuid() == 0:
-        assert result.status is RunStatus.COMPLETED  # the superuser needs no rights
+        assert result.status is RunFolderStatus.COMPLETED  # the superuser needs no rights
         return
     written = state(root)
-    assert (result.status, written["status"]) == (RunStatus.FAILED, "failed")
+    assert (result.status, written["status"]) == (RunFolderStatus.FAILED, "failed")
     assert result.error is not None
     assert (result.error.code, result.error.category) == ("records_changed", "internal")
     assert written["error"]["category"] == "internal"
@@ -97,7 +96,7 @@ def test_a_run_whose_folder_was_moved_away_ends_with_a_run_json_in_its_place(
     tmp_path: Path,
 ) -> None:
     result = run_script(tmp_path, "mv ../../run ../../gone")
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunFolderStatus.FAILED
     assert state(tmp_path / "run")["status"] == "failed"
 
 
@@ -116,7 +115,7 @@ def test_any_file_name_is_recorded_and_found_again(tmp_path: Path) -> None:
     )
     root = result.sandbox_root
     assert root is not None
-    assert (result.status, result.error) == (RunStatus.COMPLETED, None)
+    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
     written = {os.fsencode(path.name) for path in (root / "workspace").iterdir()}
     assert written == {name + b"." for name in names}
     artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
@@ -216,9 +215,9 @@ def test_a_disk_that_is_full_from_some_write_on_ends_in_a_terminal_run_json(
             raise OSError(errno.ENOSPC, "No space left on device")
         return replace_file(*arguments, **options)
 
-    monkeypatch.setattr("kgent.records.files.replace_file", replace)
+    monkeypatch.setattr("kgent.run_files.replace_file", replace)
     result = a_run(tmp_path, "Done.")
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunFolderStatus.FAILED
     assert state(tmp_path / "run")["status"] == "failed"
     assert state(tmp_path / "run")["error"]["category"] == "internal"
 

@@ -9,9 +9,8 @@ import pytest
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.review.verify import verify
-from kgent.runtime.options import RunOptions, RunResult
-from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus
+from kgent.runner import run
+from kgent.state import RunFolderStatus, RunOptions, RunResult
 from kgent_runs import lines, profile, state, types
 from model_server import ModelServer, Received, Reply, Status
 
@@ -53,7 +52,7 @@ def test_a_deliverable_is_written(tmp_path: Path, engine: str) -> None:
         server.assert_complete()
     root = result.sandbox_root
     assert root is not None
-    assert (result.status, result.found) == (RunStatus.COMPLETED, ["deliverables/report.md"])
+    assert (result.status, result.found) == (RunFolderStatus.COMPLETED, ["deliverables/report.md"])
     assert (root / "deliverables" / "report.md").read_text() == "# Report\n\nIt rained.\n"
     assert first.headers["authorization"] == f"Bearer {KEY}"
     assert "You write reports." in first.text
@@ -88,7 +87,7 @@ def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(
     with ModelServer.in_thread(script) as server:
         result = conduct(tmp_path, engine, server, [])
         told = server.requests[1].text
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunFolderStatus.COMPLETED
     assert "only files below workspace/ and deliverables/ may be written" in told
     assert "it leads out of the run folder" in told
     assert "root:" not in told
@@ -106,7 +105,7 @@ def test_calls_that_cannot_be_made_are_recorded_like_any_other(tmp_path: Path, e
     ]
     with ModelServer.in_thread(script) as server:
         result = conduct(tmp_path, engine, server, [])
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunFolderStatus.COMPLETED
     root = result.sandbox_root
     assert root is not None
     unknown, broken, written = lines(root / "logs" / "tools.jsonl")
@@ -157,7 +156,7 @@ def test_no_credential_of_the_environment_is_used_but_the_one_the_profile_names(
         )
         result = run(path, "x", RunOptions(sandbox=tmp_path / "run"))
         (request,) = server.requests
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunFolderStatus.FAILED
     sent = json.dumps(dict(request.headers))
     assert (KEY in sent) is (key_env is not None)
     left = "".join(
@@ -172,7 +171,7 @@ def test_steps_are_limited(tmp_path: Path, engine: str) -> None:
     with ModelServer.in_thread(lambda _: calls("list_files", path=".")) as server:
         result = conduct(tmp_path, engine, server, [], max_steps=3)
         assert len(server.requests) == 3
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunFolderStatus.INCOMPLETE
     assert result.error is not None
     assert result.error.code == "max_turns"
 
@@ -181,7 +180,7 @@ def test_steps_are_limited(tmp_path: Path, engine: str) -> None:
 def test_time_is_limited(tmp_path: Path, engine: str) -> None:
     with ModelServer.in_thread([Hangs(text="so ")]) as server:
         result = conduct(tmp_path, engine, server, [], timeout_seconds=1)
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunFolderStatus.INCOMPLETE
     assert result.error is not None
     assert result.error.code == "timeout"
 
@@ -190,7 +189,7 @@ def test_time_is_limited(tmp_path: Path, engine: str) -> None:
 def test_a_service_that_refuses_fails_the_run(tmp_path: Path, engine: str) -> None:
     with ModelServer.in_thread(lambda _: Status(401)) as server:
         result = conduct(tmp_path, engine, server, [])
-    assert result.status is RunStatus.FAILED
+    assert result.status is RunFolderStatus.FAILED
     assert result.error is not None
     assert (result.error.category, result.error.code) == ("engine", "provider_auth_failed")
     assert state(result.sandbox_root)["status"] == "failed"
@@ -211,7 +210,7 @@ def test_a_missing_key_blocks_the_run_and_asks_nobody(
 def test_the_mock_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KGENT_TEST_KEY")
     result = run(profile(tmp_path, model={"api_key_env": "KGENT_TEST_KEY"}), "x")
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunFolderStatus.COMPLETED
 
 
 HOSTILE_IDS = ["../../../escaped", "x" * 300, "nul\0", "call_1"]

@@ -1,1 +1,1 @@
-"""Whoever talks to the model: agent_core's loop, Pydantic AI, or a script."""
+"""What talks to the model: agent_core's loop, Pydantic AI, or a script."""

@@ -1,21 +1,26 @@
-"""What a run asks of whoever talks to the model."""
+"""What a run asks of an engine, and how every engine's end is told."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
-from kgent.config.models import KgentConfig
-from kgent.errors import ErrorInfo
-from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.context import RunContext
-from kgent.tools.registry import ToolDefinition
+from agent_core.errors import ErrorCode
+from agent_core.tools.base import Tool
+from kgent.cancellation import Cancellation
+from kgent.config import KgentConfig
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
+from kgent.records import RunEnvironment
 
 
 class EngineStatus(StrEnum):
-    """How an engine's part ended. Interrupted: stopped by time, steps, or somebody."""
+    """How an engine's part ended. Interrupted: stopped by time, steps, or a cancellation."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -23,7 +28,7 @@ class EngineStatus(StrEnum):
 
 
 class EngineEventKind(StrEnum):
-    """What an engine tells while it works."""
+    """What an engine reports while it works."""
 
     STEP = "step"
     TEXT = "text"
@@ -40,7 +45,7 @@ class EngineEvent(BaseModel):
 
 
 EventCallback = Callable[[EngineEvent], None]
-"""Is told what an engine does; called from whatever thread the engine works in."""
+"""Gets what an engine does; called from whatever thread the engine works in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,29 +53,29 @@ class AgentRunRequest:
     """One run, as an engine gets it.
 
     Attributes:
-        context: the run; records are written through it.
+        env: the run; records are written through it.
         prompt: what the user wants.
-        system_prompt: who the agent is and what it may do.
-        tools: everything it can call.
+        system_prompt: the role of the agent and what it may do.
+        tools: everything it can call; every call is checked and recorded by the tool itself.
         timeout_seconds: after this the engine stops and answers `interrupted`.
         max_steps: so many model calls; then likewise.
-        stream: whether somebody watches the text arrive.
+        stream: whether the text is shown as it arrives.
         cancellation_token: asks the engine to stop.
-        event_callback: is told what happens.
+        event_callback: gets what happens.
     """
 
-    context: RunContext
+    env: RunEnvironment
     prompt: str
     system_prompt: str
-    tools: list[ToolDefinition] = field(default_factory=list[ToolDefinition])
+    tools: list[Tool] = field(default_factory=list[Tool])
     timeout_seconds: float | None = None
     max_steps: int | None = None
     stream: bool = False
     cancellation_token: Cancellation = field(default_factory=Cancellation)
     event_callback: EventCallback | None = None
 
-    def tell(self, kind: EngineEventKind, text: str = "") -> None:
-        """Tell whoever listens."""
+    def report(self, kind: EngineEventKind, text: str = "") -> None:
+        """Pass an event on to the callback, if there is one."""
         if self.event_callback is not None:
             self.event_callback(EngineEvent(kind=kind, text=text))
 
@@ -99,9 +104,107 @@ class AgentEngine(Protocol):
 
 
 @runtime_checkable
-class HoldsSecrets(Protocol):
+class EngineWithSecrets(Protocol):
     """An engine that reads secrets; they are kept out of all records."""
 
     def secrets(self, config: KgentConfig) -> Mapping[str, str]:
         """What must never be written or shown, by the name that is shown instead."""
         ...
+
+
+def run_engine(request: AgentRunRequest, work: Callable[[], AgentResult]) -> AgentResult:
+    """Do an engine's work within its time; whatever happens, there is one result.
+
+    Raises:
+        KgentError: category `config`; the profile does not suit the engine.
+    """
+    token = request.cancellation_token
+    try:
+        with _deadline(token, request.timeout_seconds):
+            return interrupted(token.reason) if token.is_cancelled else work()
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        token.cancel("the run was interrupted")
+        return interrupted(token.reason)
+    except Exception as error:
+        if isinstance(error, KgentError):
+            if error.category is ErrorCategory.CONFIG:
+                raise
+        elif token.is_cancelled:
+            return interrupted(token.reason)
+        return failed(error_info(error, ErrorCategory.ENGINE))
+
+
+@contextmanager
+def _deadline(token: Cancellation, seconds: float | None) -> Generator[None]:
+    if seconds is None:
+        yield
+        return
+    message = f"the run took longer than {seconds:g} s (runtime.timeout_seconds)"
+    timer = threading.Timer(seconds, lambda: token.cancel(message, code=ErrorCode.TIMEOUT))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def failed(error: ErrorInfo, *, usage: Mapping[str, int] | None = None) -> AgentResult:
+    """The engine could not do its part."""
+    return AgentResult(status=EngineStatus.FAILED, error=error, usage=dict(usage or {}))
+
+
+def interrupted(
+    reason: ErrorInfo | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
+) -> AgentResult:
+    """The engine was stopped before it had finished."""
+    return AgentResult(
+        status=EngineStatus.INTERRUPTED, final_text=text, error=reason, usage=dict(usage or {})
+    )
+
+
+def out_of_steps(
+    max_steps: int | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
+) -> AgentResult:
+    """The engine was stopped because it had made as many model calls as it may."""
+    error = ErrorInfo(
+        code=ErrorCode.MAX_TURNS.value,
+        message=f"no final answer after {max_steps} model calls; raise runtime.max_steps",
+        category=ErrorCategory.ENGINE,
+    )
+    return interrupted(error, text=text, usage=usage)
+
+
+def api_key(config: KgentConfig) -> str | None:
+    """The secret of the profile's model, from the environment; None if it needs none.
+
+    Raises:
+        KgentError: category `config`; the variable is not set.
+    """
+    name = config.model.api_key_env
+    if not name:
+        return None
+    if key := os.environ.get(name):
+        return key
+    message = f"the environment variable {name}, which model.api_key_env names, is not set"
+    raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+
+
+def model_secrets(config: KgentConfig) -> dict[str, str]:
+    """The secret of the profile's model, if there is one, by the name of its variable."""
+    name = config.model.api_key_env
+    value = os.environ.get(name) if name else None
+    return {name: value} if name and value else {}
+
+
+def require_model(config: KgentConfig) -> tuple[str, str]:
+    """Provider and name of the profile's model, for an engine that cannot do without.
+
+    Raises:
+        KgentError: category `config`; one of them is missing.
+    """
+    for key in ("provider", "name"):
+        if not getattr(config.model, key):
+            message = f"runtime.engine {config.runtime.engine} needs model.{key} in the profile"
+            raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+    return config.model.provider or "", config.model.name or ""

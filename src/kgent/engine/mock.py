@@ -1,8 +1,8 @@
 """An engine without a model: it plays a script, for tests and for trying a profile out."""
 
-import time
+import asyncio
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -10,13 +10,21 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.types import new_id
-from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus
-from kgent.engine.outcome import conclude, failed, interrupted, out_of_steps
+from kgent.cancellation import run_in_loop
+from kgent.engine.base import (
+    AgentResult,
+    AgentRunRequest,
+    EngineEventKind,
+    EngineStatus,
+    failed,
+    interrupted,
+    out_of_steps,
+    run_engine,
+)
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError
-from kgent.tools.registry import call_tool, record_unheard_call
+from kgent.tool_calls import call_tool, record_rejected_call
 
 MAX_SCRIPT_BYTES = 1_000_000
-_GLANCE_S = 0.02
 _DEFAULT = "The mock engine has nothing to add."
 
 
@@ -37,16 +45,6 @@ class MockFailure(BaseModel):
     fail: str
     code: str = ErrorCode.PROVIDER_ERROR.value
     retryable: bool = False
-
-    @property
-    def error(self) -> ErrorInfo:
-        """The failure as every engine reports it."""
-        return ErrorInfo(
-            code=self.code,
-            message=self.fail,
-            category=ErrorCategory.ENGINE,
-            retryable=self.retryable,
-        )
 
 
 class MockPause(BaseModel):
@@ -81,48 +79,52 @@ class MockAgentEngine:
             KgentError: category `config`; the script in `model.path` cannot be used.
         """
         self.requests.append(request)
-        script = self._script if self._script is not None else _from_profile(request)
-        return conclude(request, lambda: _play(script, request))
+        script = self._script if self._script is not None else _load_script(request)
+        work, token = partial(_play, script, request), request.cancellation_token
+        return run_engine(request, lambda: run_in_loop(work, cancellation=token))
 
 
-def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
-    token = request.cancellation_token
-    said: str | None = None
-    usage = {"model_calls": 0}
-    for step in script:
-        if token.is_cancelled:
-            break
-        if isinstance(step, MockPause):
-            _wait(step.sleep, request)
-            continue
-        if usage["model_calls"] == request.max_steps:
-            return out_of_steps(request.max_steps, text=said, usage=usage)
-        usage["model_calls"] += 1
-        if isinstance(step, MockFailure):
-            return failed(step.error, usage=usage)
-        said = _say_or_call(step, request) or said
-    if token.is_cancelled:
-        return interrupted(token.reason, text=said, usage=usage)
-    return AgentResult(status=EngineStatus.COMPLETED, final_text=said, usage=usage)
+async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
+    token, usage = request.cancellation_token, {"model_calls": 0}
+    text: str | None = None
+    try:
+        for step in script:
+            if isinstance(step, MockPause):
+                await asyncio.sleep(step.sleep)
+                continue
+            if usage["model_calls"] == request.max_steps:
+                return out_of_steps(request.max_steps, text=text, usage=usage)
+            usage["model_calls"] += 1
+            if isinstance(step, MockFailure):
+                error = ErrorInfo(
+                    code=step.code,
+                    message=step.fail,
+                    category=ErrorCategory.ENGINE,
+                    retryable=step.retryable,
+                )
+                return failed(error, usage=usage)
+            request.report(EngineEventKind.STEP)
+            if isinstance(step, str):
+                text = step
+                request.report(EngineEventKind.TEXT, step)
+            else:
+                await _call(step, request)
+            await asyncio.sleep(0)  # a cancellation is noticed here
+    except asyncio.CancelledError:
+        if not token.is_cancelled:
+            raise
+        return interrupted(token.reason, text=text, usage=usage)
+    return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
 
 
-def _say_or_call(step: str | MockCall, request: AgentRunRequest) -> str | None:
-    request.tell(EngineEventKind.STEP)
-    if isinstance(step, str):
-        request.tell(EngineEventKind.TEXT, step)
-        return step
-    _call(step, request)
-    return None
-
-
-def _call(step: MockCall, request: AgentRunRequest) -> None:
+async def _call(step: MockCall, request: AgentRunRequest) -> None:
     call_id = new_id("call")
     tool = next((tool for tool in request.tools if tool.name == step.tool), None)
     if tool is not None:
-        call_tool(tool, step.args, request.context, call_id=call_id)
+        await call_tool(tool, step.args, request.env, call_id=call_id)
         return
-    record_unheard_call(
-        request.context,
+    await record_rejected_call(
+        request.env,
         call_id=call_id,
         name=step.tool,
         args=step.args,
@@ -131,24 +133,15 @@ def _call(step: MockCall, request: AgentRunRequest) -> None:
     )
 
 
-def _wait(seconds: float, request: AgentRunRequest) -> None:
-    until = time.monotonic() + seconds
-    while not request.cancellation_token.is_cancelled and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, _GLANCE_S))
-
-
-def _from_profile(request: AgentRunRequest) -> list[MockStep]:
-    config = request.context.config
+def _load_script(request: AgentRunRequest) -> list[MockStep]:
+    config = request.env.config
     if config.model.path is None:
         return [_DEFAULT]
     path = config.place(config.model.path)
     try:
-        return TypeAdapter(list[MockStep]).validate_json(_content(path))
+        content = read_text_file(path, MAX_SCRIPT_BYTES)
+        return TypeAdapter(list[MockStep]).validate_json(content)
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no list of mock steps"
         message = f"the script {path}, which model.path names, cannot be used: {reason}"
         raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG) from error
-
-
-def _content(path: Path) -> bytes:
-    return read_text_file(path, MAX_SCRIPT_BYTES)

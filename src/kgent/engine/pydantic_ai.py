@@ -1,23 +1,59 @@
 """The other engine: Pydantic AI. Importing this module needs the extra `pydantic-ai`."""
 
 import json
-from collections.abc import AsyncIterable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from functools import partial
+from typing import Any
 
 import httpx2
-from pydantic_ai import Agent, RunContext, RunUsage, UsageLimits, messages
-from pydantic_ai.exceptions import AgentRunError, UsageLimitExceeded
+from pydantic_ai import (
+    Agent,
+    RunContext as AgentContext,
+    RunUsage,
+    Tool as AgentTool,
+    UsageLimits,
+    exceptions,
+    messages,
+)
 from pydantic_ai.models import Model
 
 from agent_core.errors import ErrorCode
-from kgent.config.models import KgentConfig
-from kgent.engine.base import AgentResult, AgentRunRequest, EngineEventKind, EngineStatus
-from kgent.engine.calling import call_in_thread
-from kgent.engine.outcome import conclude, failed, model_secrets, out_of_steps
-from kgent.engine.pydantic_model import failure_of, http_client, model_of
-from kgent.runtime.loops import in_own_loop
-from kgent.tools.pydantic_adapter import pydantic_tools
-from kgent.tools.registry import record_unheard_call
+from agent_core.tools.base import Concurrency, Tool
+from agent_core.types import JsonBlock, new_id
+from kgent.cancellation import run_in_loop
+from kgent.config import KgentConfig
+from kgent.engine.base import (
+    AgentResult,
+    AgentRunRequest,
+    EngineEventKind,
+    EngineStatus,
+    api_key,
+    failed,
+    model_secrets,
+    out_of_steps,
+    require_model,
+    run_engine,
+)
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.tool_calls import call_tool, record_rejected_call
+
+_NO_KEY = "not-needed"  # servers on one's own machine take any key, but the client wants one
+_CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
+    (exceptions.ModelAuthenticationError, ErrorCode.PROVIDER_AUTH_FAILED, False),
+    (exceptions.ModelRateLimitError, ErrorCode.PROVIDER_RATE_LIMITED, True),
+    (exceptions.ModelContextWindowExceededError, ErrorCode.PROMPT_TOO_LONG, False),
+    (exceptions.ModelTimeoutError, ErrorCode.PROVIDER_TIMEOUT, True),
+    (exceptions.ModelRequestTimeout, ErrorCode.PROVIDER_TIMEOUT, True),
+    (exceptions.ModelConnectionError, ErrorCode.PROVIDER_ERROR, True),
+    (exceptions.ModelServerError, ErrorCode.PROVIDER_ERROR, True),
+)
+_MAX_MESSAGE = 500
+_TIMEOUT_S, _CONNECT_S = 600, 10
+_KEY_HEADERS = {"authorization", "x-api-key", "api-key"}
+_PLAIN_HEADERS = {
+    "accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection",
+    "content-length", "content-type", "host", "transfer-encoding", "user-agent",
+}  # fmt: skip
 
 
 class PydanticAIAgentEngine:
@@ -40,14 +76,14 @@ class PydanticAIAgentEngine:
         Raises:
             KgentError: category `config`; the profile names no model that Pydantic AI knows.
         """
-        config = request.context.config
-        client = http_client(config)
-        model = self._model or model_of(config, client)
-        work = partial(_converse, request, model, client)
-        return conclude(request, lambda: in_own_loop(work, cancellation=request.cancellation_token))
+        config = request.env.config
+        client = build_http_client(config)
+        model = self._model or build_model(config, client)
+        work, token = partial(_run_agent, request, model, client), request.cancellation_token
+        return run_engine(request, lambda: run_in_loop(work, cancellation=token))
 
 
-async def _converse(
+async def _run_agent(
     request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
 ) -> AgentResult:
     usage, sent = RunUsage(), dict[str, object]()
@@ -55,7 +91,7 @@ async def _converse(
         model,
         instructions=request.system_prompt,
         deps_type=type(None),
-        tools=pydantic_tools(request.tools, request.context, call=call_in_thread),
+        tools=[_adapt_tool(tool, request) for tool in request.tools],
     )
     try:
         async with client, agent:  # the connections are closed at the end of the block
@@ -65,59 +101,75 @@ async def _converse(
                 usage=usage,
                 event_stream_handler=partial(_watch, request, sent),
             )
-    except UsageLimitExceeded:
-        return out_of_steps(request.max_steps, usage=_counted(usage))
-    except AgentRunError as error:
-        return failed(failure_of(error), usage=_counted(usage))
-    return AgentResult(status=EngineStatus.COMPLETED, final_text=done.output, usage=_counted(usage))
+    except exceptions.UsageLimitExceeded:
+        return out_of_steps(request.max_steps, usage=_count_usage(usage))
+    except exceptions.AgentRunError as error:
+        code, retryable = ErrorCode.PROVIDER_ERROR, False
+        for kind, known, may_retry in _CODES:
+            if isinstance(error, kind):
+                code, retryable = known, may_retry
+                break
+        message = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
+        info = ErrorInfo(
+            code=code.value, message=message, category=ErrorCategory.ENGINE, retryable=retryable
+        )
+        return failed(info, usage=_count_usage(usage))
+    counts = _count_usage(usage)
+    return AgentResult(status=EngineStatus.COMPLETED, final_text=done.output, usage=counts)
+
+
+def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
+    """A tool as Pydantic AI knows tools. Only what reads may share a turn."""
+
+    async def answer(facts: AgentContext[None], **args: Any) -> Any:
+        call_id = facts.tool_call_id or new_id("call")
+        result = await call_tool(tool, args, request.env, call_id=call_id)
+        (block,) = result.content
+        return block.data if isinstance(block, JsonBlock) else block.model_dump(mode="json")
+
+    return AgentTool[None].from_schema(
+        answer,
+        name=tool.name,
+        description=tool.definition.description,
+        json_schema=dict(tool.definition.input_schema),
+        takes_ctx=True,
+        sequential=tool.lane is not Concurrency.READ,
+    )
 
 
 async def _watch(
     request: AgentRunRequest,
     sent: dict[str, object],
-    _: RunContext[None],
+    _: AgentContext[None],
     events: AsyncIterable[messages.AgentStreamEvent],
 ) -> None:
+    """Report the run's text, and record the calls that the framework answers itself."""
     async for event in events:
+        if isinstance(event, messages.PartStartEvent) and event.index == 0:
+            request.report(EngineEventKind.STEP)
         match event:
-            case messages.PartStartEvent(index=index, part=part):
-                if index == 0:
-                    request.tell(EngineEventKind.STEP)
-                if isinstance(part, messages.TextPart):
-                    request.tell(EngineEventKind.TEXT, part.content)
-            case messages.PartDeltaEvent(delta=delta):
-                _tell_delta(request, delta)
+            case messages.PartStartEvent(part=messages.TextPart(content=text)):
+                request.report(EngineEventKind.TEXT, text)
+            case messages.PartDeltaEvent(delta=messages.TextPartDelta(content_delta=text)):
+                request.report(EngineEventKind.TEXT, text)
+            case messages.PartDeltaEvent(delta=messages.ThinkingPartDelta(content_delta=str(text))):
+                request.report(EngineEventKind.REASONING, text)
             case messages.FunctionToolCallEvent(part=call):
                 sent[call.tool_call_id] = call.args or {}
             case messages.FunctionToolResultEvent(part=part) if part.outcome == "retried":
-                _write_down(request, part, sent.get(part.tool_call_id, {}))
+                await record_rejected_call(
+                    request.env,
+                    call_id=part.tool_call_id,
+                    name=part.tool_name,
+                    args=_decode_arguments(sent.get(part.tool_call_id, {})),
+                    code=ErrorCode.TOOL_NOT_AVAILABLE.value,
+                    message=part.model_response_str().partition("\n")[0],
+                )
             case _:
                 pass
 
 
-def _tell_delta(request: AgentRunRequest, delta: messages.ModelResponsePartDelta) -> None:
-    match delta:
-        case messages.TextPartDelta(content_delta=text):
-            request.tell(EngineEventKind.TEXT, text)
-        case messages.ThinkingPartDelta(content_delta=str(text)):
-            request.tell(EngineEventKind.REASONING, text)
-        case _:
-            pass
-
-
-def _write_down(request: AgentRunRequest, refusal: messages.ToolReturnPart, args: object) -> None:
-    """Record a call that the framework answered itself: no such tool, or no usable arguments."""
-    record_unheard_call(
-        request.context,
-        call_id=refusal.tool_call_id,
-        name=refusal.tool_name,
-        args=_decoded(args),
-        code=ErrorCode.TOOL_NOT_AVAILABLE.value,
-        message=refusal.model_response_str().partition("\n")[0],
-    )
-
-
-def _decoded(args: object) -> object:
+def _decode_arguments(args: object) -> object:
     """Arguments as an object, if they are one; the framework passes on the text of the model."""
     if not isinstance(args, str):
         return args
@@ -127,7 +179,7 @@ def _decoded(args: object) -> object:
         return args
 
 
-def _counted(usage: RunUsage) -> dict[str, int]:
+def _count_usage(usage: RunUsage) -> dict[str, int]:
     counts = {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -135,3 +187,80 @@ def _counted(usage: RunUsage) -> dict[str, int]:
         "model_calls": usage.requests,
     }
     return {name: count for name, count in counts.items() if count}
+
+
+# --- the profile's model --------------------------------------------------------------------------
+
+
+def build_model(config: KgentConfig, client: httpx2.AsyncClient) -> Model:
+    """The model that a profile names; nothing is connected.
+
+    Credentials and addresses come from the profile only: no variable of the environment but the
+    one that `model.api_key_env` names has an effect.
+
+    Raises:
+        KgentError: category `config`; provider, name or key is missing, or the provider is not one
+            of those that can be used this way.
+    """
+    provider, name = require_model(config)
+    key = api_key(config) or _NO_KEY
+    try:
+        known = _MODELS.get(provider)
+        if known is None:
+            raise ValueError(
+                f"with this engine there are {', '.join(sorted(_MODELS))}; a service that speaks"
+                " OpenAI's protocol is openai with model.base_url"
+            )
+        build, address = known
+        return build(name, base_url=config.model.base_url or address, key=key, client=client)
+    except (exceptions.UserError, ValueError, TypeError, ImportError) as error:
+        reason = str(error).partition("\n")[0]
+        message = f"Pydantic AI cannot use the model {provider}:{name}: {reason}"
+        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG) from error
+
+
+def _build_openai(name: str, *, base_url: str, key: str, client: httpx2.AsyncClient) -> Model:
+    from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - a client of its own
+    from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415
+
+    provider = OpenAIProvider(base_url=base_url, api_key=key, http_client=client)
+    return OpenAIChatModel(name, provider=provider)
+
+
+def _build_anthropic(name: str, *, base_url: str, key: str, client: httpx2.AsyncClient) -> Model:
+    from pydantic_ai.models.anthropic import AnthropicModel  # noqa: PLC0415 - another extra
+    from pydantic_ai.providers.anthropic import AnthropicProvider  # noqa: PLC0415
+
+    provider = AnthropicProvider(base_url=base_url, api_key=key, http_client=client)
+    return AnthropicModel(name, provider=provider)
+
+
+_MODELS: Mapping[str, tuple[Callable[..., Model], str]] = {
+    "openai": (_build_openai, "https://api.openai.com/v1"),
+    "ollama": (_build_openai, "http://127.0.0.1:11434/v1"),
+    "anthropic": (_build_anthropic, "https://api.anthropic.com"),
+}
+"""By provider: what builds its model, and the address where the profile names none."""
+
+
+def build_http_client(config: KgentConfig) -> httpx2.AsyncClient:
+    """A client that sends no credential but the profile's own; the caller closes it.
+
+    The services' own packages add what they find in the environment (keys, organisations, whole
+    headers). Only headers that are known to hold none of it are sent.
+
+    Raises:
+        KgentError: category `config`; the variable of the key is not set.
+    """
+    key = api_key(config) or _NO_KEY
+
+    async def keep_known_headers(request: httpx2.Request) -> None:
+        for name, value in list(request.headers.items()):
+            is_key = name in _KEY_HEADERS and value.removeprefix("Bearer ") == key
+            if not (is_key or name in _PLAIN_HEADERS or name.startswith("x-stainless-")):
+                del request.headers[name]
+
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(_TIMEOUT_S, connect=_CONNECT_S),
+        event_hooks={"request": [keep_known_headers]},
+    )

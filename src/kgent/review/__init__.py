@@ -1,1 +1,1 @@
-"""Reading a run folder back: its story, its page, and whether it is still what it was."""
+"""A run folder read back: its story, and whether it is what the run left."""

@@ -11,13 +11,17 @@ from pydantic import BaseModel, ValidationError
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.files import open_file
 from kgent.errors import ErrorCategory, KgentError
-from kgent.records.context import ERRORS_FILE, TOOLS_FILE
-from kgent.records.errors import ErrorRecord
-from kgent.records.events import EVENTS_FILE, Event, is_held
-from kgent.records.logs import ToolCallRecord
-from kgent.runtime.state import RUN_FILE, RunState
-from kgent.sandbox.manifest import ArtifactManifest
-from kgent.sandbox.workspace import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE
+from kgent.records import (
+    ERRORS_FILE,
+    EVENTS_FILE,
+    TOOLS_FILE,
+    ErrorRecord,
+    Event,
+    ToolCallRecord,
+    is_held,
+)
+from kgent.run_folder import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE, ArtifactManifest
+from kgent.state import RUN_FILE, RunState
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -60,7 +64,7 @@ def read_story(root: Path) -> Story:
     """
     problems: list[str] = []
     root = root.resolve()
-    state = _state(root)
+    state = _read_state(root)
     is_lost = not state.status.is_terminal and is_held(root) is False
     if is_lost:
         problems.append(f"the run was lost: run.json says {state.status}, but its process is gone")
@@ -69,12 +73,12 @@ def read_story(root: Path) -> Story:
         state=state,
         outcome="lost" if is_lost else state.status.value,
         is_lost=is_lost,
-        prompt=_text(root / PROMPT_FILE, problems),
-        system_prompt=_text(root / SYSTEM_PROMPT_FILE, problems),
-        events=_lines(root / EVENTS_FILE, Event, problems),
-        calls=_lines(root / TOOLS_FILE, ToolCallRecord, problems),
-        errors=_lines(root / ERRORS_FILE, ErrorRecord, problems),
-        artifacts=_manifest(root / ARTIFACT_MANIFEST, problems),
+        prompt=_read_text(root / PROMPT_FILE, problems),
+        system_prompt=_read_text(root / SYSTEM_PROMPT_FILE, problems),
+        events=_read_lines(root / EVENTS_FILE, Event, problems),
+        calls=_read_lines(root / TOOLS_FILE, ToolCallRecord, problems),
+        errors=_read_lines(root / ERRORS_FILE, ErrorRecord, problems),
+        artifacts=_read_manifest(root / ARTIFACT_MANIFEST, problems),
         problems=problems,
     )
 
@@ -94,64 +98,61 @@ def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
                 yield None
 
 
-def _state(root: Path) -> RunState:
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The first `limit` bytes of a file of a run folder.
+
+    Raises:
+        OSError: it cannot be read.
+        ToolError: it is not an ordinary file.
+    """
+    with open_file(path) as file:
+        return file.read(limit)
+
+
+def _read_state(root: Path) -> RunState:
     try:
-        raw = _raw(root / RUN_FILE, MAX_MANIFEST_BYTES)
-        return RunState.model_validate_json(raw) if raw else _newborn(root)
+        if raw := read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES):
+            return RunState.model_validate_json(raw)
+        # The run died before it had written `run.json`; its first event may know the rest.
+        first = next(iter(_read_lines(root / EVENTS_FILE, Event, [])), None)
+        known: dict[str, Any] = dict(first.data) if first else {}
+        when = first.timestamp if first else ""
+        unknown = (
+            *("session_id", "task_id", "run_id", "profile_id"),
+            *("config_fingerprint", "config_path", "engine"),
+        )
+        facts: dict[str, Any] = {**dict.fromkeys(unknown, "unknown"), "sandbox_root": str(root)}
+        return RunState.model_validate({**facts, **known, "created_at": when, "updated_at": when})
     except (OSError, ValueError, AgentCoreError) as error:
         is_damaged = isinstance(error, ValueError)
         reason = "run.json is damaged" if is_damaged else "run.json cannot be read"
-        raise KgentError(
-            ErrorCode.FILE_NOT_FOUND,
-            f"{root} is no run folder that can be shown: {reason}",
-            category=ErrorCategory.SANDBOX,
-        ) from None
+        message = f"{root} is no run folder that can be shown: {reason}"
+        category = ErrorCategory.SANDBOX
+        raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=category) from None
 
 
-def _newborn(root: Path) -> RunState:
-    """A run that died before it had written `run.json`; its first event may know who it was."""
-    first = next(iter(_lines(root / EVENTS_FILE, Event, [])), None)
-    known: dict[str, Any] = dict(first.data) if first else {}
-    when = first.timestamp if first else ""
-    facts: dict[str, Any] = dict.fromkeys(
-        ("session_id", "task_id", "run_id", "profile_id", "config_fingerprint"), "unknown"
-    )
-    facts |= {"config_path": "unknown", "engine": "unknown", "sandbox_root": str(root)}
-    return RunState.model_validate({**facts, **known, "created_at": when, "updated_at": when})
-
-
-def _manifest(path: Path, problems: list[str]) -> ArtifactManifest | None:
+def _read_manifest(path: Path, problems: list[str]) -> ArtifactManifest | None:
     try:
-        return ArtifactManifest.model_validate_json(_raw(path, MAX_MANIFEST_BYTES))
+        return ArtifactManifest.model_validate_json(read_bytes(path, MAX_MANIFEST_BYTES))
     except (OSError, ValueError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
         return None
 
 
-def _text(path: Path, problems: list[str]) -> str:
+def _read_text(path: Path, problems: list[str]) -> str:
     try:
-        return _raw(path).decode("utf-8", "replace")
+        return read_bytes(path, MAX_TEXT_BYTES).decode("utf-8", "replace")
     except (OSError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
         return ""
 
 
-def _lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
-    found: list[M] = []
-    damaged = 0
+def _read_lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
+    found: list[M | None] = []
     try:
-        for record in islice(each_record(path, model), MAX_LINES):
-            if record is None:
-                damaged += 1
-            else:
-                found.append(record)
+        found.extend(islice(each_record(path, model), MAX_LINES))
     except (OSError, AgentCoreError):
         problems.append(f"{path.name} cannot be read")
-    if damaged:
+    if damaged := found.count(None):
         problems.append(f"{path.name}: {damaged} damaged lines were passed over")
-    return found
-
-
-def _raw(path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:
-    with open_file(path) as file:
-        return file.read(limit)
+    return [record for record in found if record is not None]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,35 +17,31 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent_core.errors import AgentCoreError
 from agent_core.tools.files import open_file
-from kgent.config.loader import fingerprint_config, load_config
 from kgent.errors import KgentError
-from kgent.records.events import EVENTS_FILE, Event, EventType
-from kgent.records.files import FileRecord, describe_file
-from kgent.records.names import readable_name
-from kgent.review.story import MAX_MANIFEST_BYTES, Story, each_record, read_story
-from kgent.runtime.state import (
-    RUN_FILE,
-    VOUCHER,
-    RunState,
-    RunStatus,
-    seal_of,
-    state_hash,
-    state_text,
-)
-from kgent.sandbox.manifest import (
-    ArtifactManifest,
-    Entry,
-    OtherRecord,
-    SandboxManifest,
-    list_entries,
-)
-from kgent.sandbox.workspace import (
+from kgent.profile import fingerprint_config, load_config
+from kgent.records import EVENTS_FILE, Event, RunEventType
+from kgent.review.story import MAX_MANIFEST_BYTES, Story, each_record, read_bytes, read_story
+from kgent.run_files import FileRecord, describe_file, readable_name
+from kgent.run_folder import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
     FILES,
     FOLDERS,
     RECORDS,
     SANDBOX_MANIFEST,
+    ArtifactManifest,
+    OtherRecord,
+    SandboxManifest,
+    list_entries,
+)
+from kgent.state import (
+    RUN_FILE,
+    RUN_FILE_HASH,
+    RunFolderStatus,
+    RunState,
+    compute_seal,
+    state_hash,
+    state_text,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -52,13 +49,13 @@ M = TypeVar("M", bound=BaseModel)
 _REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _CLOSING = {
-    EventType.RUN_COMPLETED.value: RunStatus.COMPLETED,
-    EventType.RUN_INCOMPLETE.value: RunStatus.INCOMPLETE,
-    EventType.RUN_FAILED.value: RunStatus.FAILED,
+    RunEventType.RUN_COMPLETED.value: RunFolderStatus.COMPLETED,
+    RunEventType.RUN_INCOMPLETE.value: RunFolderStatus.INCOMPLETE,
+    RunEventType.RUN_FAILED.value: RunFolderStatus.FAILED,
 }
 
 
-class Verdict(BaseModel):
+class FolderCheck(BaseModel):
     """What a check of a run folder found; no problems means that it is as it was left.
 
     `seal` is computed from the folder as it is now.
@@ -76,7 +73,7 @@ class Verdict(BaseModel):
         return not self.problems
 
 
-def verify(root: Path, *, seal: str | None = None) -> Verdict:
+def verify(root: Path, *, seal: str | None = None) -> FolderCheck:
     """Check a run folder against its manifests and events, and against the seal if there is one.
 
     Args:
@@ -87,33 +84,47 @@ def verify(root: Path, *, seal: str | None = None) -> Verdict:
         KgentError: category `sandbox`; it is no run folder, nor what was one.
     """
     root = root.resolve()
-    found_seal = _seal(root)
-    problems = [*_check_layout(root), *_check_seal(seal, found_seal)]
+    problems = list(_check_layout(root))
+    found_seal: str | None = None
+    with suppress(OSError, AgentCoreError):  # a missing file is reported with the layout
+        found_seal = compute_seal({name: describe_file(root, name).sha256 for name in _SEALED})
+    if seal is not None and seal.strip().lower() != found_seal:
+        problems.append("the seal does not fit: this is not the folder that the run has left")
     try:
         story = read_story(root)
     except KgentError as error:
         if not any(os.path.lexists(root / name) for name in (*FILES, *FOLDERS)):
             raise
-        return Verdict(checked=0, problems=[error.message, *problems])
+        return FolderCheck(checked=0, problems=[error.message, *problems])
     problems = [*story.problems, *problems]
     if not story.state.status.is_terminal:
         if not story.is_lost:
             problems.append("the run is still under way; its manifests are not final")
-        return Verdict(checked=0, problems=problems, seal=found_seal)
-    boundaries = _manifest(root, story, SANDBOX_MANIFEST, SandboxManifest, problems)
-    produced = _manifest(root, story, ARTIFACT_MANIFEST, ArtifactManifest, problems)
-    records = [*(boundaries.files if boundaries else []), *_artifacts(produced)]
-    for record in records:
-        problems.extend(_differences(root, record))
-    if boundaries is not None:
-        missing = {*RECORDS} - {record.path for record in boundaries.files}
-        problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
-    if produced is not None:
-        problems.extend(_unread(produced))
-        problems.extend(_unrecorded(root, produced))
+        return FolderCheck(checked=0, problems=problems, seal=found_seal)
+    records = _check_manifests(root, story, problems)
     problems.extend(_check_events(root, story))
     problems.extend(_check_fingerprint(root, story))
-    return Verdict(checked=len(records), problems=problems, seal=found_seal)
+    return FolderCheck(checked=len(records), problems=problems, seal=found_seal)
+
+
+def _check_manifests(root: Path, story: Story, problems: list[str]) -> list[FileRecord]:
+    """Check everything that the manifests vouch for; returns the files that were compared."""
+    sandbox = _read_manifest(root, story, SANDBOX_MANIFEST, SandboxManifest, problems)
+    produced = _read_manifest(root, story, ARTIFACT_MANIFEST, ArtifactManifest, problems)
+    records = [*(sandbox.files if sandbox else []), *_hashed_files(produced)]
+    for record in records:
+        problems.extend(_check_file(root, record))
+    if sandbox is not None:
+        missing = {*RECORDS} - {record.path for record in sandbox.files}
+        problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
+    if produced is not None:
+        problems.extend(
+            f"{one.path} could not be read when the run ended: nothing vouches for it"
+            for one in produced.artifacts
+            if one.status == "unreadable"
+        )
+        problems.extend(_check_entries(root, produced))
+    return records
 
 
 def _check_layout(root: Path) -> Iterator[str]:
@@ -127,22 +138,11 @@ def _check_layout(root: Path) -> Iterator[str]:
             yield f"{name}/ is missing, or is not a folder"
 
 
-def _check_seal(expected: str | None, found: str | None) -> Iterator[str]:
-    if expected is not None and expected.strip().lower() != found:
-        yield "the seal does not fit: this is not the folder that the run has left"
-
-
-def _seal(root: Path) -> str | None:
+def _read_manifest(
+    root: Path, story: Story, name: str, model: type[M], problems: list[str]
+) -> M | None:
     try:
-        return seal_of({name: describe_file(root, name).sha256 for name in _SEALED})
-    except (OSError, AgentCoreError):
-        return None
-
-
-def _manifest(root: Path, story: Story, name: str, model: type[M], problems: list[str]) -> M | None:
-    try:
-        with open_file(root / name) as file:
-            raw = file.read(MAX_MANIFEST_BYTES)
+        raw = read_bytes(root / name, MAX_MANIFEST_BYTES)
     except (OSError, AgentCoreError):
         return None  # reported as missing
     expected = story.state.manifests.get(name)
@@ -157,20 +157,15 @@ def _manifest(root: Path, story: Story, name: str, model: type[M], problems: lis
         return None
 
 
-def _artifacts(manifest: ArtifactManifest | None) -> list[FileRecord]:
-    return [
-        FileRecord(
-            path=artifact.path,
-            bytes=artifact.bytes or 0,
-            sha256=artifact.sha256,
-            path_hex=artifact.path_hex,
-        )
-        for artifact in (manifest.artifacts if manifest else [])
-        if artifact.sha256 is not None
-    ]
+def _hashed_files(manifest: ArtifactManifest | None) -> Iterator[FileRecord]:
+    for one in manifest.artifacts if manifest else ():
+        if one.sha256 is not None:
+            yield FileRecord(
+                path=one.path, bytes=one.bytes or 0, sha256=one.sha256, path_hex=one.path_hex
+            )
 
 
-def _differences(root: Path, record: FileRecord) -> Iterator[str]:
+def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
     try:
         name = record.name
         path = Path(name)
@@ -187,14 +182,8 @@ def _differences(root: Path, record: FileRecord) -> Iterator[str]:
         yield f"{record.path} was changed: its SHA-256 differs"
 
 
-def _unread(manifest: ArtifactManifest) -> Iterator[str]:
-    for artifact in manifest.artifacts:
-        if artifact.status == "unreadable":
-            yield f"{artifact.path} could not be read when the run ended: nothing vouches for it"
-
-
-def _unrecorded(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
-    """What is there and was not, and folders and links that are gone or lead elsewhere."""
+def _check_entries(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
+    """Find what is there and was not, and folders and links that are gone or lead elsewhere."""
     try:
         files = {one.name for one in manifest.artifacts if one.status != "missing"}
         known = {record.name: record for record in manifest.others}
@@ -202,24 +191,22 @@ def _unrecorded(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
         yield f"{ARTIFACT_MANIFEST} is damaged: a path_hex is not hex"
         return
     for entry in list_entries(root):
-        if entry.kind != "file":
-            yield from _compare(entry, known.pop(entry.name, None))
-        elif entry.name not in files:
-            yield f"{readable_name(entry.name)} was added after the run"
+        if entry.kind == "file":
+            if entry.name not in files:
+                yield f"{readable_name(entry.name)} was added after the run"
+            continue
+        now, recorded = entry.other(), known.pop(entry.name, None)
+        if now.kind == "unreadable":
+            yield f"{now.path} (folder) cannot be read: what is in it is not checked"
+        elif recorded is None:
+            yield f"{now.path} ({now.kind}) was added after the run"
+        elif recorded != now:
+            then, today = _describe_entry(recorded), _describe_entry(now)
+            yield f"{now.path} was changed: {then} then, {today} now"
     yield from (f"{record.path} ({record.kind}) is missing" for record in known.values())
 
 
-def _compare(entry: Entry, recorded: OtherRecord | None) -> Iterator[str]:
-    now = entry.other()
-    if now.kind == "unreadable":
-        yield f"{now.path} (folder) cannot be read: what is in it is not checked"
-    elif recorded is None:
-        yield f"{now.path} ({now.kind}) was added after the run"
-    elif recorded != now:
-        yield f"{now.path} was changed: {_words(recorded)} then, {_words(now)} now"
-
-
-def _words(record: OtherRecord) -> str:
+def _describe_entry(record: OtherRecord) -> str:
     return record.kind if record.target is None else f"{record.kind} to {record.target}"
 
 
@@ -248,49 +235,30 @@ def _check_events(root: Path, story: Story) -> Iterator[str]:
 
 
 def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
-    """Compare `run.json` with the closing event."""
+    """Compare `run.json` with the closing event, and its form with the one a run writes."""
     if _CLOSING[end.type] is not state.status:
         yield f"run.json says {state.status}, the last event says {end.type}"
-    for field in ("session_id", "task_id", "run_id"):
-        if getattr(state, field) != getattr(end, field):
-            yield f"run.json has another {field} than the events"
+    ids = ("session_id", "task_id", "run_id")
+    others = (name for name in ids if getattr(state, name) != getattr(end, name))
+    yield from (f"run.json has another {name} than the events" for name in others)
     try:
-        text = _state_bytes(root)
-        content = _content(text)
+        text = read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES)
+        content: dict[str, Any] = json.loads(text, object_pairs_hook=_refuse_doubles)
     except (OSError, ValueError, AgentCoreError) as error:
         yield f"run.json is damaged: {error}"
         return
-    yield from _check_form(text, content, state)
-    if end.data.get(VOUCHER) is None:
-        yield "the last event does not vouch for run.json: an older version of kgent wrote it"
-    elif end.data[VOUCHER] != state_hash(content):
-        yield "run.json was changed after the run: the last event has another hash of it"
-
-
-def _check_form(text: bytes, content: dict[str, Any], state: RunState) -> Iterator[str]:
-    """Find what the hash of the closing event leaves out: the form, and the names of manifests."""
     if text != state_text(content).encode("utf-8", "surrogatepass"):
         yield "run.json was changed after the run: a run writes the same content in another form"
     if unknown := {*state.manifests} - {ARTIFACT_MANIFEST, SANDBOX_MANIFEST}:
         names = ", ".join(map(readable_name, sorted(unknown)))
         yield f"run.json was changed after the run: it names manifests that no run has: {names}"
+    if end.data.get(RUN_FILE_HASH) is None:
+        yield "the last event does not vouch for run.json: an older version of kgent wrote it"
+    elif end.data[RUN_FILE_HASH] != state_hash(content):
+        yield "run.json was changed after the run: the last event has another hash of it"
 
 
-def _state_bytes(root: Path) -> bytes:
-    with open_file(root / RUN_FILE) as file:
-        return file.read(MAX_MANIFEST_BYTES)
-
-
-def _content(text: bytes) -> dict[str, Any]:
-    """What `run.json` says, with every key read once.
-
-    Raises:
-        ValueError: it is not a JSON object, or has a key twice.
-    """
-    return json.loads(text, object_pairs_hook=_without_doubles)
-
-
-def _without_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for key, value in pairs:
         if key in content:

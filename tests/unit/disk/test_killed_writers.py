@@ -115,8 +115,8 @@ sweep(work, next_start, lambda: {str(p) for p in root.glob("*/artifacts/*/*")})
 KGENT = """
 from agent_core.redaction import Redactor
 from kgent.engine.mock import MockAgentEngine, MockCall
-from kgent.runtime.options import RunOptions
-from kgent.runtime.runner import run
+from kgent.state import RunOptions
+from kgent.runner import run
 from kgent_runs import profile
 
 runs = here / "runs"
@@ -169,6 +169,6 @@ def test_a_killed_artifact_store(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(90)  # thirty processes, one after the other
 def test_a_killed_run_of_a_profile(tmp_path: Path) -> None:
-    done = swept(tmp_path, KGENT, stride=11)
+    done = swept(tmp_path, KGENT, stride=9)
     assert done["kills"] > 15
     assert done["left"] > 1, "no kill has hit the time in which there is a temporary file"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgent.cli import main, options_of, overrides_of, parser
+from kgent.cli import build_options, build_parser, main
 from kgent_runs import profile, skill, state
 
 
@@ -14,34 +14,36 @@ def parsed(*arguments: str) -> list[str]:
 
 
 def test_config_and_prompt_are_parsed() -> None:
-    arguments = parser().parse_args(parsed("--prompt", "hi"))
+    arguments = build_parser().parse_args(parsed("--prompt", "hi"))
     assert (arguments.config, arguments.prompt) == (Path("k.yaml"), "hi")
 
 
 def test_a_prompt_file_is_parsed() -> None:
-    arguments = parser().parse_args(parsed("--prompt-file", "p.md"))
-    assert overrides_of(arguments).prompt_file == Path("p.md")
+    arguments = build_parser().parse_args(parsed("--prompt-file", "p.md"))
+    assert arguments.prompt_file == Path("p.md")
 
 
 def test_the_sandbox_is_applied(tmp_path: Path) -> None:
-    arguments = parser().parse_args(parsed("--prompt", "x", "--sandbox", str(tmp_path / "run")))
-    assert options_of(arguments).sandbox == tmp_path / "run"
+    arguments = build_parser().parse_args(
+        parsed("--prompt", "x", "--sandbox", str(tmp_path / "run"))
+    )
+    assert build_options(arguments).sandbox == tmp_path / "run"
 
 
 def test_ids_and_limits_are_forwarded() -> None:
-    arguments = parser().parse_args(
+    arguments = build_parser().parse_args(
         parsed(
             *("--prompt", "x", "--session-id", "s", "--task-id", "t", "--run-id", "r"),
             *("--max-steps", "3", "--timeout", "1.5", "--stream"),
         )
     )
-    options = options_of(arguments)
+    options = build_options(arguments)
     assert (options.session_id, options.task_id, options.run_id) == ("s", "t", "r")
     assert (options.max_steps, options.timeout_seconds, options.stream) == (3, 1.5, True)
 
 
 def test_what_is_not_said_is_left_to_the_profile() -> None:
-    options = options_of(parser().parse_args(parsed("--prompt", "x")))
+    options = build_options(build_parser().parse_args(parsed("--prompt", "x")))
     assert options.model_dump(exclude_none=True) == {}
 
 

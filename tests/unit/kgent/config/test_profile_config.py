@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
-from kgent.config.loader import apply_cli_overrides, dump_config, fingerprint_config, load_config
-from kgent.config.prompts import render_system_prompt
 from kgent.errors import ErrorCategory, KgentError
-from kgent.runtime.options import CliOverrides, RunOptions
-from kgent.skills.models import SkillSummary
+from kgent.profile import (
+    apply_options,
+    dump_config,
+    fingerprint_config,
+    load_config,
+    render_system_prompt,
+)
+from kgent.skills import SkillSummary
+from kgent.state import RunOptions
 from kgent_runs import profile
 
 MINIMAL = "kgent: {schema_version: 1}\nprofile: {id: writer, role: You write.}\n"
@@ -218,7 +223,7 @@ def test_a_different_profile_has_another_fingerprint(tmp_path: Path) -> None:
 def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
     path = profile(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": ["ls", "wc"]}})
     program = (
-        "import sys; from kgent.config.loader import *;"
+        "import sys; from kgent.profile import *;"
         "print(fingerprint_config(load_config(sys.argv[1])))"
     )
     found = {
@@ -245,10 +250,10 @@ def test_the_written_profile_is_the_profile(tmp_path: Path) -> None:
 
 def test_overrides_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
     config = load_config(profile(tmp_path))
-    changed = apply_cli_overrides(config, CliOverrides(sandbox=tmp_path / "there"))
+    changed = apply_options(config, RunOptions(sandbox=tmp_path / "there"))
     assert changed.workspace.sandbox == str(tmp_path / "there")
     assert fingerprint_config(changed) == fingerprint_config(config)
-    limited = apply_cli_overrides(config, RunOptions(max_steps=2, timeout_seconds=5, stream=True))
+    limited = apply_options(config, RunOptions(max_steps=2, timeout_seconds=5, stream=True))
     assert (limited.runtime.max_steps, limited.runtime.timeout_seconds) == (2, 5)
     assert limited.runtime.stream is True
     assert limited.place("x") == tmp_path / "x"
@@ -256,4 +261,4 @@ def test_overrides_change_what_they_name_and_nothing_else(tmp_path: Path) -> Non
 
 def test_impossible_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KgentError, match="max_steps"):
-        apply_cli_overrides(load_config(profile(tmp_path)), RunOptions(max_steps=0))
+        apply_options(load_config(profile(tmp_path)), RunOptions(max_steps=0))

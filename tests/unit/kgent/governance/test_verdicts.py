@@ -4,15 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kgent.config.models import DeliverableConfig
+from kgent.config import DeliverableSpec
+from kgent.deliverables import GovernanceStatus, check_deliverables, final_status, governance_status
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.governance.deliverables import check_deliverables
-from kgent.governance.policy import final_status, verdict_on
-from kgent.governance.results import GovernanceStatus
-from kgent.runtime.state import RunStatus
+from kgent.state import RunFolderStatus
 from kgent_runs import a_context
 
-REPORT = DeliverableConfig(path="deliverables/report.md")
+REPORT = DeliverableSpec(path="deliverables/report.md")
 
 
 @pytest.fixture
@@ -28,19 +26,21 @@ def test_a_missing_deliverable_is_incomplete(root: Path) -> None:
     check = check_deliverables(root, [REPORT])
     assert check.status is GovernanceStatus.INCOMPLETE
     assert check.missing == {"deliverables/report.md": "it does not exist"}
-    assert final_status(failure=None, interruption=None, check=check)[0] is RunStatus.INCOMPLETE
+    assert (
+        final_status(failure=None, interruption=None, check=check)[0] is RunFolderStatus.INCOMPLETE
+    )
 
 
 def test_an_invalid_config_is_blocked() -> None:
-    assert verdict_on(error(ErrorCategory.CONFIG)) is GovernanceStatus.BLOCKED
+    assert governance_status(error(ErrorCategory.CONFIG)) is GovernanceStatus.BLOCKED
 
 
 def test_an_unsafe_path_is_blocked() -> None:
-    assert verdict_on(error(ErrorCategory.SANDBOX)) is GovernanceStatus.BLOCKED
+    assert governance_status(error(ErrorCategory.SANDBOX)) is GovernanceStatus.BLOCKED
 
 
 def test_an_engine_error_is_a_failure() -> None:
-    assert verdict_on(error(ErrorCategory.ENGINE)) is GovernanceStatus.FAILED
+    assert governance_status(error(ErrorCategory.ENGINE)) is GovernanceStatus.FAILED
 
 
 def test_a_deliverable_that_is_there_passes(root: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_deliverable_that_is_there_passes(root: Path) -> None:
     check = check_deliverables(root, [REPORT])
     assert (check.status, check.found) == (GovernanceStatus.PASSED, ["deliverables/report.md"])
     status = final_status(failure=None, interruption=None, check=check)
-    assert status == (RunStatus.COMPLETED, None)
+    assert status == (RunFolderStatus.COMPLETED, None)
 
 
 def test_an_empty_deliverable_counts_only_where_it_may_be_empty(root: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_link_is_no_deliverable(root: Path) -> None:
 
 
 def test_a_folder_counts_when_there_is_a_file_in_it(root: Path) -> None:
-    folder = DeliverableConfig(path="deliverables/site")
+    folder = DeliverableSpec(path="deliverables/site")
     (root / "deliverables" / "site" / "css").mkdir(parents=True)
     assert list(check_deliverables(root, [folder]).missing) == ["deliverables/site"]
     (root / "deliverables" / "site" / "css" / "a.css").write_text("x", encoding="utf-8")
@@ -77,10 +77,10 @@ def test_a_failure_outweighs_an_interruption_and_that_what_is_missing(root: Path
     check = check_deliverables(root, [REPORT])
     failure, stop = error(ErrorCategory.ENGINE), error(ErrorCategory.UNKNOWN)
     assert final_status(failure=failure, interruption=stop, check=check) == (
-        RunStatus.FAILED,
+        RunFolderStatus.FAILED,
         failure,
     )
     assert final_status(failure=None, interruption=stop, check=check) == (
-        RunStatus.INCOMPLETE,
+        RunFolderStatus.INCOMPLETE,
         stop,
     )

@@ -8,10 +8,7 @@ import pytest
 
 from agent_core.redaction import Redactor
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.records.context import RunRecords
-from kgent.records.events import Event, is_held
-from kgent.records.logs import ToolCallRecord
-from kgent.records.transcript import SECTIONS, quoted
+from kgent.records import SECTIONS, Event, RunRecords, ToolCallRecord, is_held, quoted
 from kgent_runs import IDS, a_context, events, lines
 
 
@@ -22,24 +19,24 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def records(root: Path) -> RunRecords:
-    return RunRecords.at(root, IDS, redactor=Redactor({}))
+    return RunRecords(root, IDS, redactor=Redactor({}))
 
 
 def test_the_sequence_of_events_increments_without_gaps(root: Path, records: RunRecords) -> None:
     for _ in range(3):
-        records.events.emit("run.created", "begins", {}, actor="runtime")
+        records.emit("run.created", "begins", {}, actor="runtime")
     assert [event["sequence"] for event in events(root)] == [1, 2, 3]
 
 
 def test_lines_are_appended_and_never_rewritten(root: Path, records: RunRecords) -> None:
-    records.events.emit("run.created", "one", {}, actor="runtime")
+    records.emit("run.created", "one", {}, actor="runtime")
     before = (root / "events.jsonl").read_bytes()
-    records.events.emit("run.started", "two", {}, actor="runtime")
+    records.emit("run.started", "two", {}, actor="runtime")
     assert (root / "events.jsonl").read_bytes().startswith(before)
 
 
 def test_an_event_has_its_thirteen_fields(root: Path, records: RunRecords) -> None:
-    records.events.emit(
+    records.emit(
         "tool.started",
         "begins",
         {"a": 1},
@@ -69,7 +66,7 @@ def test_an_event_has_its_thirteen_fields(root: Path, records: RunRecords) -> No
 
 
 def test_large_data_is_summarised_and_kept_as_a_file(root: Path, records: RunRecords) -> None:
-    event = records.events.emit("error", "big", {"text": "x" * 3000}, actor="runtime")
+    event = records.emit("error", "big", {"text": "x" * 3000}, actor="runtime")
     assert event.data["summarised"] is True
     assert event.data["keys"] == ["text"]
     kept = json.loads((root / event.data["artifact"]).read_text())
@@ -78,7 +75,7 @@ def test_large_data_is_summarised_and_kept_as_a_file(root: Path, records: RunRec
 
 
 def test_data_that_is_no_json_becomes_json(root: Path, records: RunRecords) -> None:
-    records.events.emit(
+    records.emit(
         "error", "odd\ud800 \x00 text\n" * 100, {"path": root, "bad": "\ud800"}, actor="runtime"
     )
     (event,) = events(root)
@@ -88,12 +85,12 @@ def test_data_that_is_no_json_becomes_json(root: Path, records: RunRecords) -> N
 
 def test_secrets_reach_no_record(root: Path) -> None:
     secret = "hunter2-very-secret"  # noqa: S105 - the point of the test
-    records = RunRecords.at(root, IDS, redactor=Redactor({"MODEL_KEY": secret}))
-    records.events.emit("error", f"said {secret}", {"deep": [{"x": secret}]}, actor="runtime")
-    records.events.emit("error", "big", {"x": secret * 500}, actor="runtime")
-    records.errors.record(ErrorInfo(code="x", message=f"no {secret}"))
-    records.transcript.append_section("Result", quoted(secret))
-    records.archive.add_lines("candidate-memory.jsonl", {"content": secret})
+    records = RunRecords(root, IDS, redactor=Redactor({"MODEL_KEY": secret}))
+    records.emit("error", f"said {secret}", {"deep": [{"x": secret}]}, actor="runtime")
+    records.emit("error", "big", {"x": secret * 500}, actor="runtime")
+    records.record_error(ErrorInfo(code="x", message=f"no {secret}"))
+    records.append_section("Result", quoted(secret))
+    records.add_lines("candidate-memory.jsonl", {"content": secret})
     records.close()
     for path in root.rglob("*"):
         assert not path.is_file() or secret not in path.read_text()
@@ -102,7 +99,7 @@ def test_secrets_reach_no_record(root: Path) -> None:
 def test_events_from_many_threads_keep_their_order(root: Path, records: RunRecords) -> None:
     def emit() -> None:
         for _ in range(50):
-            records.events.emit("tool.started", "x", {"y": "z" * 100}, actor="tool:x")
+            records.emit("tool.started", "x", {"y": "z" * 100}, actor="tool:x")
 
     threads = [threading.Thread(target=emit) for _ in range(4)]
     for thread in threads:
@@ -113,14 +110,14 @@ def test_events_from_many_threads_keep_their_order(root: Path, records: RunRecor
 
 
 def test_nothing_is_recorded_after_the_end(records: RunRecords) -> None:
-    records.events.emit("run.created", "begins", {}, actor="runtime")
+    records.emit("run.created", "begins", {}, actor="runtime")
     records.close()
     with pytest.raises(ValueError, match="the run is over"):
-        records.events.emit("error", "late", {}, actor="runtime")
+        records.emit("error", "late", {}, actor="runtime")
 
 
 def test_a_living_run_is_told_from_a_dead_one(root: Path, records: RunRecords) -> None:
-    records.events.emit("run.created", "begins", {}, actor="runtime")
+    records.emit("run.created", "begins", {}, actor="runtime")
     assert is_held(root) is True
     records.close()
     assert is_held(root) is False
@@ -128,11 +125,11 @@ def test_a_living_run_is_told_from_a_dead_one(root: Path, records: RunRecords) -
 
 def test_the_transcript_has_its_sections_in_order_whatever_was_said(tmp_path: Path) -> None:
     context = a_context(tmp_path)
-    transcript = context.records.transcript
-    transcript.append_section("Result", "the end")
-    transcript.append_section("Run", "the beginning")
-    transcript.append_section("Result", "really")
-    transcript.finalize(context)
+    records = context.records
+    records.append_section("Result", "the end")
+    records.append_section("Run", "the beginning")
+    records.append_section("Result", "really")
+    records.finish_transcript()
     text = (context.sandbox_root / "transcript.md").read_text()
     heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert heads == list(SECTIONS)
@@ -140,7 +137,7 @@ def test_the_transcript_has_its_sections_in_order_whatever_was_said(tmp_path: Pa
 
 
 def test_the_transcript_can_be_read_before_it_is_finished(root: Path, records: RunRecords) -> None:
-    records.transcript.append_section("Run", "- id: 1")
+    records.append_section("Run", "- id: 1")
     assert "## Run\n\n- id: 1\n" in (root / "transcript.md").read_text()
 
 
@@ -152,9 +149,9 @@ def test_quoted_text_cannot_end_its_quotation() -> None:
 
 
 def test_run_records_bring_the_four_writers_together(root: Path, records: RunRecords) -> None:
-    records.events.emit("run.created", "begins", {}, actor="runtime")
-    records.transcript.append_section("Run", "x")
-    records.tools.record(
+    records.emit("run.created", "begins", {}, actor="runtime")
+    records.append_section("Run", "x")
+    records.record_call(
         ToolCallRecord(
             call_id="call_1",
             tool_name="write_file",
@@ -164,7 +161,7 @@ def test_run_records_bring_the_four_writers_together(root: Path, records: RunRec
             artifacts=["workspace/a"],
         )
     )
-    records.errors.record(
+    records.record_error(
         ErrorInfo(code="timeout", message="late", category=ErrorCategory.ENGINE),
         correlation_id="call_1",
     )
@@ -173,4 +170,4 @@ def test_run_records_bring_the_four_writers_together(root: Path, records: RunRec
     (error,) = lines(root / "logs" / "errors.jsonl")
     assert ErrorInfo.model_validate(error).category is ErrorCategory.ENGINE
     assert error["correlation_id"] == "call_1"
-    assert records.tools.maker_of("workspace/a") == "write_file"
+    assert records.maker_of("workspace/a") == "write_file"

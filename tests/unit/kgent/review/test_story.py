@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kgent.errors import KgentError
-from kgent.review.page import page
+from kgent.review.render import render_page
 from kgent.review.story import read_story
 from kgent_runs import a_context
 
@@ -14,7 +14,7 @@ def test_a_run_that_died_before_its_first_word_is_lost(tmp_path: Path) -> None:
     root = a_context(tmp_path).sandbox_root
     story = read_story(root)
     assert (story.outcome, story.state.run_id) == ("lost", "run_1")
-    assert "lost" in page(story)
+    assert "lost" in render_page(story)
 
 
 def test_a_run_without_a_state_is_known_by_its_first_event(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_run_without_a_state_is_known_by_its_first_event(tmp_path: Path) -> No
     context = a_context(tmp_path)
     (context.sandbox_root / "run.json").write_bytes(b"")
     assert read_story(context.sandbox_root).state.run_id == "unknown"
-    context.records.events.emit("run.created", "run", context.core_fields(), actor="runtime")
+    context.records.emit("run.created", "run", context.core_fields(), actor="runtime")
     assert read_story(context.sandbox_root).outcome == "pending"
     context.records.close()
     story = read_story(context.sandbox_root)

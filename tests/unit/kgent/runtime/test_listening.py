@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from agent_core.redaction import Redactor
+from kgent.cancellation import Cancellation, run_in_loop
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine
-from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.listening import RedactingCallback
-from kgent.runtime.loops import in_own_loop
-from kgent.runtime.runner import run
-from kgent.runtime.state import RunStatus
+from kgent.runner import RedactingCallback, run
+from kgent.state import RunFolderStatus
 from kgent_runs import profile, state
 
 SECRET = "value-of-the-key"  # noqa: S105 - the point of the test
@@ -38,7 +36,7 @@ def test_a_listener_that_breaks_does_not_end_the_run(
         raise BrokenPipeError
 
     result = run(profile(tmp_path), "x", engine=MockAgentEngine(["a", "b"]), event_callback=breaks)
-    assert result.status is RunStatus.COMPLETED
+    assert result.status is RunFolderStatus.COMPLETED
     assert caplog.text.count("hears no more") == 1
 
 
@@ -61,7 +59,7 @@ def test_a_cancelled_run_ends_soon_and_says_why(tmp_path: Path) -> None:
     began = time.monotonic()
     result = run(profile(tmp_path, model={"path": "s.json"}), "x", cancellation=stop)
     assert time.monotonic() - began < 5
-    assert result.status is RunStatus.INCOMPLETE
+    assert result.status is RunFolderStatus.INCOMPLETE
     assert state(result.sandbox_root)["failure_reason"] == "cancelled: enough"
 
 
@@ -69,4 +67,4 @@ async def test_a_loop_of_its_own_can_be_had_inside_another() -> None:
     async def work() -> int:
         return 42
 
-    assert in_own_loop(work, cancellation=Cancellation()) == 42
+    assert run_in_loop(work, cancellation=Cancellation()) == 42

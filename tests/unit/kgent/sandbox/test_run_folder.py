@@ -3,21 +3,22 @@
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from kgent.config.loader import load_config
-from kgent.config.models import DeliverableConfig
+from kgent.config import DeliverableSpec
 from kgent.errors import ErrorCategory, KgentError
-from kgent.runtime.ids import RunIds
-from kgent.sandbox.manifest import (
-    new_sandbox_manifest,
+from kgent.profile import load_config
+from kgent.run_folder import (
+    SandboxManifest,
+    create_run_folder,
+    resolve_run_folder,
     write_artifact_manifest,
-    write_sandbox_manifest,
 )
-from kgent.sandbox.paths import resolve_sandbox_path
-from kgent.sandbox.workspace import create_workspace, sandbox_root
+from kgent.state import RunIds
+from kgent.tool_calls import SandboxPaths
 from kgent_runs import IDS, a_context, profile
 
 LAYOUT = {
@@ -41,6 +42,15 @@ LAYOUT = {
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return a_context(tmp_path).sandbox_root
+
+
+def resolve(root: Path, path: str, *, for_write: bool, read_roots: Sequence[Path] = ()) -> Path:
+    """Ask the path rule as a tool of agent_core does."""
+    paths = SandboxPaths(root, read_roots=read_roots)
+    place = paths.resolve(path)
+    if for_write:
+        paths.refuse_protected(place)
+    return place.path
 
 
 def test_the_layout_is_always_the_same_and_private(root: Path) -> None:
@@ -79,21 +89,21 @@ def test_nothing_is_left_beside_a_folder_that_is_refused(tmp_path: Path) -> None
 
 def test_making_it_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KgentError, match="it is not empty"):
-        create_workspace(a_context(tmp_path))
+        create_run_folder(a_context(tmp_path))
 
 
 def test_the_sandbox_is_named_by_ids_and_starts_at_the_profile(tmp_path: Path) -> None:
     config = load_config(profile(tmp_path, workspace={"sandbox": "out/{task_id}/{run_id}"}))
     ids = RunIds("s", "t", "r")
-    assert sandbox_root(config, ids) == tmp_path.resolve() / "out" / "t" / "r"
-    assert sandbox_root(load_config(profile(tmp_path)), IDS).name == "run_1"
+    assert resolve_run_folder(config, ids) == tmp_path.resolve() / "out" / "t" / "r"
+    assert resolve_run_folder(load_config(profile(tmp_path)), IDS).name == "run_1"
 
 
 @pytest.mark.parametrize("place", ["/", "~"])
 def test_places_to_keep_out_of_are_refused(tmp_path: Path, place: str) -> None:
     config = load_config(profile(tmp_path, workspace={"sandbox": place}))
     with pytest.raises(KgentError, match="a folder of its own"):
-        sandbox_root(config, IDS)
+        resolve_run_folder(config, IDS)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def test_places_to_keep_out_of_are_refused(tmp_path: Path, place: str) -> None:
 @pytest.mark.parametrize("for_write", [True, False])
 def test_traversal_with_dots_is_rejected(root: Path, path: str, for_write: bool) -> None:
     with pytest.raises(KgentError, match=r"'\.\.' is not allowed"):
-        resolve_sandbox_path(root, path, for_write=for_write)
+        resolve(root, path, for_write=for_write)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "~/x", "/", "/proc/self/environ"])
@@ -111,18 +121,18 @@ def test_absolute_paths_outside_the_root_are_rejected(
     root: Path, path: str, for_write: bool
 ) -> None:
     with pytest.raises(KgentError, match="leads out of the run folder"):
-        resolve_sandbox_path(root, path, for_write=for_write)
+        resolve(root, path, for_write=for_write)
 
 
 def test_a_sibling_with_the_same_beginning_is_outside(root: Path) -> None:
     with pytest.raises(KgentError, match="leads out"):
-        resolve_sandbox_path(root, f"{root}-secret/a", for_write=False)
+        resolve(root, f"{root}-secret/a", for_write=False)
 
 
 @pytest.mark.parametrize("path", ["workspace/a.md", "deliverables/deep/b.md"])
 def test_writes_below_workspace_and_deliverables_are_allowed(root: Path, path: str) -> None:
-    assert resolve_sandbox_path(root, path, for_write=True) == root / path
-    assert resolve_sandbox_path(root, str(root / path), for_write=True) == root / path
+    assert resolve(root, path, for_write=True) == root / path
+    assert resolve(root, str(root / path), for_write=True) == root / path
 
 
 @pytest.mark.parametrize(
@@ -131,8 +141,8 @@ def test_writes_below_workspace_and_deliverables_are_allowed(root: Path, path: s
 )
 def test_writes_elsewhere_are_rejected(root: Path, path: str) -> None:
     with pytest.raises(KgentError, match="only files below"):
-        resolve_sandbox_path(root, path, for_write=True)
-    assert resolve_sandbox_path(root, path, for_write=False)
+        resolve(root, path, for_write=True)
+    assert resolve(root, path, for_write=False)
 
 
 def test_a_link_is_judged_by_where_it_leads(root: Path, tmp_path: Path) -> None:
@@ -145,13 +155,13 @@ def test_a_link_is_judged_by_where_it_leads(root: Path, tmp_path: Path) -> None:
         ("workspace/record", True),
     ]:
         with pytest.raises(KgentError):
-            resolve_sandbox_path(root, path, for_write=for_write)
+            resolve(root, path, for_write=for_write)
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "workspace/\ud800"])
 def test_what_is_no_path_is_rejected(root: Path, path: str) -> None:
     with pytest.raises(KgentError) as caught:
-        resolve_sandbox_path(root, path, for_write=True)
+        resolve(root, path, for_write=True)
     assert caught.value.category is ErrorCategory.SANDBOX
 
 
@@ -159,9 +169,9 @@ def test_folders_of_skills_can_be_read_and_not_written(root: Path, tmp_path: Pat
     skills = (tmp_path / "skills").resolve()
     skills.mkdir()
     path = str(skills / "SKILL.md")
-    assert resolve_sandbox_path(root, path, for_write=False, read_roots=[skills])
+    assert resolve(root, path, for_write=False, read_roots=[skills])
     with pytest.raises(KgentError):
-        resolve_sandbox_path(root, path, for_write=True, read_roots=[skills])
+        resolve(root, path, for_write=True, read_roots=[skills])
 
 
 def test_the_sandbox_manifest_tells_the_boundaries_and_vouches_for_the_records(
@@ -169,9 +179,9 @@ def test_the_sandbox_manifest_tells_the_boundaries_and_vouches_for_the_records(
 ) -> None:
     context = a_context(tmp_path)
     root = context.sandbox_root
-    manifest = new_sandbox_manifest(root)
+    manifest = SandboxManifest.of(root)
     files = context.records.files
-    write_sandbox_manifest(files, manifest)
+    manifest.write(files)
     written = json.loads((root / "sandbox-manifest.json").read_text())
     assert written["writable"] == ["workspace/", "deliverables/"]
     assert written["root"] == str(root)
@@ -181,7 +191,7 @@ def test_the_sandbox_manifest_tells_the_boundaries_and_vouches_for_the_records(
     assert written["files"] == []
     files.put("prompt.md", "hello")
     (root / "prompt.md").write_text("rewritten", encoding="utf-8")
-    write_sandbox_manifest(files, manifest, final=True)
+    manifest.write(files, final=True)
     records = json.loads((root / "sandbox-manifest.json").read_text())["files"]
     (prompt,) = (file for file in records if file["path"] == "prompt.md")
     assert prompt == {
@@ -199,10 +209,10 @@ def test_the_artifact_manifest_has_what_is_there_and_what_is_owed(tmp_path: Path
     (root / "workspace" / "link").symlink_to("/etc/passwd")
     os.mkfifo(root / "workspace" / "pipe")
     owed = [
-        DeliverableConfig(path="deliverables/a.md", kind="report", content_type="text/markdown"),
-        DeliverableConfig(path="deliverables/b.md"),
+        DeliverableSpec(path="deliverables/a.md", kind="report", content_type="text/markdown"),
+        DeliverableSpec(path="deliverables/b.md"),
     ]
-    write_artifact_manifest(context.records.files, owed, context.records.tools)
+    write_artifact_manifest(context.records, owed)
     artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
     assert [(one["path"], one["kind"], one["required"], one["status"]) for one in artifacts] == [
         ("deliverables/a.md", "report", True, "present"),

@@ -1,5 +1,6 @@
 """Tools: what they do, what they refuse, and what they write down about it."""
 
+import asyncio
 import sys
 import threading
 import time
@@ -8,29 +9,26 @@ from typing import Any
 
 import pytest
 
+from kgent.cancellation import Cancellation
 from kgent.errors import ErrorCategory, ErrorInfo
-from kgent.memory.client import NoMemory
-from kgent.memory.contract import MemoryItem, MemoryWriteResult
-from kgent.runtime.cancellation import Cancellation
-from kgent.runtime.context import RunContext
-from kgent.skills.registry import SkillRegistry
-from kgent.tools.guarded import MAX_DATA_BYTES
-from kgent.tools.permissions import build_effective_policy, check_permission
-from kgent.tools.registry import ToolDefinition, build_toolsets, call_tool
-from kgent.tools.results import ToolResult
-from kgent_runs import a_context, events, lines, skill, toolset
+from kgent.memory import MemoryWriteResult, NoMemory, RecalledItem
+from kgent.records import RunEnvironment
+from kgent.skills import SkillRegistry
+from kgent.tool_calls import MAX_DATA_BYTES, ToolAnswer
+from kgent.tools import build_tools
+from kgent_runs import a_context, answer, events, lines, skill, toolset
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> RunContext:
+def context(tmp_path: Path) -> RunEnvironment:
     return a_context(tmp_path)
 
 
-def do(context: RunContext, tool: str, /, **args: Any) -> ToolResult:
-    return toolset(context)[tool].handler(args, context)
+def do(context: RunEnvironment, tool: str, /, **args: Any) -> ToolAnswer:
+    return answer(toolset(context)[tool], context, **args)
 
 
-def code_of(result: ToolResult) -> str:
+def code_of(result: ToolAnswer) -> str:
     assert not result.ok
     assert result.error is not None
     return result.error.code
@@ -39,7 +37,7 @@ def code_of(result: ToolResult) -> str:
 # --- which tools there are ------------------------------------------------------------------------
 
 
-def test_dangerous_tools_are_disabled_by_default(context: RunContext) -> None:
+def test_dangerous_tools_are_disabled_by_default(context: RunEnvironment) -> None:
     assert sorted(toolset(context)) == [
         "grep_files",
         "list_files",
@@ -74,34 +72,30 @@ def test_what_is_disabled_is_absent(
     assert absent.isdisjoint(toolset(a_context(tmp_path, **sections)))
 
 
-def test_deny_rules_win_over_everything(tmp_path: Path) -> None:
-    folder = skill(tmp_path / "skills")
+def test_deny_rules_win_over_the_profile(tmp_path: Path) -> None:
     context = a_context(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": ["ls"]}})
-    loaded = SkillRegistry([folder]).load_skill("reporting")
-    policy = build_effective_policy(context.config, [loaded], denied=["run_command"])
-    verdict = check_permission(policy, "run_command", "execute")
-    assert (verdict.allowed, verdict.layer) == (False, "runtime")
-    assert "run_command" not in toolset(context, denied=["run_command"])
+    assert "run_command" in toolset(context)
+    skills = SkillRegistry([skill(tmp_path / "skills")])
+    tools = toolset(context, skills=skills, denied=["run_command"])
+    assert "run_command" not in tools
+    loaded = answer(tools["load_skill"], context, skill_id="reporting")
+    assert loaded.data is not None
+    assert loaded.data["not_granted"] == ["run_command"]
 
 
-def test_the_sandbox_speaks_before_the_profile(context: RunContext) -> None:
-    policy = build_effective_policy(context.config)
-    outside = check_permission(policy, "delete_file", "delete", "/etc/passwd")
-    record = check_permission(policy, "delete_file", "delete", "run.json")
-    disabled = check_permission(policy, "delete_file", "delete", "workspace/a")
-    allowed = check_permission(policy, "write_file", "write", "workspace/a")
-    assert [v.layer for v in (outside, record, disabled, allowed)] == [
-        "sandbox",
-        "runtime",
-        "config",
-        None,
-    ]
+def test_the_sandbox_bounds_what_the_profile_enables(tmp_path: Path) -> None:
+    context = a_context(tmp_path, tools={"filesystem": {"delete": True}})
+    places = ["/etc/passwd", "run.json", "archive", "workspace", "../run"]
+    refused = [do(context, "delete_file", path=place) for place in places]
+    outside, record = "permission_denied", "write_outside_allowed_roots"
+    assert [code_of(one) for one in refused] == [outside, record, record, record, outside]
+    assert {one.error.category for one in refused if one.error} == {ErrorCategory.SANDBOX}
 
 
-def test_skills_grant_nothing(tmp_path: Path, context: RunContext) -> None:
+def test_skills_grant_nothing(tmp_path: Path, context: RunEnvironment) -> None:
     skills = SkillRegistry([skill(tmp_path / "skills").parent])
     tools = toolset(context, skills=skills)
-    result = tools["load_skill"].handler({"skill_id": "reporting"}, context)
+    result = answer(tools["load_skill"], context, skill_id="reporting")
     assert result.data is not None
     assert result.data["not_granted"] == ["run_command"]
     assert "run_command" not in tools
@@ -112,7 +106,7 @@ def test_skills_grant_nothing(tmp_path: Path, context: RunContext) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def test_a_file_is_written_read_listed_and_found(context: RunContext) -> None:
+def test_a_file_is_written_read_listed_and_found(context: RunEnvironment) -> None:
     written = do(context, "write_file", path="workspace/a.md", content="one\ntwo (2)\n")
     assert (written.ok, written.artifacts) == (True, ["workspace/a.md"])
     read = do(context, "read_file", path="workspace/a.md")
@@ -126,14 +120,14 @@ def test_a_file_is_written_read_listed_and_found(context: RunContext) -> None:
     assert found.data["matches"] == [{"path": "workspace/a.md", "line": 2, "text": "two (2)"}]
 
 
-def test_writing_again_replaces(context: RunContext) -> None:
+def test_writing_again_replaces(context: RunEnvironment) -> None:
     do(context, "write_file", path="deliverables/a.md", content="old")
     result = do(context, "write_file", path="deliverables/a.md", content="new")
     assert result.data == {"path": "deliverables/a.md", "bytes": 3, "created": False}
     assert (context.sandbox_root / "deliverables" / "a.md").read_text() == "new"
 
 
-def test_a_refused_path_is_in_events_and_errors(context: RunContext, tmp_path: Path) -> None:
+def test_a_refused_path_is_in_events_and_errors(context: RunEnvironment, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x", encoding="utf-8")
     for tool, args in [
         ("read_file", {"path": str(tmp_path / "secret")}),
@@ -172,13 +166,13 @@ def test_a_file_is_deleted_only_where_that_is_enabled(tmp_path: Path) -> None:
     assert (context.sandbox_root / "run.json").exists()
 
 
-def test_the_folders_of_skills_can_be_read(context: RunContext, tmp_path: Path) -> None:
+def test_the_folders_of_skills_can_be_read(context: RunEnvironment, tmp_path: Path) -> None:
     folder = skill(tmp_path / "skills")
     (folder / "references").mkdir()
     (folder / "references" / "a.md").write_text("guide")
     tools = toolset(context, skills=SkillRegistry([folder.parent]))
     path = str(folder.resolve() / "references" / "a.md")
-    result = tools["read_file"].handler({"path": path}, context)
+    result = answer(tools["read_file"], context, path=path)
     assert result.data is not None
     assert result.data["content"] == "guide"
 
@@ -191,7 +185,7 @@ def test_the_folders_of_skills_can_be_read(context: RunContext, tmp_path: Path) 
     [({}, "$.path"), ({"path": 3}, "$.path"), ({"path": "a", "mode": "x"}, "$.mode")],
 )
 def test_arguments_that_do_not_fit_are_told_with_their_place(
-    context: RunContext, args: dict[str, Any], place: str
+    context: RunEnvironment, args: dict[str, Any], place: str
 ) -> None:
     result = do(context, "read_file", **args)
     assert code_of(result) == "validation_error"
@@ -199,17 +193,17 @@ def test_arguments_that_do_not_fit_are_told_with_their_place(
 
 
 def test_the_summary_is_one_bounded_line() -> None:
-    result = ToolResult(ok=True, summary="a\nb" * 1000)
+    result = ToolAnswer(ok=True, summary="a\nb" * 1000)
     assert "\n" not in result.summary
     assert len(result.summary) <= 301
     with pytest.raises(ValueError, match="summary"):
-        ToolResult(ok=True, summary="")
+        ToolAnswer(ok=True, summary="")
 
 
-def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunContext) -> None:
+def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunEnvironment) -> None:
     definition = toolset(context)["write_file"]
-    args = {"path": "workspace/a.md", "content": "y" * 5000}
-    call_tool(definition, args, context, call_id="call_7")
+    args: dict[str, Any] = {"path": "workspace/a.md", "content": "y" * 5000}
+    answer(definition, context, call_id="call_7", **args)
     (record,) = lines(context.sandbox_root / "logs" / "tools.jsonl")
     assert record["call_id"] == "call_7"
     assert (record["tool_name"], record["action"]) == ("write_file", "write")
@@ -223,7 +217,7 @@ def test_a_tool_call_record_has_all_that_an_audit_needs(context: RunContext) -> 
     assert {e["correlation_id"] for e in events(context.sandbox_root)} == {"call_7"}
 
 
-def test_large_data_becomes_an_artifact(context: RunContext) -> None:
+def test_large_data_becomes_an_artifact(context: RunEnvironment) -> None:
     for number in range(400):
         (context.sandbox_root / "workspace" / f"{'long' * 20}-{number}").touch()
     result = do(context, "list_files", path="workspace", limit=2000)
@@ -236,7 +230,9 @@ def test_large_data_becomes_an_artifact(context: RunContext) -> None:
     assert do(context, "read_file", path=kept).ok
 
 
-def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(context: RunContext) -> None:
+def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(
+    context: RunEnvironment,
+) -> None:
     folder = context.sandbox_root / "workspace"
     for number in range(400):
         (folder / f"{'long' * 20}-{number}").touch()
@@ -246,19 +242,20 @@ def test_a_secret_that_the_end_of_a_preview_runs_through_is_replaced(context: Ru
     left = beginning[-12:].lstrip()
     secret = f"{left}-a-value-nobody-guesses-4711"
     context.records.redactor.learn({"KEY": secret})
-    context.records.transcript.append_section("Run", whole.data["beginning"])
+    context.records.append_section("Run", whole.data["beginning"])
     told = context.records.redactor.payload(whole.data)
     assert told["beginning"] == f"{beginning.removesuffix(left)}[redacted:KEY]…"
     transcript = (context.sandbox_root / "transcript.md").read_text(encoding="utf-8")
     assert "[redacted:KEY]…" in transcript
 
 
-def test_a_handler_that_breaks_is_an_answer_without_a_traceback(context: RunContext) -> None:
-    def handler(args: dict[str, Any], context: RunContext) -> ToolResult:
-        raise RuntimeError("boom")
+def test_a_tool_that_breaks_is_an_answer_without_a_traceback(context: RunEnvironment) -> None:
+    class Broken(NoMemory):
+        def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
+            raise RuntimeError("boom")
 
-    broken = ToolDefinition("broken", "breaks", {"type": "object"}, handler)
-    result = call_tool(broken, {}, context, call_id="call_1")
+    tool = toolset(context, memory=Broken())["recall_memory"]
+    result = answer(tool, context, query="x")
     assert result.error == ErrorInfo(
         code="internal_error", message="RuntimeError: boom", category=ErrorCategory.TOOL
     )
@@ -272,13 +269,13 @@ def test_a_handler_that_breaks_is_an_answer_without_a_traceback(context: RunCont
 class Recalling:
     """A memory that remembers what it was asked."""
 
-    def __init__(self, *items: MemoryItem, accepts: bool = True) -> None:
+    def __init__(self, *items: RecalledItem, accepts: bool = True) -> None:
         self.items = list(items)
         self.asked: list[tuple[str, str, int]] = []
         self.written: list[tuple[str, str, list[str]]] = []
         self._accepts = accepts
 
-    def recall_memory(self, query: str, scope: str, limit: int) -> list[MemoryItem]:
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
         self.asked.append((query, scope, limit))
         return self.items
 
@@ -287,11 +284,11 @@ class Recalling:
         return MemoryWriteResult(accepted=self._accepts, memory_id="m1", summary="as you wish")
 
 
-def test_a_memory_in_candidate_mode_becomes_a_line_of_the_archive(context: RunContext) -> None:
+def test_a_memory_in_candidate_mode_becomes_a_line_of_the_archive(context: RunEnvironment) -> None:
     memory = Recalling()
     tools = toolset(context, memory=memory)
-    args = {"content": "It rained.", "scope": "weather", "tags": ["facts"]}
-    result = tools["write_memory"].handler(args, context)
+    args: dict[str, Any] = {"content": "It rained.", "scope": "weather", "tags": ["facts"]}
+    result = answer(tools["write_memory"], context, **args)
     assert result.artifacts == ["archive/candidate-memory.jsonl"]
     (line,) = lines(context.sandbox_root / "archive" / "candidate-memory.jsonl")
     assert (line["content"], line["scope"], line["tags"]) == ("It rained.", "weather", ["facts"])
@@ -301,38 +298,41 @@ def test_a_memory_in_candidate_mode_becomes_a_line_of_the_archive(context: RunCo
 def test_a_memory_in_external_mode_reaches_the_client(tmp_path: Path) -> None:
     context = a_context(tmp_path, memory={"write_mode": "external"})
     memory = Recalling()
-    result = toolset(context, memory=memory)["write_memory"].handler(
-        {"content": "x", "scope": "s"}, context
+    result = answer(
+        toolset(context, memory=memory)["write_memory"], context, content="x", scope="s"
     )
     assert result.data == {"memory_id": "m1"}
     assert memory.written == [("x", "s", [])]
     refusing = toolset(context, memory=Recalling(accepts=False))
-    refused = refusing["write_memory"].handler({"content": "x"}, context)
+    refused = answer(refusing["write_memory"], context, content="x")
     assert code_of(refused) == "memory_write_failed"
 
 
 def test_scopes_bound_what_is_recalled_and_written(tmp_path: Path) -> None:
     context = a_context(tmp_path, memory={"scopes": ["mine"]})
-    memory = Recalling(MemoryItem(content="a", scope="mine"), MemoryItem(content="b", scope="x"))
+    memory = Recalling(
+        RecalledItem(content="a", scope="mine"), RecalledItem(content="b", scope="x")
+    )
     tools = toolset(context, memory=memory)
-    found = tools["recall_memory"].handler({"query": "q"}, context)
+    found = answer(tools["recall_memory"], context, query="q")
     assert found.data is not None
     assert [item["content"] for item in found.data["items"]] == ["a"]
-    for tool, args in [("recall_memory", {"query": "q"}), ("write_memory", {"content": "c"})]:
-        assert code_of(tools[tool].handler({**args, "scope": "x"}, context)) == "validation_error"
+    recalled = answer(tools["recall_memory"], context, query="q", scope="x")
+    written = answer(tools["write_memory"], context, content="c", scope="x")
+    assert (code_of(recalled), code_of(written)) == ("validation_error", "validation_error")
 
 
 # --- commands -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> RunContext:
+def shell(tmp_path: Path) -> RunEnvironment:
     allowed = [sys.executable, "sh"]
     return a_context(tmp_path, tools={"shell": {"enabled": True, "allowed_commands": allowed}})
 
 
 def test_an_allowed_command_runs_in_the_workspace_with_a_small_environment(
-    shell: RunContext, monkeypatch: pytest.MonkeyPatch
+    shell: RunEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "sk-very-secret")
     result = do(shell, "run_command", argv=["sh", "-c", "pwd -P; env; exit 3"])
@@ -344,12 +344,12 @@ def test_an_allowed_command_runs_in_the_workspace_with_a_small_environment(
 
 
 @pytest.mark.parametrize("program", ["rm", "/bin/sh", "./sh", "sh "])
-def test_a_command_that_is_not_listed_is_blocked(shell: RunContext, program: str) -> None:
+def test_a_command_that_is_not_listed_is_blocked(shell: RunEnvironment, program: str) -> None:
     assert code_of(do(shell, "run_command", argv=[program])) == "permission_denied"
     assert events(shell.sandbox_root)[-1]["type"] == "tool.blocked"
 
 
-def test_long_output_is_kept_whole_as_an_artifact(shell: RunContext) -> None:
+def test_long_output_is_kept_whole_as_an_artifact(shell: RunEnvironment) -> None:
     program = "print('x' * 100_000)"
     result = do(shell, "run_command", argv=[sys.executable, "-c", program])
     (kept,) = result.artifacts
@@ -358,14 +358,25 @@ def test_long_output_is_kept_whole_as_an_artifact(shell: RunContext) -> None:
     assert result.data["whole_output"] == [kept]
 
 
-def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunContext) -> None:
+def test_a_running_command_ends_when_the_run_is_to_stop(shell: RunEnvironment) -> None:
     stop = Cancellation()
-    tools = build_toolsets(shell, SkillRegistry([]), NoMemory(), cancellation=stop)
+    tools = build_tools(shell, SkillRegistry([]), NoMemory(), cancellation=stop)
     (tool,) = (tool for tool in tools if tool.name == "run_command")
     timer = threading.Timer(0.3, stop.cancel)
     timer.start()
     began = time.monotonic()
-    result = call_tool(tool, {"argv": ["sh", "-c", "sleep 60"]}, shell, call_id="call_1")
+    with pytest.raises(asyncio.CancelledError):
+        answer(tool, shell, cancellation=stop, argv=["sh", "-c", "sleep 60"])
     assert time.monotonic() - began < 5
-    assert code_of(result) == "cancelled"
-    assert code_of(call_tool(tool, {"argv": ["sh"]}, shell, call_id="call_2")) == "cancelled"
+    assert code_of(answer(tool, shell, argv=["sh"], call_id="call_2")) == "cancelled"
+    records = lines(shell.sandbox_root / "logs" / "tools.jsonl")
+    assert [record["error"]["code"] for record in records] == ["cancelled", "cancelled"]
+
+
+def test_a_command_whose_time_is_up_says_so_and_what_it_had_written(shell: RunEnvironment) -> None:
+    argv = ["sh", "-c", "echo begun; sleep 60"]
+    result = do(shell, "run_command", argv=argv, timeout_seconds=1)
+    assert code_of(result) == "timeout"
+    assert result.data is not None
+    assert (result.data["stdout"], result.data["timed_out"]) == ("begun\n", True)
+    assert events(shell.sandbox_root)[-1]["type"] == "tool.failed"

@@ -1,0 +1,131 @@
+"""Stopping a run from anywhere, and coroutines that plain code runs until then."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, TypeVar
+
+from agent_core.errors import ErrorCode
+from kgent.errors import ErrorCategory, ErrorInfo
+
+T = TypeVar("T")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Cancellation:
+    """A request to stop a run, made at most once, from any thread or signal handler."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may come while this thread holds it
+        self._reason: ErrorInfo | None = None
+        self._listeners: list[Callable[[], object]] = []
+
+    @property
+    def reason(self) -> ErrorInfo | None:
+        """Why the run is to stop; None while it may go on."""
+        return self._reason
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is to stop."""
+        return self._reason is not None
+
+    def cancel(
+        self, message: str = "the run was cancelled", *, code: ErrorCode = ErrorCode.CANCELLED
+    ) -> None:
+        """Ask the run to stop. The first reason counts; later ones change nothing."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = ErrorInfo(
+                code=code.value, message=message, category=ErrorCategory.ENGINE
+            )
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    @contextmanager
+    def calling(self, listener: Callable[[], object]) -> Generator[None]:
+        """Call `listener` when the run is to stop; at once, if it is already."""
+        with self._lock:
+            self._listeners.append(listener)
+            is_late = self.is_cancelled
+        try:
+            if is_late:
+                listener()
+            yield
+        finally:
+            with self._lock:
+                self._listeners.remove(listener)
+
+
+@contextmanager
+def cancel_on_signals(cancellation: Cancellation) -> Generator[None]:
+    """Cancel at the first signal while the block runs; at the second, end the process at once."""
+
+    def receive(number: int, _: FrameType | None) -> None:
+        if cancellation.is_cancelled:
+            os._exit(128 + number)
+        cancellation.cancel(f"the run was stopped by {signal.Signals(number).name}")
+
+    before: dict[signal.Signals, Any] = {}
+    for number in _SIGNALS:
+        # What the starter of the process has ignored (`nohup`) stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Cancellation) -> T:
+    """Run a coroutine to its end. Safe where an event loop runs already: it blocks that one.
+
+    Raises:
+        asyncio.CancelledError: the run was to stop, and the work has been cancelled.
+    """
+
+    async def work_until_cancelled() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+        def stop() -> None:
+            if task is not None:
+                with suppress(RuntimeError):  # the loop has just ended
+                    loop.call_soon_threadsafe(task.cancel)
+
+        with cancellation.calling(stop):
+            return await work()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work_until_cancelled())
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="kgent") as pool:
+        return pool.submit(lambda: asyncio.run(work_until_cancelled())).result()
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, for objects that belong to one loop for life."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kgent", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,193 @@
+"""The profile file as types: every section, every key, every default."""
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+
+from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
+
+DELIVERABLES = "deliverables"
+DEFAULT_SANDBOX = "runs/{run_id}"
+SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
+
+
+Lines = Annotated[list[str], BeforeValidator(lambda it: [it] if isinstance(it, str) else it)]
+"""Texts, one each; a single one may stand without its list."""
+
+Seconds = Annotated[float, Field(gt=0, le=604_800)]
+
+
+class MetaSection(Section):
+    """What the file itself is."""
+
+    schema_version: Literal[1]
+    name: str | None = None
+    version: str | None = None
+
+
+class ModelSection(Section):
+    """Which model. The secret is never here: only the name of the variable that holds it.
+
+    `path` is the model file of provider `local`, or the script of provider `scripted` and of the
+    `mock` engine; relative to the profile.
+    """
+
+    provider: str | None = Field(default=None, min_length=1)
+    name: str | None = Field(default=None, min_length=1)
+    base_url: str | None = None
+    api_key_env: VariableName | None = None
+    path: str | None = Field(default=None, min_length=1)
+    context_window: Tokens = 32_768
+    max_output_tokens: Tokens = 4096
+    temperature: Temperature | None = None
+
+
+class ProfileSection(Section):
+    """Who the agent is."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")
+    role: str = Field(min_length=1, pattern=r"\S")
+    responsibilities: Lines = []
+    style: Lines = []
+    constraints: Lines = []
+
+
+class SkillsSection(Section):
+    """Where skills lie, and which of them the run sees.
+
+    `paths` are folders of skills, or skills themselves. `enabled` lists ids; without it (or
+    `true`) every skill found is seen, with `false` none is.
+    """
+
+    paths: Lines = []
+    enabled: list[str] | None = None
+
+    @field_validator("enabled", mode="before")
+    @classmethod
+    def _all_or_none(cls, value: object) -> object:
+        if isinstance(value, bool):
+            return None if value else []
+        return value
+
+
+class FilesystemSection(Section):
+    """Files below the run folder."""
+
+    enabled: bool = True
+    write: bool = True
+    delete: bool = False
+    max_file_bytes: Bytes = 200_000
+
+
+class ShellSection(Section):
+    """Programs. What may be run is listed by name; nothing else is."""
+
+    enabled: bool = False
+    allowed_commands: list[str] = []
+
+
+class ToolsSection(Section):
+    """Which tools the model has."""
+
+    filesystem: FilesystemSection = Field(default_factory=FilesystemSection)
+    shell: ShellSection = Field(default_factory=ShellSection)
+
+
+class MemorySection(Section):
+    """A memory that lives outside. `scopes` restricts what may be named; empty means any.
+
+    `provider: sqlite:<file>` keeps it in a database of the toolkit, relative to the profile; any
+    other name is for people, and for code that brings a memory along.
+    """
+
+    enabled: bool = True
+    provider: str | None = Field(default=None, min_length=1)
+    write_mode: Literal["candidate", "disabled", "external"] = "candidate"
+    scopes: list[str] = []
+
+
+class WorkspaceSection(Section):
+    """Where the run folder is made, relative to the profile; ids may stand in braces."""
+
+    sandbox: str = Field(default=DEFAULT_SANDBOX, min_length=1)
+
+    @field_validator("sandbox")
+    @classmethod
+    def _known_placeholders(cls, value: str) -> str:
+        rest = value
+        for known in SANDBOX_PLACEHOLDERS:
+            rest = rest.replace(known, "")
+        if "{" in rest or "}" in rest:
+            raise ValueError(f"may hold {', '.join(SANDBOX_PLACEHOLDERS)} and no other braces")
+        return value
+
+
+class DeliverableSpec(Section):
+    """A file that must exist at the end."""
+
+    path: str = Field(min_length=1)
+    kind: str = "deliverable"
+    content_type: str | None = None
+    allow_empty: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("path")
+    @classmethod
+    def _below_deliverables(cls, value: str) -> str:
+        parts = PurePosixPath(value).parts
+        if len(parts) < 2 or parts[0] != DELIVERABLES or ".." in parts or "\0" in value:
+            raise ValueError(f"must be a path below {DELIVERABLES}/, like {DELIVERABLES}/report.md")
+        return str(PurePosixPath(value))
+
+
+class DeliverablesSection(Section):
+    """What the run owes."""
+
+    required: list[DeliverableSpec] = []
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        paths = [deliverable.path for deliverable in self.required]
+        twice = sorted({path for path in paths if paths.count(path) > 1})
+        if twice:
+            raise ValueError(f"lists twice: {', '.join(twice)}")
+        return self
+
+
+class RuntimeSection(Section):
+    """How far a run may go, and its engine. `timeout_seconds` is for the engine's part."""
+
+    stream: bool = False
+    max_steps: Count = 20
+    timeout_seconds: Seconds = 600
+    engine: Literal["core", "pydantic_ai", "mock"] = "core"
+
+
+class KgentConfig(Section):
+    """The whole file."""
+
+    kgent: MetaSection
+    profile: ProfileSection
+    model: ModelSection = Field(default_factory=ModelSection)
+    skills: SkillsSection = Field(default_factory=SkillsSection)
+    tools: ToolsSection = Field(default_factory=ToolsSection)
+    memory: MemorySection = Field(default_factory=MemorySection)
+    workspace: WorkspaceSection = Field(default_factory=WorkspaceSection)
+    deliverables: DeliverablesSection = Field(default_factory=DeliverablesSection)
+    runtime: RuntimeSection = Field(default_factory=RuntimeSection)
+    _base: Path = PrivateAttr(default=Path())
+
+    def based_at(self, folder: Path) -> Self:
+        """The same profile, its relative paths starting at `folder`."""
+        placed = self.model_copy()
+        placed._base = folder  # noqa: SLF001 - a copy of itself
+        return placed
+
+    def place(self, path: str) -> Path:
+        """A path of the file as an absolute one. Links are not followed."""
+        return (self._base / Path(path).expanduser()).absolute()

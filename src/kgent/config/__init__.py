@@ -1,1 +1,0 @@
-"""The profile as it is written, checked and rendered; no run is started here."""

@@ -1,0 +1,153 @@
+"""What kgent asks of a memory, and the memories it comes with; it keeps no database of its own."""
+
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Protocol, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, SqliteStore, dice, words_of
+from agent_core.errors import AgentCoreError
+from agent_core.types import new_id
+from kgent.cancellation import BackgroundLoop
+from kgent.errors import ErrorCategory, KgentError
+
+SQLITE = "sqlite:"
+
+
+class RecalledItem(BaseModel):
+    """Something remembered; `score`, if there is one, lies between 0 and 1."""
+
+    model_config = ConfigDict(frozen=True)
+
+    content: str
+    scope: str = ""
+    tags: list[str] = []
+    memory_id: str | None = None
+    score: float | None = None
+
+
+class MemoryWriteResult(BaseModel):
+    """What became of a request to remember."""
+
+    model_config = ConfigDict(frozen=True)
+
+    accepted: bool
+    memory_id: str | None = None
+    summary: str = ""
+
+
+class MemoryClient(Protocol):
+    """A memory outside of kgent. Its methods may block; they are called from worker threads."""
+
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
+        """The items that fit best, best first, at most `limit`; an empty scope means any."""
+        ...
+
+    def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
+        """Remember something, or refuse to."""
+        ...
+
+
+class NoMemory:
+    """Remembers nothing and refuses every write."""
+
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:  # noqa: ARG002
+        """Refuse."""
+        return MemoryWriteResult(accepted=False, summary="no memory is connected")
+
+
+class StoreMemory:
+    """A memory in a store of the toolkit, found by the words it shares with the question.
+
+    Args:
+        store: any `MemoryStore`; ids begin with `kgent:<scope>:`.
+        loop: where the store lives.
+    """
+
+    def __init__(self, store: MemoryStore, loop: BackgroundLoop) -> None:
+        self._store = store
+        self._loop = loop
+
+    def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
+        """The items with the greatest overlap of words, best first.
+
+        Raises:
+            AgentCoreError: the store cannot be read.
+        """
+        prefix = f"kgent:{scope}:" if scope else "kgent:"
+        stored = self._loop.run(self._store.list(MemoryFilter(prefix=prefix)))
+        wanted = words_of(query)
+        scored = [(dice(wanted, words_of(item.content)), item) for item in stored]
+        best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
+        found: list[RecalledItem] = []
+        for score, item in best[: max(limit, 0)]:
+            tags: object = item.metadata.get("tags", [])
+            known = cast("list[object]", tags) if isinstance(tags, list) else []
+            found.append(
+                RecalledItem(
+                    content=item.content,
+                    scope=str(item.metadata.get("scope", "")),
+                    tags=[str(tag) for tag in known],
+                    memory_id=item.id,
+                    score=score,
+                )
+            )
+        return found
+
+    def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
+        """Keep an item.
+
+        Raises:
+            AgentCoreError: it could not be stored.
+        """
+        item_id = f"kgent:{scope}:{new_id('mem')}"
+        item = MemoryItem(id=item_id, content=content, metadata={"scope": scope, "tags": tags})
+        self._loop.run(self._store.save(item))
+        return MemoryWriteResult(accepted=True, memory_id=item_id, summary="remembered")
+
+
+@contextmanager
+def open_memory(
+    file: Path | None, given: MemoryClient | MemoryStore | None
+) -> Generator[MemoryClient | None]:
+    """The memory of a run, until the end of the block; None if there is none.
+
+    Args:
+        file: the database of a `sqlite:` provider.
+        given: what the caller brought along; it is used instead.
+
+    Raises:
+        KgentError: category `config`; the database cannot be opened.
+    """
+    if given is not None and hasattr(given, "recall_memory"):
+        yield cast("MemoryClient", given)
+        return
+    if given is None and file is None:
+        yield None
+        return
+    with closing(BackgroundLoop()) as loop:
+        if given is not None:
+            yield StoreMemory(cast("MemoryStore", given), loop)
+        elif file is not None:
+            try:
+                store = loop.run(SqliteStore.open(file))
+            except AgentCoreError as error:
+                message = f"memory.provider: {file} cannot be opened: {error.message}"
+                raise KgentError(error.code, message, category=ErrorCategory.CONFIG) from error
+            try:
+                yield StoreMemory(store, loop)
+            finally:
+                loop.run(store.close())
+
+
+def sqlite_name(provider: str | None) -> str | None:
+    """The file of a `memory.provider` that kgent can open itself; None for any other."""
+    if provider is None or not provider.startswith(SQLITE):
+        return None
+    return provider.removeprefix(SQLITE) or None

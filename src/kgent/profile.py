@@ -1,0 +1,342 @@
+"""A profile file: read, checked, fingerprinted, written out again, and made into a system prompt.
+
+All of it is right, or nothing is started. An error names the file, the line, the key, what was
+expected and, for a name that is not known, the nearest one that is.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from pydantic import ValidationError
+
+from agent_core.config.problems import problems_of
+from agent_core.disk.reading import read_text_file
+from agent_core.errors import ErrorCode
+from kgent.config import KgentConfig, WorkspaceSection
+from kgent.errors import ErrorCategory, KgentError
+from kgent.skills import SkillSummary
+from kgent.state import RunOptions
+
+MAX_CONFIG_BYTES = 1_000_000
+_MAX_NODES = 20_000
+_GROWTH = 20
+"""How many times as large a profile may be once its defaults are filled in."""
+_MAX_DEPTH = 50
+_MAX_DIGITS = 40
+_TAG = "tag:yaml.org,2002:"
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_SHOWN_PROBLEMS = 5
+
+Fault = tuple[int | None, str, str]
+"""Line, dotted key (empty for the file as a whole), and what is wrong."""
+
+
+def load_config(path: Path | str, *, is_resolved: bool = False) -> KgentConfig:
+    """Read and check a profile.
+
+    Args:
+        path: the file.
+        is_resolved: a run has written it, with all defaults filled in; it may be larger.
+
+    Raises:
+        KgentError: category `config`; the file cannot be read, or does not fit the schema.
+    """
+    file = Path(path).expanduser().absolute()
+    growth = _GROWTH if is_resolved else 1
+    try:
+        text = _read_text(file, MAX_CONFIG_BYTES * growth)
+        source = _YamlSource(text, max_nodes=_MAX_NODES * growth)
+        value: object = source.value
+        if not isinstance(value, dict):
+            raise _YamlFaultError(1, "it must be a mapping of sections, such as kgent: …")
+    except _YamlFaultError as fault:
+        raise _unusable(file, [(fault.line, "", fault.reason)]) from None
+    try:
+        config = KgentConfig.model_validate(cast("dict[str, Any]", value))
+    except ValidationError as error:
+        faults: list[Fault] = []
+        for problem in problems_of(error, KgentConfig):
+            text = problem.message.replace("a table", "a mapping").replace("an array", "a list")
+            faults.append((source.line_of(problem.key), problem.key, text))
+        raise _unusable(file, sorted(faults, key=lambda fault: fault[0] or 0)) from None
+    return config.based_at(file.parent)
+
+
+def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
+    """The profile with what the caller said instead: the run folder, the limits, streaming.
+
+    A relative `sandbox` starts at the current folder, as every path on a command line does.
+    """
+    changes: dict[str, Any] = {}
+    if options.sandbox is not None:
+        placed = str(options.sandbox.expanduser().absolute())
+        changes["workspace"] = config.workspace.model_copy(update={"sandbox": placed})
+    names = {"stream", "max_steps", "timeout_seconds"}
+    if given := options.model_dump(include=names, exclude_none=True):
+        runtime = {**config.runtime.model_dump(), **given}
+        try:
+            changes["runtime"] = type(config.runtime).model_validate(runtime)
+        except ValidationError as error:
+            said = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
+            message = f"the options cannot be used: {said}"
+            raise KgentError(
+                ErrorCode.VALIDATION_ERROR, message, category=ErrorCategory.CONFIG
+            ) from None
+    return config.model_copy(update=changes)
+
+
+def fingerprint_config(config: KgentConfig) -> str:
+    """SHA-256 (hex) of what the profile says: equal profiles have equal fingerprints.
+
+    Defaults are filled in and keys sorted; where the run folder lies is left out, and paths count
+    as they are written, so that a profile means the same wherever it is checked out.
+    """
+    resolved = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
+    canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str]) -> str:
+    """The resolved profile as YAML, with a line that says where relative paths start.
+
+    Args:
+        config: the profile.
+        origin: the file it was read from.
+        clean: applied to every text: a profile is no place for secrets, but people make mistakes.
+    """
+
+    def cleaned(value: Any) -> Any:
+        match value:
+            case str():
+                return clean(value)
+            case list():
+                return [cleaned(item) for item in cast("list[Any]", value)]
+            case dict():
+                table = cast("dict[str, Any]", value)
+                return {key: cleaned(item) for key, item in table.items()}
+            case _:
+                return value
+
+    resolved = cleaned(config.model_dump(mode="json"))
+    try:
+        WorkspaceSection.model_validate(config.workspace.model_dump())
+    except ValidationError:  # given on the command line, which takes any path; `run.json` has it
+        del resolved["workspace"]["sandbox"]
+    body = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=100)
+    return f"# Resolved from {json.dumps(str(origin))}; relative paths start at its folder.\n{body}"
+
+
+def _read_text(file: Path, limit: int) -> str:
+    try:
+        raw = read_text_file(file, limit + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _YamlFaultError(None, f"it cannot be read: {reason}") from error
+    if len(raw) > limit:
+        raise _YamlFaultError(None, f"it is larger than {limit:,} bytes")
+    line = 1
+    try:
+        if not raw.startswith(_BYTE_ORDER_MARKS):
+            return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+    raise _YamlFaultError(line, "it is not UTF-8; save it as plain UTF-8")
+
+
+def _unusable(file: Path, faults: list[Fault]) -> KgentError:
+    lines = [
+        f"{file}{f':{line}' if line else ''}: {f'{key} {text}' if key else text}"
+        for line, key, text in faults[:_SHOWN_PROBLEMS]
+    ]
+    if (more := len(faults) - _SHOWN_PROBLEMS) > 0:
+        lines.append(f"and {more} more")
+    listed = [{"line": line, "key": key, "message": text} for line, key, text in faults]
+    return KgentError(
+        ErrorCode.CONFIG_ERROR,
+        "\n".join(lines),
+        category=ErrorCategory.CONFIG,
+        details={"path": str(file), "problems": listed},
+    )
+
+
+# --- YAML whose values know their lines ----------------------------------------------------------
+
+
+class _YamlFaultError(Exception):
+    """The text cannot be used; `line` is counted from 1."""
+
+    def __init__(self, line: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class _YamlSource:
+    """A document: its value, and the line of each dotted key (`deliverables.required[0].path`).
+
+    Stricter than the parser: a key given twice is an error, and a document that repeats itself
+    through aliases until it is huge, or contains itself, is refused before anything walks it.
+    Values mean what they look like: a tag that says otherwise (`!!bool x`) is refused.
+    """
+
+    text: str
+    max_nodes: int
+    value: Any = None
+    lines: dict[str, int] = field(default_factory=dict[str, int])
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            self._read()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            reason = error.problem or error.context or "it cannot be read"
+            line = mark.line + 1 if mark else 1
+            raise _YamlFaultError(line, f"not valid YAML: {reason}") from None
+        except RecursionError:
+            raise _YamlFaultError(1, "it is nested too deeply") from None
+        except (yaml.YAMLError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise _YamlFaultError(1, f"not valid YAML: {reason}") from None
+
+    def line_of(self, key: str) -> int:
+        """The line of a key, or of the nearest one around it that is there."""
+        while key not in self.lines and key:
+            cut = max(key.rfind("."), key.rfind("["))
+            key = key[:cut] if cut > 0 else ""
+        return self.lines.get(key, 1)
+
+    def _read(self) -> None:
+        loader = yaml.SafeLoader(self.text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                raise _YamlFaultError(1, "the file is empty")
+            self._visit(node, "", 0, cast("_Resolve", loader.resolve))  # pyright: ignore[reportUnknownMemberType] - untyped
+            construct = cast("Callable[[yaml.Node], Any]", loader.construct_document)  # pyright: ignore[reportUnknownMemberType] - untyped
+            self.value = construct(node)
+        finally:
+            loader.dispose()
+
+    def _visit(self, node: yaml.Node, key: str, depth: int, resolve: "_Resolve") -> None:
+        """Check a node, once for each place where it stands, and note its line."""
+        line = node.start_mark.line + 1
+        self.lines.setdefault(key, line)
+        self._count += 1
+        if self._count > self.max_nodes or depth > _MAX_DEPTH:
+            raise _YamlFaultError(line, "it is nested too deeply, or far too large")
+        match node:
+            case yaml.ScalarNode():
+                _check_scalar(node, resolve)
+            case yaml.SequenceNode(tag="tag:yaml.org,2002:seq"):
+                for index, item in enumerate(node.value):
+                    self._visit(item, f"{key}[{index}]", depth + 1, resolve)
+            case yaml.MappingNode(tag="tag:yaml.org,2002:map"):
+                self._visit_mapping(node, key, depth, resolve)
+            case _:
+                raise _tagged(node)
+
+    def _visit_mapping(
+        self, node: yaml.MappingNode, key: str, depth: int, resolve: "_Resolve"
+    ) -> None:
+        seen: set[str] = set()
+        for name_node, value_node in node.value:
+            line = name_node.start_mark.line + 1
+            if not isinstance(name_node, yaml.ScalarNode):
+                raise _YamlFaultError(line, "a key must be a word, not a list or a mapping")
+            _check_scalar(name_node, resolve)
+            name = str(name_node.value)
+            if name in seen:
+                raise _YamlFaultError(line, f"the key {name[:80]!r} is given twice")
+            seen.add(name)
+            shown = name if name.replace("-", "_").isidentifier() else f'"{name}"'
+            inner = f"{key}.{shown}" if key else shown
+            self.lines[inner] = line
+            self._visit(value_node, inner, depth + 1, resolve)
+
+
+_Resolve = Callable[[type[yaml.Node], str, tuple[bool, bool]], str]
+"""The tag of a value by its looks; the flags say whether it is plain or quoted."""
+
+
+def _check_scalar(node: yaml.ScalarNode, resolve: _Resolve) -> None:
+    is_plain = node.style is None
+    if node.tag != resolve(yaml.ScalarNode, node.value, (is_plain, not is_plain)):
+        raise _tagged(node)
+    if node.tag == f"{_TAG}int" and len(node.value) > _MAX_DIGITS:
+        reason = f"a number has at most {_MAX_DIGITS} digits"
+        raise _YamlFaultError(node.start_mark.line + 1, reason)
+
+
+def _tagged(node: yaml.Node) -> _YamlFaultError:
+    shown = str(node.tag).replace(_TAG, "!!")[:80]
+    reason = f"the tag {shown} is not known here; write the value without a tag"
+    return _YamlFaultError(node.start_mark.line + 1, reason)
+
+
+# --- the system prompt ----------------------------------------------------------------------------
+
+
+def render_system_prompt(
+    config: KgentConfig,
+    skill_index: Sequence[SkillSummary],
+    memory_summary: str | None,
+    sandbox_rules: str,
+) -> str:
+    """Role, responsibilities, style, constraints, sandbox, deliverables, skills, memory.
+
+    Equal arguments give equal text; parts with nothing to say are left out.
+    """
+    owed = _bullets(
+        f"`{one.path}`"
+        + (f" ({one.content_type})" if one.content_type else "")
+        + ("" if one.allow_empty else ", not empty")
+        for one in config.deliverables.required
+    )
+    skills = _bullets(f"{skill.id}: {skill.description}" for skill in skill_index)
+    load_first = "Load a skill with `load_skill` before you do its kind of work:"
+    profile = config.profile
+    parts = [
+        ("Role", profile.role.strip()),
+        ("Responsibilities", _bullets(profile.responsibilities)),
+        ("Style", _bullets(profile.style)),
+        ("Constraints", _bullets(profile.constraints)),
+        ("Sandbox rules", sandbox_rules.strip()),
+        (
+            "Required deliverables",
+            owed and f"The run is complete only when these files exist:\n{owed}",
+        ),
+        ("Skills", skills and f"{load_first}\n{skills}"),
+        ("Memory", (memory_summary or "").strip()),
+    ]
+    return "\n\n".join(f"# {title}\n\n{body}" for title, body in parts if body) + "\n"
+
+
+def render_sandbox_rules(config: KgentConfig) -> str:
+    """What the model reads about the run folder."""
+    files, shell = config.tools.filesystem, config.tools.shell
+    write_rule = "Nothing can be written."
+    if files.enabled and files.write:
+        write_rule = (
+            "Write only below `workspace/` (drafts, notes) and `deliverables/` (results);"
+            f" at most {files.max_file_bytes} bytes a file."
+        )
+    rules = [
+        "All paths are relative to the run folder.",
+        "Read anything inside the run folder; nothing outside it, except the folders of skills.",
+        write_rule,
+    ]
+    if shell.enabled:
+        rules.append(f"Commands that may be run: {', '.join(shell.allowed_commands) or 'none'}.")
+    rules.append("A refused call stays refused; do not look for a way around it.")
+    return _bullets(rules)
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line.strip()}" for line in lines if line.strip())

@@ -1,0 +1,345 @@
+"""What a run records as it happens: events, calls, errors, transcript, archive."""
+
+import fcntl
+import json
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_core.errors import ToolError
+from agent_core.process import Launcher
+from agent_core.redaction import Redactor, visible
+from agent_core.tools.files import open_file
+from agent_core.tools.results import storable, storable_text
+from agent_core.types import new_id
+from kgent.config import KgentConfig
+from kgent.errors import ErrorInfo
+from kgent.run_files import RunFiles
+from kgent.state import RunIds, now
+
+EVENTS_FILE = "events.jsonl"
+TOOLS_FILE = "logs/tools.jsonl"
+ERRORS_FILE = "logs/errors.jsonl"
+TRANSCRIPT_FILE = "transcript.md"
+ARCHIVE = "archive"
+TOOL_OUTPUT = "tool-output"
+"""The folder of the archive for results that are too large for a message."""
+
+SECTIONS = (
+    *("Run", "Prompt", "Profile", "Skills"),
+    *("Memory", "Tool Calls", "Deliverables", "Result"),
+)
+"""The sections of the transcript, in their order."""
+
+MAX_DATA_BYTES = 2048
+_MAX_LINE = 300
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_LABEL = 100
+_FENCES = re.compile(r"`{3,}")
+
+
+class RunEventType(StrEnum):
+    """Everything that `events.jsonl` can hold."""
+
+    RUN_CREATED = "run.created"
+    RUN_STARTED = "run.started"
+    RUN_COMPLETED = "run.completed"
+    RUN_INCOMPLETE = "run.incomplete"
+    RUN_FAILED = "run.failed"
+    CONFIG_LOADED = "config.loaded"
+    PROMPT_RENDERED = "prompt.rendered"
+    SKILL_INDEXED = "skill.indexed"
+    SKILL_LOADED = "skill.loaded"
+    MEMORY_RECALL_STARTED = "memory.recall.started"
+    MEMORY_RECALL_COMPLETED = "memory.recall.completed"
+    MEMORY_WRITE_REQUESTED = "memory.write.requested"
+    TOOL_STARTED = "tool.started"
+    TOOL_COMPLETED = "tool.completed"
+    TOOL_FAILED = "tool.failed"
+    TOOL_BLOCKED = "tool.blocked"
+    FILE_READ = "file.read"
+    FILE_WRITTEN = "file.written"
+    FILE_REJECTED = "file.rejected"
+    DELIVERABLE_CHECK_STARTED = "deliverable.check.started"
+    DELIVERABLE_CHECK_COMPLETED = "deliverable.check.completed"
+    DELIVERABLE_MISSING = "deliverable.missing"
+    ERROR = "error"
+
+
+class Event(BaseModel):
+    """One thing that happened. `sequence`, from 1 and without gaps, is the order of the run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    event_id: str
+    sequence: int
+    run_id: str
+    session_id: str
+    task_id: str
+    type: str
+    timestamp: str
+    actor: str
+    severity: str = "info"
+    summary: str
+    data: dict[str, Any] = {}
+    correlation_id: str | None = None
+    parent_event_id: str | None = None
+
+
+class ErrorRecord(ErrorInfo):
+    """An error, when it happened, and the tool call it belongs to."""
+
+    timestamp: str
+    correlation_id: str | None = None
+
+
+class ToolCallRecord(BaseModel):
+    """One call: its arguments, how long it took, its result.
+
+    `args_summary` has every argument, long ones cut and secrets removed; `artifacts` are paths
+    inside the run folder.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    call_id: str
+    tool_name: str
+    action: str
+    started_at: str
+    completed_at: str | None = None
+    duration_ms: int | None = None
+    status: Literal["completed", "failed", "blocked"]
+    args_summary: dict[str, Any] = {}
+    result_summary: str | None = None
+    artifacts: list[str] = []
+    error: ErrorInfo | None = None
+
+
+class RunRecords:
+    """Writes events, transcript, tool calls, errors, and the archive of what is too large for them.
+
+    Every line is redacted, and whole on disk before the caller goes on. Safe in several threads.
+    Nothing is opened before something is recorded. Every method raises `OSError` where the disk
+    takes no more, and `ValueError` after the end of the run.
+
+    Args:
+        root: the run folder.
+        ids: of the run.
+        redactor: removes secrets from everything.
+    """
+
+    def __init__(self, root: Path, ids: RunIds, *, redactor: Redactor) -> None:
+        self.files = RunFiles(root)
+        self.redactor = redactor
+        self._ids = ids
+        self._lock = threading.RLock()
+        self._sequence = 0
+        self._calls: list[ToolCallRecord] = []
+        self._makers: dict[str, str] = {}
+        self._sections: dict[str, list[str]] = {}
+        self._last_section: str | None = None
+        self._archived: set[str] = set()
+
+    def hold(self) -> None:
+        """Open every growing record now: it can be removed after that, and is still written."""
+        for name in (EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE):
+            self.files.hold(name)
+
+    def close(self) -> None:
+        """Flush everything and take no more lines. Harmless when called again."""
+        self.files.close()
+
+    # --- events, calls, errors --------------------------------------------------------------------
+
+    def emit(
+        self,
+        event_type: str,
+        summary: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        actor: str = "runtime",
+        severity: str = "info",
+        correlation_id: str | None = None,
+        parent_event_id: str | None = None,
+    ) -> Event:
+        """Record an event. The first one locks the file for as long as the run lives."""
+        with self._lock:
+            sequence = self._sequence + 1
+            event = Event(
+                event_id=new_id("evt"),
+                sequence=sequence,
+                run_id=self._ids.run_id,
+                session_id=self._ids.session_id,
+                task_id=self._ids.task_id,
+                type=str(event_type),
+                timestamp=now(),
+                actor=actor,
+                severity=severity,
+                summary=summary_line(summary),
+                data=self._limit_data(storable(dict(data or {})), sequence),
+                correlation_id=correlation_id,
+                parent_event_id=parent_event_id,
+            )
+            if sequence == 1:
+                # Waits for readers, who hold it only to look. On a file system without locks
+                # readers cannot tell that the run lives.
+                with suppress(OSError):
+                    fcntl.flock(self.files.hold(EVENTS_FILE), fcntl.LOCK_EX)
+            self._append_line(EVENTS_FILE, event)
+            self._sequence = sequence
+        return event
+
+    def record_error(self, error: ErrorInfo, *, correlation_id: str | None = None) -> None:
+        """Record an error, of a call if `correlation_id` is one's id."""
+        line = ErrorRecord(**error.model_dump(), timestamp=now(), correlation_id=correlation_id)
+        self._append_line(ERRORS_FILE, line)
+
+    def record_call(self, call: ToolCallRecord) -> None:
+        """Record a call that is over."""
+        with self._lock:
+            self._append_line(TOOLS_FILE, call)
+            self._calls.append(call)
+            self._makers.update(dict.fromkeys(call.artifacts, call.tool_name))
+
+    @property
+    def calls(self) -> list[ToolCallRecord]:
+        """The calls so far, in the order in which they ended."""
+        with self._lock:
+            return list(self._calls)
+
+    def maker_of(self, path: str) -> str | None:
+        """The tool that wrote a file of the run folder last."""
+        return self._makers.get(path)
+
+    def _append_line(self, name: str, line: BaseModel) -> None:
+        clean = type(line).model_validate(self.redactor.payload(line.model_dump(mode="json")))
+        self.files.append(name, clean.model_dump_json().encode("utf-8", "replace") + b"\n")
+
+    def _limit_data(self, data: dict[str, Any], sequence: int) -> dict[str, Any]:
+        size = len(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+        if size <= MAX_DATA_BYTES:
+            return data
+        artifact = self.keep_json("events", f"{sequence:06}", data)
+        keys = [key[:60] for key in list(data)[:20]]
+        hashes = {key: data[key] for key in keys if key.endswith("_sha256")}
+        return {
+            **hashes,
+            "summarised": True,
+            "bytes": size,
+            "keys": keys,
+            "artifact": artifact,
+        }
+
+    # --- the transcript ---------------------------------------------------------------------------
+
+    def append_section(self, title: str, content: str) -> None:
+        """Add to a section of the transcript, which can be read at any moment."""
+        clean = self.redactor.text(visible(content, zero_width=False)).rstrip()
+        with self._lock:
+            self._sections.setdefault(title, []).append(clean)
+            head = "" if title == self._last_section else f"\n## {title}\n\n"
+            self._last_section = title
+            self.files.append(TRANSCRIPT_FILE, f"{head}{clean}\n".encode("utf-8", "replace"))
+
+    def finish_transcript(self) -> None:
+        """Write the transcript again as a whole, every section in its place."""
+        with self._lock:
+            others = [title for title in self._sections if title not in SECTIONS]
+            parts = [f"# Transcript of {self._ids.run_id}"]
+            for title in (*SECTIONS, *others):
+                body = "\n".join(self._sections.get(title, ["(nothing)"]))
+                parts.append(f"## {title}\n\n{body}")
+            self.files.put(TRANSCRIPT_FILE, "\n\n".join(parts) + "\n")
+
+    # --- the archive ------------------------------------------------------------------------------
+
+    def keep_json(self, folder: str, label: str, value: Any) -> str:
+        """Keep a JSON value in a folder of the archive; returns its path in the run folder."""
+        text = json.dumps(self.redactor.payload(value), ensure_ascii=False, indent=1)
+        return self._keep(folder, label, ".json", text.encode("utf-8", "replace"))
+
+    def keep_raw(self, folder: str, label: str, content: bytes, *, ending: str = "") -> str:
+        """Keep bytes in a folder of the archive; returns their path in the run folder."""
+        return self._keep(folder, label, ending, self.redactor.raw(content))
+
+    def add_lines(self, name: str, *values: Any) -> str:
+        """Append JSON values to `archive/<name>`, one a line; returns that path."""
+        clean = (self.redactor.payload(value) for value in values)
+        text = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in clean)
+        self.files.append(f"{ARCHIVE}/{name}", text.encode("utf-8", "replace"))
+        return f"{ARCHIVE}/{name}"
+
+    def _keep(self, folder: str, label: str, ending: str, raw: bytes) -> str:
+        """Write a file whose name has plain characters only and was not used before.
+
+        A label such as a model's id of a call can be any text, and come twice.
+        """
+        plain = f"{ARCHIVE}/{folder}/{_NOT_PLAIN.sub('_', label)[:_LONGEST_LABEL] or 'unnamed'}"
+        name, number = f"{plain}{ending}", 1
+        with self._lock:
+            while name in self._archived:
+                number += 1
+                name = f"{plain}-{number}{ending}"
+            self._archived.add(name)
+        self.files.put(name, raw)
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnvironment:
+    """Ids, profile, folder and records of one run.
+
+    `sandbox_root` is absolute and resolved. `launcher` starts the programs of all calls.
+    """
+
+    ids: RunIds
+    config_fingerprint: str
+    sandbox_root: Path
+    config: KgentConfig
+    records: RunRecords
+    launcher: Launcher
+
+    def core_fields(self) -> dict[str, str]:
+        """What of it stands in `run.json`."""
+        return {
+            "session_id": self.ids.session_id,
+            "task_id": self.ids.task_id,
+            "run_id": self.ids.run_id,
+            "profile_id": self.config.profile.id,
+            "config_fingerprint": self.config_fingerprint,
+            "sandbox_root": str(self.sandbox_root),
+        }
+
+
+def is_held(root: Path) -> bool | None:
+    """Whether a process still records into this run folder; None if that cannot be told."""
+    try:
+        with open_file(root.resolve() / EVENTS_FILE) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except (OSError, ToolError):
+        return None
+    return False
+
+
+def quoted(text: str) -> str:
+    """`text` as a block that cannot end itself: nothing in it is read as part of the transcript."""
+    longest = max((len(found) for found in _FENCES.findall(text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def summary_line(text: str) -> str:
+    """`text` as one line of bounded length that every store takes."""
+    line = " ".join(storable_text(text[: _MAX_LINE * 4]).split())
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"

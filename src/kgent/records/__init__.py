@@ -1,1 +1,0 @@
-"""What a run writes down about itself, as it happens."""

@@ -1,0 +1,387 @@
+"""The run's own files: written here only, and hashed as they are written.
+
+A command of the run can reach these files like any other program of the user. What they say is
+therefore compared with what was written, and never read back to find out what was written.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+from agent_core.disk.folders import open_folder
+from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.errors import AgentCoreError, ToolError
+from agent_core.tools.files import open_file, replace_file, take_snapshot
+
+R = TypeVar("R")
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+UNFINISHED = ".kgent-unfinished"
+"""Beside the run folders, as long as one of them is written to: notes of the writes."""
+
+DISPLACED = "archive/displaced"
+"""Where things go that stand in the place of a record when the record has to be written."""
+
+_CHUNK = 2**18
+_UNREAD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPENDS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def readable_name(path: str) -> str:
+    """A path as JSON can hold it: bytes that are not UTF-8 stand as backslash, x and two digits."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def name_bytes(path: str) -> str | None:
+    """The path's bytes in hex where `readable_name` had to replace some; None where it did not."""
+    raw = os.fsencode(path)
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.hex()
+    return None
+
+
+class NamedRecord(BaseModel):
+    """Something in a run folder, by its path there.
+
+    `path_hex` has the bytes of a path that is not UTF-8; `path` then is its `readable_name`.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    path_hex: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The path as the file system takes it.
+
+        Raises:
+            ValueError: `path_hex` is not hex.
+        """
+        return self.path if self.path_hex is None else os.fsdecode(bytes.fromhex(self.path_hex))
+
+    @model_serializer(mode="wrap")
+    def _without_absent_bytes(self, serialize: SerializerFunctionWrapHandler) -> Mapping[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return fields if self.path_hex else {k: v for k, v in fields.items() if k != "path_hex"}
+
+
+class FileRecord(NamedRecord):
+    """A file as it was: path relative to the run folder, size, SHA-256 in hex."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class _Content:
+    """Size and hash of what a file holds, and its descriptor while it is held open."""
+
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    descriptor: int | None = None
+
+    def add(self, raw: bytes) -> None:
+        self.size += len(raw)
+        self.digest.update(raw)
+
+    def record(self, name: str) -> FileRecord:
+        return FileRecord(
+            path=readable_name(name),
+            bytes=self.size,
+            sha256=self.digest.hexdigest(),
+            path_hex=name_bytes(name),
+        )
+
+
+def describe_file(root: Path, name: str) -> FileRecord:
+    """A file of the run folder, whose path is resolved, as it is now. Links are not followed.
+
+    Raises:
+        OSError: it cannot be read.
+        ToolError: it is not an ordinary file.
+    """
+    content = _Content()
+    with open_file(root / name) as file:
+        while chunk := file.read(_CHUNK):
+            content.add(chunk)
+    return content.record(name)
+
+
+def make_readable(root: Path, name: str) -> None:
+    """Let the owner read a file of the run folder. Links are not followed.
+
+    Raises:
+        OSError: the rights cannot be changed.
+    """
+    path = root / name
+    with open_folder(path.parent) as folder:
+        descriptor = os.open(path.name, _UNREAD, dir_fd=folder)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                add_rights(descriptor, stat.S_IRUSR | stat.S_IWUSR)
+        finally:
+            os.close(descriptor)
+
+
+def add_rights(descriptor: int, rights: int) -> None:
+    """Add rights to a file or folder that was opened without reading it.
+
+    Raises:
+        OSError: the rights cannot be changed.
+    """
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode) | rights
+    os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101 - no fchmod for such descriptors
+
+
+class RunFiles:
+    """Writes the files that a run keeps about itself, from any thread.
+
+    Names are relative to `root`. Files that grow are held open: removing or replacing one during
+    the run loses nothing, `restore` puts it back.
+
+    Attributes:
+        unfinished: notes of the writes in progress. A command of the run that makes them
+            impossible does not stop the records.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.unfinished = UnfinishedWrites(root.parent / UNFINISHED, is_optional=True)
+        self._lock = threading.RLock()
+        self._written: dict[str, _Content] = {}
+        self._is_closed = False
+
+    def expect_empty(self, names: Iterable[str]) -> None:
+        """Note that these files exist and are empty."""
+        with self._lock:
+            for name in names:
+                self._written.setdefault(name, _Content())
+
+    def put(self, name: str, content: str | bytes) -> FileRecord:
+        """Replace a file as a whole; it is on disk when this returns.
+
+        Whatever stands in its place and is not an ordinary file is moved to `archive/displaced/`.
+
+        Returns:
+            What was written.
+
+        Raises:
+            OSError: the disk is full, the folder cannot be made …; what was there is still there.
+        """
+        raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
+        with self._lock:
+            self._insist(lambda: self._replace(name, raw), name)
+            written = _Content()
+            written.add(raw)
+            self._drop(name)
+            self._written[name] = written
+            return written.record(name)
+
+    def append(self, name: str, raw: bytes) -> None:
+        """Add bytes at the end of a file, all of them or none.
+
+        Raises:
+            OSError: they could not be written.
+            ValueError: the run is over.
+        """
+        with self._lock:
+            descriptor = self.hold(name)
+            start = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, raw)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, start)
+                raise
+            self._written[name].add(raw)
+
+    def hold(self, name: str) -> int:
+        """Open a file that will grow, and keep it open; returns its descriptor.
+
+        Raises:
+            OSError: it cannot be opened.
+            ValueError: the run is over.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ValueError(f"the run is over; {name} takes no more lines")
+            written = self._written.setdefault(name, _Content())
+            if written.descriptor is None:
+                written.descriptor = self._insist(lambda: _open_to_append(self.root / name), name)
+            return written.descriptor
+
+    def record(self, name: str) -> FileRecord | None:
+        """What was written to a file; None if the run did not write it."""
+        with self._lock:
+            written = self._written.get(name)
+            return written.record(name) if written else None
+
+    def find_changed(self) -> dict[str, str]:
+        """The files that are not on disk as they were written, and what is wrong with each."""
+        with self._lock:
+            found = {name: self._difference(name) for name in self._written}
+        return {name: problem for name, problem in found.items() if problem is not None}
+
+    def restore(self) -> None:
+        """Put back every growing file that was removed or replaced, and flush all of them.
+
+        What the owner may not read any more is made readable.
+
+        Raises:
+            OSError: one of them cannot be written.
+        """
+        with self._lock:
+            for name, written in self._written.items():
+                with suppress(OSError):
+                    make_readable(self.root, name)
+                if written.descriptor is None:
+                    continue
+                if _is_same_file(self.root / name, written.descriptor):
+                    os.fsync(written.descriptor)
+                    continue
+                content, size = bytearray(), os.fstat(written.descriptor).st_size
+                while chunk := os.pread(written.descriptor, size - len(content), len(content)):
+                    content += chunk
+                self._insist(lambda n=name, c=bytes(content): self._replace(n, c), name)
+                self._drop(name)  # the next line goes to the file that was put back
+
+    def overwrite(self, name: str, content: str) -> None:
+        """Write over a file in its place: for a disk that has no room for a second copy.
+
+        Raises:
+            OSError: not even that can be done.
+        """
+        raw = content.encode("utf-8", "replace")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with self._lock:
+            descriptor = os.open(self.root / name, flags, PRIVATE_FILE)
+            try:
+                _write_all(descriptor, raw)
+                os.ftruncate(descriptor, len(raw))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close every file that was held, and take no more lines. Harmless when called again."""
+        with self._lock:
+            self._is_closed = True
+            for name, written in self._written.items():
+                if written.descriptor is not None:
+                    with suppress(OSError):
+                        os.fsync(written.descriptor)
+                    self._drop(name)
+
+    def _replace(self, name: str, raw: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        try:
+            before = take_snapshot(path)
+            replace_file(path, raw, before=before, unfinished=self.unfinished)
+        except ToolError as error:  # not an ordinary file, or changed in between
+            raise OSError(errno.EEXIST, error.message) from error
+        if before is None:
+            path.chmod(PRIVATE_FILE)
+
+    def _drop(self, name: str) -> None:
+        known = self._written.get(name)
+        if known is not None and known.descriptor is not None:
+            os.close(known.descriptor)
+            known.descriptor = None
+
+    def _difference(self, name: str) -> str | None:
+        written = self._written[name]
+        path = self.root / name
+        if written.descriptor is not None and not _is_same_file(path, written.descriptor):
+            return "it was removed or replaced"
+        try:
+            found = describe_file(self.root, name)
+        except FileNotFoundError:
+            return "it was removed"
+        except (OSError, AgentCoreError):
+            return "it is not an ordinary file that can be read"
+        return None if found == written.record(name) else "its content was changed"
+
+    def _insist(self, write: Callable[[], R], name: str) -> R:
+        """Write; where something stands in the way, move it aside and write again."""
+        try:
+            return write()
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}:
+                raise
+            self._clear(name)
+            return write()
+
+    def _clear(self, name: str) -> None:
+        """Make the file's folders real folders that can be written, and its place free."""
+        place = self.root
+        if _is_in_the_way(place, is_folder=True):
+            place.rename(place.with_name(f"displaced-{secrets.token_hex(4)}"))
+        place.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with suppress(OSError):
+            place.chmod(PRIVATE_FOLDER)
+        *folders, last = Path(name).parts
+        for part in folders:
+            place = place / part
+            if _is_in_the_way(place, is_folder=True):
+                self._displace(place)
+            place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+            with suppress(OSError):
+                place.chmod(PRIVATE_FOLDER)
+        if _is_in_the_way(place / last, is_folder=False):
+            self._displace(place / last)
+        with suppress(OSError):
+            make_readable(self.root, name)
+
+    def _displace(self, path: Path) -> None:
+        name = f"{path.name}-{secrets.token_hex(4)}"
+        refuge = self.root / DISPLACED
+        if path in {refuge, *refuge.parents}:
+            path.rename(self.root / f"displaced-{name}")
+            return
+        self._clear(f"{DISPLACED}/{name}")
+        path.rename(refuge / name)
+
+
+def _is_in_the_way(path: Path, *, is_folder: bool) -> bool:
+    """There is something that is no folder, or no ordinary file, as it should be."""
+    if path.is_symlink():
+        return True
+    return path.exists() and not (path.is_dir() if is_folder else path.is_file())
+
+
+def _open_to_append(path: Path) -> int:
+    path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    descriptor = os.open(path, _APPENDS, PRIVATE_FILE)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EEXIST, f"{path} is not an ordinary file")
+    return descriptor
+
+
+def _write_all(descriptor: int, raw: bytes) -> None:
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    try:
+        found = path.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))

@@ -1,0 +1,355 @@
+"""The run folder: its layout, complete from the first moment, and its two manifests."""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_core.disk.folders import make_private, open_folder
+from agent_core.errors import AgentCoreError, ErrorCode
+from kgent.config import DeliverableSpec, KgentConfig
+from kgent.errors import ErrorCategory, KgentError
+from kgent.records import (
+    ARCHIVE,
+    ERRORS_FILE,
+    EVENTS_FILE,
+    TOOLS_FILE,
+    TRANSCRIPT_FILE,
+    RunEnvironment,
+    RunRecords,
+)
+from kgent.run_files import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    FileRecord,
+    NamedRecord,
+    RunFiles,
+    add_rights,
+    describe_file,
+    make_readable,
+    name_bytes,
+    readable_name,
+)
+from kgent.state import RUN_FILE, RunIds, RunState, now, state_text
+
+CONFIG_FILE = "config.yaml"
+PROMPT_FILE = "prompt.md"
+SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
+SANDBOX_MANIFEST = "sandbox-manifest.json"
+ARTIFACT_MANIFEST = "artifact-manifest.json"
+
+WRITABLE = ("workspace", "deliverables")
+"""The folders of a run folder that tools may write to."""
+FOLDERS = (*WRITABLE, ARCHIVE, "logs")
+RECORDS = (
+    *(CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE),
+    *(EVENTS_FILE, TRANSCRIPT_FILE, TOOLS_FILE, ERRORS_FILE),
+)
+"""What the run writes down about itself; the sandbox manifest vouches for these."""
+FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
+
+OtherKind = Literal["folder", "link", "special", "unreadable"]
+"""What is no file; `unreadable` is a folder whose content is not known."""
+
+_IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_KINDS = {"deliverables": "deliverable", "workspace": "working_file", ARCHIVE: "archive"}
+
+
+def resolve_run_folder(config: KgentConfig, ids: RunIds) -> Path:
+    """The run folder a profile and the ids mean, resolved; nothing is made.
+
+    Raises:
+        KgentError: category `sandbox`; it cannot be resolved, or is a place to keep out of.
+    """
+    name = config.workspace.sandbox
+    for key in ("session_id", "task_id", "run_id"):
+        name = name.replace(f"{{{key}}}", str(getattr(ids, key)))
+    try:
+        root = config.place(name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unusable(Path(name), f"it cannot be resolved: {error}") from error
+    if root in {Path(root.anchor), Path.home().resolve()}:
+        raise _unusable(root, "a run gets a folder of its own, below this one")
+    return root
+
+
+def create_run_folder(env: RunEnvironment) -> None:
+    """Make the run folder with every file and folder it will have, in one step.
+
+    It is laid out beside its place and then renamed: half of it is never seen there, and a folder
+    with something in it cannot be renamed over. What killed runs beside it have left unfinished is
+    removed.
+
+    Raises:
+        KgentError: category `sandbox`; there is something in it already, or it cannot be made.
+    """
+    root, unfinished, when = env.sandbox_root, env.records.files.unfinished, now()
+    state = RunState.model_validate(
+        {
+            **env.core_fields(),
+            "config_path": "unknown",
+            "engine": env.config.runtime.engine,
+            "created_at": when,
+            "updated_at": when,
+        }
+    )
+    text = state_text(state.content(env.records.redactor))
+    try:
+        make_private(root.parent)
+        unfinished.clear()
+        with unfinished.noted(root.parent, is_folder=True) as name:
+            draft = root.with_name(name)
+            try:
+                for folder in ("", *FOLDERS):
+                    (draft / folder).mkdir(mode=PRIVATE_FOLDER)
+                for file in FILES:
+                    os.close(os.open(draft / file, _NEW_FILE, PRIVATE_FILE))
+                # Where there is no room for it, there is none for a run; later ones are written
+                # over it.
+                (draft / RUN_FILE).write_text(text, encoding="utf-8", errors="replace")
+                draft.rename(root)
+            except OSError:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise
+    except OSError as error:
+        if error.errno in _IN_USE:
+            reason = "it is not empty, and a run never mixes with what is there; name a new folder"
+            raise _unusable(root, reason, code=ErrorCode.PATH_CONFLICT) from error
+        raise _unusable(root, f"it cannot be made: {error.strerror or error}") from error
+
+
+def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
+    return KgentError(
+        code,
+        f"the run folder {root} cannot be used: {reason}",
+        category=ErrorCategory.SANDBOX,
+        details={"path": str(root)},
+    )
+
+
+# --- manifests ------------------------------------------------------------------------------------
+
+
+class SandboxManifest(BaseModel):
+    """The run folder's boundaries, and the records it vouches for once the run is over."""
+
+    model_config = ConfigDict(frozen=True)
+
+    root: str
+    writable: list[str]
+    readonly: list[str]
+    forbidden: list[str]
+    created_at: str
+    files: list[FileRecord] = []
+
+    @classmethod
+    def of(cls, root: Path) -> "SandboxManifest":
+        """The boundaries of a run folder, as they are enforced."""
+        return cls(
+            root=readable_name(str(root)),
+            writable=[f"{name}/" for name in WRITABLE],
+            readonly=["./"],
+            forbidden=["everything else"],
+            created_at=now(),
+        )
+
+    def write(self, files: RunFiles, *, final: bool = False) -> FileRecord:
+        """Write `sandbox-manifest.json`; `final` adds the records as they were written.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        manifest = self
+        if final:
+            records = [record for name in RECORDS if (record := files.record(name))]
+            manifest = self.model_copy(update={"files": records})
+        return files.put(SANDBOX_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+
+
+class ProducedFile(NamedRecord):
+    """A file that the run produced. What is required and missing has no size and no hash."""
+
+    kind: str
+    created_by: str
+    required: bool = False
+    content_type: str | None = None
+    bytes: int | None = None
+    sha256: str | None = None
+    status: Literal["present", "missing", "unreadable"] = "present"
+
+
+class OtherRecord(NamedRecord):
+    """What is in a run folder and is not a file: a folder, a pipe, a link and its target."""
+
+    kind: OtherKind
+    target: str | None = None
+
+
+class ArtifactManifest(BaseModel):
+    """Everything in the run folder that is not one of its records, in the order of paths."""
+
+    model_config = ConfigDict(frozen=True)
+
+    artifacts: list[ProducedFile] = []
+    others: list[OtherRecord] = []
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """Something in a run folder: its path in it, as the file system takes it, and what it is."""
+
+    name: str
+    kind: Literal["file"] | OtherKind
+    target: str | None = None
+
+    def other(self) -> OtherRecord:
+        """The entry as a record; for everything but files."""
+        assert self.kind != "file"  # noqa: S101 - files have records with a hash
+        return OtherRecord(
+            path=readable_name(self.name),
+            kind=self.kind,
+            target=readable_name(self.target) if self.target is not None else None,
+            path_hex=name_bytes(self.name),
+        )
+
+
+def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableSpec]) -> FileRecord:
+    """Write `artifact-manifest.json` from what is in the run folder now.
+
+    What the run itself wrote to `archive/` is recorded as it was written. What a command has made
+    unreadable for its owner is made readable: a run vouches for all it leaves behind.
+
+    Raises:
+        OSError: something cannot be read or written.
+    """
+    files = records.files
+    owed = {deliverable.path: deliverable for deliverable in required}
+    entries = list_entries(files.root, takes_rights=True)
+    produced = [
+        _describe_produced(records, entry.name, owed.get(entry.name))
+        for entry in entries
+        if entry.kind == "file"
+    ]
+    present = {file.path for file in produced}
+    for path, deliverable in owed.items():
+        if path not in present and not (files.root / path).is_dir():
+            missing = ProducedFile(
+                path=path,
+                kind=deliverable.kind,
+                created_by="nobody",
+                required=True,
+                content_type=deliverable.content_type,
+                status="missing",
+            )
+            produced.append(missing)
+    manifest = ArtifactManifest(
+        artifacts=sorted(produced, key=lambda file: file.path),
+        others=[entry.other() for entry in entries if entry.kind != "file"],
+        updated_at=now(),
+    )
+    return files.put(ARTIFACT_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+
+
+def _describe_produced(
+    records: RunRecords, name: str, owed: DeliverableSpec | None
+) -> ProducedFile:
+    root, maker = records.files.root, records.maker_of(name)
+    written = record = records.files.record(name)
+    try:
+        if record is None:
+            try:
+                record = describe_file(root, name)
+            except PermissionError:
+                make_readable(root, name)
+                record = describe_file(root, name)
+    except (OSError, AgentCoreError):
+        record = None
+    return ProducedFile(
+        path=readable_name(name),
+        kind=owed.kind if owed else _KINDS.get(name.partition("/")[0], "other"),
+        created_by=f"tool:{maker}" if maker else ("runtime" if written else "agent"),
+        required=owed is not None,
+        content_type=owed.content_type if owed else None,
+        bytes=record.bytes if record else None,
+        sha256=record.sha256 if record else None,
+        status="present" if record else "unreadable",
+        path_hex=name_bytes(name),
+    )
+
+
+def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]:
+    """Everything in a run folder but the records and folders that every run folder has.
+
+    Links are listed and not followed.
+
+    Args:
+        root: the run folder, resolved.
+        takes_rights: make folders readable that their owner may not read.
+
+    Raises:
+        OSError: the run folder itself cannot be read.
+    """
+    found = [
+        entry
+        for entry in _walk(root, takes_rights=takes_rights)
+        if entry.name not in FILES and not (entry.name in FOLDERS and entry.kind == "folder")
+    ]
+    return sorted(found, key=lambda entry: os.fsencode(entry.name))
+
+
+def _walk(root: Path, *, takes_rights: bool) -> Iterator[FolderEntry]:
+    waiting = [FolderEntry("", "folder")]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            entries = _list_folder(root, folder.name, takes_rights=takes_rights)
+        except OSError:
+            if not folder.name:
+                raise
+            yield FolderEntry(folder.name, "unreadable")
+            continue
+        if folder.name:
+            yield folder
+        waiting += [entry for entry in entries if entry.kind == "folder"]
+        yield from (entry for entry in entries if entry.kind != "folder")
+
+
+def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> list[FolderEntry]:
+    """What is in a folder, however long its path is."""
+    found: list[FolderEntry] = []
+    with open_folder(root / folder) as place:
+        try:
+            descriptor = os.open(".", _LIST, dir_fd=place)
+        except PermissionError:
+            if not takes_rights:
+                raise
+            add_rights(place, stat.S_IRWXU)
+            descriptor = os.open(".", _LIST, dir_fd=place)
+        try:
+            with os.scandir(descriptor) as inside:
+                for one in inside:
+                    name = f"{folder}/{one.name}" if folder else one.name
+                    try:
+                        mode = one.stat(follow_symlinks=False).st_mode
+                        link = stat.S_ISLNK(mode)
+                        target = os.readlink(one.name, dir_fd=descriptor) if link else None
+                    except FileNotFoundError:  # it has gone since the folder was listed
+                        continue
+                    if link:
+                        found.append(FolderEntry(name, "link", target))
+                    elif stat.S_ISDIR(mode):
+                        found.append(FolderEntry(name, "folder"))
+                    else:
+                        found.append(FolderEntry(name, "file" if stat.S_ISREG(mode) else "special"))
+        finally:
+            os.close(descriptor)
+    return found

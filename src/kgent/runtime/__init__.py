@@ -1,1 +1,0 @@
-"""One run: its ids, its state, its context and the code that conducts it."""

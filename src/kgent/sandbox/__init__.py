@@ -1,1 +1,0 @@
-"""The run folder: its layout, its boundaries, its manifests."""

@@ -1,0 +1,231 @@
+"""The skills of a run: found by their front matter, and loaded one at a time within a budget."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_core.assets import FrontMatter, parse_front_matter
+from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
+from agent_core.errors import ErrorCode
+from agent_core.text import one_line
+from kgent.config import KgentConfig
+from kgent.errors import ErrorCategory, KgentError
+
+MAX_INSTRUCTIONS = 20_000
+"""Characters of instructions."""
+MAX_SUMMARY = 2000
+"""Characters of the list of references, and of the list of templates."""
+
+_SKILL_FILE = "SKILL.md"
+_ID = re.compile(r"[\w][\w .:-]{0,79}")
+_MAX_DESCRIPTION = 1024
+_FIRST_LINE_BYTES = 512
+_MAX_ENTRIES = 200
+
+
+class SkillSummary(BaseModel):
+    """What the index says of a skill; `path` is its folder, resolved."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    description: str
+    tags: list[str] = []
+    path: Path
+
+
+class LoadedSkill(BaseModel):
+    """A skill with its instructions.
+
+    `declared_permissions` is what the skill says it needs: a request, never a grant.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    summary: SkillSummary
+    instructions: str
+    references_summary: str | None = None
+    templates_summary: str | None = None
+    declared_permissions: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _SkillHead:
+    summary: SkillSummary
+    permissions: dict[str, Any]
+
+
+class SkillRegistry:
+    """Finds skills and loads them.
+
+    Args:
+        paths: folders of skills, or folders that are skills.
+        enabled: ids of the skills to see; None means all.
+    """
+
+    def __init__(self, paths: Sequence[Path], enabled: Sequence[str] | None = None) -> None:
+        self._paths = list(paths)
+        self._enabled = None if enabled is None else list(enabled)
+        self._heads: dict[str, _SkillHead] | None = None
+
+    @classmethod
+    def of(cls, config: KgentConfig) -> Self:
+        """The skills that a profile names."""
+        return cls([config.place(path) for path in config.skills.paths], config.skills.enabled)
+
+    def discover(self) -> list[SkillSummary]:
+        """The index, by id. Reads the heads of the skills, once.
+
+        Raises:
+            KgentError: category `skill`; a skill is malformed, an id is taken twice, a path is no
+                folder, or an enabled skill is not there.
+        """
+        return [head.summary for head in self._read_heads().values()]
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of the skills of the index, resolved."""
+        return [head.summary.path for head in self._read_heads().values()]
+
+    def load_skill(self, skill_id: str) -> LoadedSkill:
+        """Read the instructions of a skill of the index, and list what lies beside them.
+
+        Raises:
+            KgentError: category `skill`; there is none of that id, or it cannot be read.
+        """
+        heads = self._read_heads()
+        head = heads.get(skill_id)
+        if head is None:
+            known = ", ".join(heads) or "none"
+            message = f"there is no skill {skill_id[:80]!r}; there are: {known}"
+            raise KgentError(ErrorCode.SKILL_NOT_FOUND, message, category=ErrorCategory.SKILL)
+        folder = head.summary.path
+        body = _read_front_matter(folder / _SKILL_FILE, MAX_TEXT_BYTES).body
+        return LoadedSkill(
+            summary=head.summary,
+            instructions=_cut(body.strip(), MAX_INSTRUCTIONS),
+            references_summary=_list_files(folder / "references"),
+            templates_summary=_list_files(folder / "templates"),
+            declared_permissions=head.permissions,
+        )
+
+    def _read_heads(self) -> dict[str, _SkillHead]:
+        if self._heads is not None:
+            return self._heads
+        heads: dict[str, _SkillHead] = {}
+        for folder in () if self._enabled == [] else self._find_folders():
+            head = _read_head(folder)
+            if other := heads.get(head.summary.id):
+                if other.summary.path == head.summary.path:
+                    continue
+                reason = f"the id {head.summary.id!r} is taken by {other.summary.path}"
+                raise _unusable(folder / _SKILL_FILE, reason)
+            heads[head.summary.id] = head
+        wanted = sorted(heads) if self._enabled is None else self._enabled
+        if missing := [skill_id for skill_id in wanted if skill_id not in heads]:
+            found = ", ".join(sorted(heads)) or "none"
+            raise KgentError(
+                ErrorCode.SKILL_NOT_FOUND,
+                f"enabled, but not found: {', '.join(missing)}; found: {found}",
+                category=ErrorCategory.SKILL,
+                details={"missing": missing},
+            )
+        self._heads = {skill_id: heads[skill_id] for skill_id in sorted(set(wanted))}
+        return self._heads
+
+    def _find_folders(self) -> Iterator[Path]:
+        for path in self._paths:
+            if (path / _SKILL_FILE).is_file():
+                yield path
+                continue
+            try:
+                inner = sorted(path.iterdir())
+            except OSError as error:
+                raise _unusable(path, f"the folder cannot be read: {error.strerror}") from error
+            yield from (folder for folder in inner if (folder / _SKILL_FILE).is_file())
+
+
+def _read_head(folder: Path) -> _SkillHead:
+    file = folder / _SKILL_FILE
+    head = _read_front_matter(file, HEAD_BYTES)
+    skill_id = head.text("id") or head.text("name")
+    description = one_line(head.text("description"))[:_MAX_DESCRIPTION]
+    if not skill_id or not description:
+        raise _unusable(file, "the front matter needs an id or a name, and a description")
+    if not _ID.fullmatch(skill_id):
+        raise _unusable(file, f"{skill_id[:80]!r} is too long or has signs an id cannot have")
+    tags: Any = head.fields.get("tags") or ""
+    if isinstance(tags, str):
+        tags = [tag for tag in tags.split(",") if tag.strip()]
+    permissions: Any = head.fields.get("permissions")
+    if isinstance(permissions, list):
+        permissions = dict.fromkeys(cast("list[object]", permissions), True)
+    if not isinstance(tags, list):
+        raise _unusable(file, "tags must be a list")
+    if not isinstance(permissions, dict | None):
+        raise _unusable(file, "permissions must be a mapping or a list of tool names")
+    summary = SkillSummary(
+        id=skill_id,
+        name=one_line(head.text("name"))[:80] or skill_id,
+        description=description,
+        tags=[one_line(str(tag))[:80] for tag in cast("list[object]", tags)],
+        path=folder.resolve(),
+    )
+    table = cast("dict[object, Any]", permissions or {})
+    return _SkillHead(summary, {str(key): item for key, item in table.items()})
+
+
+def _read_front_matter(file: Path, limit: int) -> FrontMatter:
+    try:
+        head = parse_front_matter(read_text_file(file, limit))
+    except OSError as error:
+        raise _unusable(file, f"it cannot be read: {error.strerror or error}") from error
+    if head.problem:
+        raise _unusable(file, head.problem)
+    if not head.fields:
+        raise _unusable(file, "it does not begin with a front matter between '---' lines")
+    return head
+
+
+def _unusable(file: Path, reason: str) -> KgentError:
+    return KgentError(
+        ErrorCode.SKILL_LOAD_FAILED,
+        f"the skill {file} cannot be used: {reason}",
+        category=ErrorCategory.SKILL,
+        details={"path": str(file)},
+    )
+
+
+def _cut(text: str, limit: int) -> str:
+    """`text`, or its beginning with a mark that counts what is missing; never beyond `limit`."""
+    if len(text) <= limit:
+        return text
+    mark = f"\n[… cut: {len(text)} characters, {limit} fit]"
+    return text[: limit - len(mark)] + mark
+
+
+def _list_files(folder: Path) -> str | None:
+    """One line a file: path, size and first line."""
+    lines: list[str] = []
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            file = Path(parent, name)
+            if len(lines) == _MAX_ENTRIES or not file.is_file() or file.is_symlink():
+                continue
+            shown = file.relative_to(folder.parent).as_posix()
+            try:
+                size = file.stat().st_size
+                head = read_text_file(file, _FIRST_LINE_BYTES).decode("utf-8", "ignore")
+            except OSError:
+                lines.append(f"- {shown} (cannot be read)")
+                continue
+            first = one_line(head.strip().partition("\n")[0].lstrip("# "))[:120]
+            lines.append(f"- {shown} ({size} bytes){f': {first}' if first else ''}")
+    return _cut("\n".join(lines), MAX_SUMMARY) if lines else None

@@ -1,1 +1,0 @@
-"""Folders with instructions: found by their heads, loaded when asked for."""

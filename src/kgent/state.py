@@ -1,0 +1,223 @@
+"""One run as data: its ids, what a caller asks of it, the content of `run.json`, and its result."""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_core.errors import ErrorCode
+from agent_core.redaction import Redactor
+from agent_core.tools.results import storable
+from agent_core.types import utc_now
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+
+RUN_FILE = "run.json"
+RUN_FILE_HASH = "run_json_sha256"
+"""The key under which the closing event holds the hash of `run.json`."""
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
+_BEFORE_START = {ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory.SKILL}
+
+
+class RunFolderStatus(StrEnum):
+    """The states of a run. Those below the blank line are reserved and not entered yet."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+
+    WAITING_FOR_TOOL = "waiting_for_tool"
+    WAITING_FOR_USER = "waiting_for_user"
+    REVIEW_REQUIRED = "review_required"
+    REVISION_REQUIRED = "revision_required"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Nothing will happen in this run any more."""
+        return self in {self.COMPLETED, self.INCOMPLETE, self.FAILED, self.CANCELLED}
+
+
+_MOVES: Mapping[RunFolderStatus, set[RunFolderStatus]] = {
+    RunFolderStatus.PENDING: {
+        RunFolderStatus.RUNNING,
+        RunFolderStatus.INCOMPLETE,
+        RunFolderStatus.FAILED,
+    },
+    RunFolderStatus.RUNNING: {
+        RunFolderStatus.COMPLETED,
+        RunFolderStatus.INCOMPLETE,
+        RunFolderStatus.FAILED,
+    },
+}
+
+
+class RunOptions(BaseModel):
+    """What a caller says about one run; what is None is as the profile has it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sandbox: Path | None = None
+    session_id: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+    stream: bool | None = None
+    max_steps: int | None = None
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """Which run this is, of which task, in which session."""
+
+    session_id: str
+    task_id: str
+    run_id: str
+
+    @classmethod
+    def new(cls) -> Self:
+        """Ids that sort by time: `<prefix>_<UTC time>_<8 random hex digits>`."""
+        when = f"{utc_now():%Y%m%dT%H%M%S%fZ}"
+        made = (f"{prefix}_{when}_{secrets.token_hex(4)}" for prefix in ("sess", "task", "run"))
+        return cls(*made)
+
+    @classmethod
+    def choose(cls, options: RunOptions) -> Self:
+        """The ids of the options, and new ones in place of those that are None.
+
+        Raises:
+            KgentError: category `config`; a given id is not safe as a file name.
+        """
+        new = cls.new()
+        return cls(
+            _check_id(options.session_id, "session") or new.session_id,
+            _check_id(options.task_id, "task") or new.task_id,
+            _check_id(options.run_id, "run") or new.run_id,
+        )
+
+
+def _check_id(value: str | None, what: str) -> str | None:
+    if value is None or _SAFE_ID.fullmatch(value):
+        return value
+    message = (
+        f"{value[:120]!r} is no {what} id: up to 120 letters, digits, '_', '-' and '.',"
+        " beginning with a letter or digit"
+    )
+    raise KgentError(ErrorCode.VALIDATION_ERROR, message, category=ErrorCategory.CONFIG)
+
+
+class RunResult(BaseModel):
+    """How a run went, for its caller. `run.json` stays the source of truth.
+
+    `sandbox_root` is None where no run folder was made: the profile, an id or the folder itself
+    could not be used. `seal` is a hash over the finished folder, for `kgent verify --seal`; it is
+    None where the manifests could not be written.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    session_id: str
+    task_id: str
+    run_id: str
+    status: RunFolderStatus
+    sandbox_root: Path | None = None
+    final_text: str | None = None
+    error: ErrorInfo | None = None
+    found: list[str] = []
+    missing: list[str] = []
+    seal: str | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """It was refused before the engine began."""
+        is_failed = self.status is RunFolderStatus.FAILED
+        return is_failed and self.error is not None and self.error.category in _BEFORE_START
+
+
+class RunState(BaseModel):
+    """The content of `run.json`.
+
+    Attributes:
+        failure_reason: `<code>: <message>` of what kept the run from completing.
+        found: required deliverables that are there.
+        missing: required deliverables that are not.
+        manifests: file name and SHA-256 of each manifest, once they are final.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = 1
+    session_id: str
+    task_id: str
+    run_id: str
+    profile_id: str
+    status: RunFolderStatus = RunFolderStatus.PENDING
+    failure_reason: str | None = None
+    error: ErrorInfo | None = None
+    config_fingerprint: str
+    config_path: str
+    sandbox_root: str
+    engine: str
+    model: dict[str, str | None] = {}
+    created_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    updated_at: str
+    usage: dict[str, int] = {}
+    found: list[str] = []
+    missing: list[str] = []
+    manifests: dict[str, str] = {}
+
+    def changed(self, **changes: Any) -> "RunState":
+        """The next state.
+
+        Raises:
+            ValueError: a run does not go from its status to that one.
+        """
+        status = changes.get("status", self.status)
+        if status is not self.status and status not in _MOVES.get(self.status, ()):
+            raise ValueError(f"a run does not go from {self.status} to {status}")
+        return self.model_copy(update={**changes, "updated_at": now()})
+
+    def content(self, redactor: Redactor) -> dict[str, Any]:
+        """What `run.json` says, without secrets."""
+        return redactor.payload(storable(self.model_dump(mode="json")))
+
+
+def now() -> str:
+    """The time as every record has it: UTC, ISO 8601, microseconds."""
+    return utc_now().isoformat(timespec="microseconds")
+
+
+def state_hash(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content of `run.json`, as canonical JSON, without its `manifests`.
+
+    The closing event holds it; the manifests come after that event, because they vouch for it.
+    """
+    hashed = {key: value for key, value in content.items() if key != "manifests"}
+    canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def state_text(content: Mapping[str, Any]) -> str:
+    """The text of `run.json`; the only one that this content has."""
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def compute_seal(hashes: Mapping[str, str]) -> str:
+    """The seal of a run folder: SHA-256 over the hashes of `run.json` and of the manifests.
+
+    Args:
+        hashes: file name and SHA-256 of each.
+    """
+    lines = "".join(f"{name} {sha256}\n" for name, sha256 in sorted(hashes.items()))
+    return hashlib.sha256(f"kgent seal 1\n{lines}".encode()).hexdigest()

@@ -1,0 +1,427 @@
+"""The tools of a run: files, commands, skills, memory.
+
+The rules of a call, the strongest first: what the runtime denies; the boundaries of the run
+folder; which tools the profile enables. Skills may ask for tools, and grant nothing.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import Field
+
+from agent_core.disk.folders import open_folder
+from agent_core.errors import ErrorCode
+from agent_core.permissions import PermissionGuard
+from agent_core.tools.base import Tool, ToolOutput
+from agent_core.tools.code.command import run_command
+from agent_core.tools.code.listing import list_dir
+from agent_core.tools.code.read import read_file
+from agent_core.tools.code.search import search
+from agent_core.tools.code.write import write_file
+from agent_core.tools.files import disk_errors, take_snapshot
+from agent_core.tools.paths import PathPolicy
+from agent_core.tools.schema import Arguments
+from agent_core.tools.threads import in_own_thread
+from agent_core.types import (
+    JsonBlock,
+    ToolResult,
+)
+from kgent.cancellation import Cancellation
+from kgent.config import KgentConfig
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.memory import MemoryClient
+from kgent.records import (
+    RunEnvironment,
+    RunEventType,
+)
+from kgent.skills import SkillRegistry
+from kgent.state import now
+from kgent.tool_calls import (
+    Perform,
+    SandboxPaths,
+    ToolAction,
+    ToolAnswer,
+    ToolCallScope,
+    build_tool,
+)
+
+R = TypeVar("R")
+
+CANDIDATES = "candidate-memory.jsonl"
+GRACE_S = 5.0
+"""How long a memory may take to let go once the run is to stop; then it is left behind."""
+
+_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+_PATH = "Relative to the run folder, such as workspace/notes.md."
+
+# --- which tools there are ------------------------------------------------------------------------
+
+
+def enabled_tools(config: KgentConfig) -> Iterator[str]:
+    """The names of the tools that a profile enables."""
+    files, memory = config.tools.filesystem, config.memory
+    yield from ("list_skills", "load_skill")
+    if files.enabled:
+        yield from ("read_file", "list_files", "grep_files")
+        if files.write:
+            yield "write_file"
+        if files.write and files.delete:
+            yield "delete_file"
+    if config.tools.shell.enabled:
+        yield "run_command"
+    if memory.enabled:
+        yield "recall_memory"
+        if memory.write_mode != "disabled":
+            yield "write_memory"
+
+
+def build_tools(
+    env: RunEnvironment,
+    skills: SkillRegistry,
+    memory: MemoryClient,
+    *,
+    cancellation: Cancellation | None = None,
+    denied: Iterable[str] = (),
+) -> list[Tool]:
+    """The tools of a run, by name: those the profile enables and the runtime does not deny.
+
+    Args:
+        env: the run.
+        skills: its skills; their folders may be read.
+        memory: what recalls and, in external mode, remembers.
+        cancellation: stops what is running when the run is to stop.
+        denied: names or patterns of tools this run must not have, whatever the profile says.
+    """
+    guard = PermissionGuard(
+        allowed=set(enabled_tools(env.config)), denied=set(denied), mode="allow"
+    )
+    paths = SandboxPaths(env.sandbox_root, read_roots=skills.folders)
+    action = ToolAction
+    own: list[tuple[str, type[Arguments], ToolAction, Perform]] = [
+        ("delete_file", _DeleteFile, action.DELETE, _delete_file),
+        ("grep_files", _GrepFiles, action.READ, _grep_files),
+        ("list_files", _ListFiles, action.READ, _list_files),
+        ("list_skills", _ListSkills, action.READ, partial(_list_skills, skills)),
+        ("load_skill", _LoadSkill, action.READ, partial(_load_skill, skills, guard)),
+        ("read_file", _ReadFile, action.READ, _read_file),
+        ("recall_memory", _RecallMemory, action.READ, partial(_recall_memory, memory)),
+        ("run_command", _RunCommand, action.EXECUTE, _run_command),
+        ("write_file", _WriteFile, action.WRITE, _write_file),
+        ("write_memory", _WriteMemory, action.WRITE, partial(_write_memory, memory)),
+    ]
+    stop = cancellation or Cancellation()
+    return [
+        build_tool(name, model, action, perform, env=env, cancellation=stop, paths=paths)
+        for name, model, action, perform in own
+        if guard.is_listed(name)
+    ]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+class _ReadFile(Arguments):
+    """Read a text file, a page at a time; go on with `next_start_line` where it is `truncated`."""
+
+    path: Annotated[str, Field(min_length=1, description=_PATH)]
+    start_line: Annotated[int, Field(ge=1, description="The first line, counted from 1.")] = 1
+    max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
+
+
+async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolAnswer:
+    action = await call.prepare(read_file, arguments.model_dump())
+    path = Path(action.access.target or "")
+    name, limit = call.paths.shown(path), call.env.config.tools.filesystem.max_file_bytes
+    with disk_errors(name):
+        size = (await asyncio.to_thread(path.stat)).st_size
+    if size > limit:
+        raise _too_large(name, size, limit)
+    returned = await action.run()
+    answer = cast("dict[str, Any]", cast("ToolOutput", returned).answer)
+    kept = ("path", "content", "truncated", "next_start_line", "total_lines", "binary")
+    call.note(RunEventType.FILE_READ, f"read {name}", {"path": name})
+    return ToolAnswer(ok=True, summary=f"read {name}", data={key: answer[key] for key in kept})
+
+
+class _WriteFile(Arguments):
+    """Write a whole text file (UTF-8) below workspace/ or deliverables/; replaces what is there."""
+
+    path: Annotated[str, Field(min_length=1, description=_PATH)]
+    content: Annotated[str, Field(description="All of the file.")]
+
+
+async def _write_file(arguments: _WriteFile, call: ToolCallScope) -> ToolAnswer:
+    limit = call.env.config.tools.filesystem.max_file_bytes
+    size = len(arguments.content.encode("utf-8", "replace"))
+    if size > limit:
+        place = await asyncio.to_thread(call.paths.resolve, arguments.path)
+        raise _too_large(place.shown, size, limit)
+    action = await call.prepare(write_file, {**arguments.model_dump(), "overwrite": True})
+    name = call.paths.shown(Path(action.access.target or ""))
+    created = cast("dict[str, Any]", await action.run())["created"]
+    verb = "created" if created else "replaced"
+    call.note(RunEventType.FILE_WRITTEN, f"{verb} {name}", {"path": name, "bytes": size})
+    data: dict[str, Any] = {"path": name, "bytes": size, "created": created}
+    summary = f"{verb} {name} ({size} bytes)"
+    return ToolAnswer(ok=True, summary=summary, data=data, artifacts=[name])
+
+
+class _ListFiles(Arguments):
+    """List a folder: names, paths, types and sizes, sorted by name."""
+
+    path: Annotated[str, Field(min_length=1, description=_PATH)] = "."
+    recursive: bool = False
+    limit: Annotated[int, Field(ge=1, le=2000, description="How many entries at most.")] = 200
+
+
+async def _list_files(arguments: _ListFiles, call: ToolCallScope) -> ToolAnswer:
+    action = await call.prepare(list_dir, arguments.model_dump())
+    answer = cast("dict[str, Any]", await action.run())
+    name = call.paths.shown(Path(action.access.target or ""))
+    summary = f"entries: {len(answer['entries'])}, in {name}"
+    return ToolAnswer(ok=True, summary=summary, data=answer)
+
+
+class _GrepFiles(Arguments):
+    """Search files line by line, case-sensitive; binary files are skipped."""
+
+    pattern: Annotated[str, Field(min_length=1, description="A regular expression.")]
+    path: Annotated[str, Field(min_length=1, description="A file or folder to search in.")] = "."
+    glob: Annotated[str | None, Field(min_length=1, description="Only these, like *.md.")] = None
+    regex: Annotated[bool, Field(description="False: `pattern` is plain text.")] = True
+    limit: Annotated[int, Field(ge=1, le=1000, description="How many matches at most.")] = 100
+
+
+async def _grep_files(arguments: _GrepFiles, call: ToolCallScope) -> ToolAnswer:
+    given = arguments.model_dump(exclude={"pattern"})
+    action = await call.prepare(search, {**given, "query": arguments.pattern})
+    answer = cast("dict[str, Any]", await action.run())
+    name = call.paths.shown(Path(action.access.target or ""))
+    summary = f"matches: {len(answer['matches'])}, in {name}"
+    return ToolAnswer(ok=True, summary=summary, data=answer)
+
+
+class _DeleteFile(Arguments):
+    """Delete one file below workspace/ or deliverables/."""
+
+    path: Annotated[str, Field(min_length=1, description=_PATH)]
+
+
+async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolAnswer:
+    def delete() -> str:
+        place = call.paths.resolve(arguments.path)
+        call.paths.refuse_protected(place)
+        with disk_errors(place.shown):
+            if take_snapshot(place.path) is None:
+                message = f"{place.shown}: there is no such file"
+                raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.TOOL)
+            with open_folder(place.path.parent) as folder:
+                os.unlink(place.path.name, dir_fd=folder)
+        return place.shown
+
+    name = await asyncio.to_thread(delete)
+    data = {"path": name, "deleted": True}
+    call.note(RunEventType.FILE_WRITTEN, f"deleted {name}", data)
+    return ToolAnswer(ok=True, summary=f"deleted {name}", data={"path": name})
+
+
+def _too_large(name: str, size: int, limit: int) -> KgentError:
+    return KgentError(
+        ErrorCode.VALIDATION_ERROR,
+        f"{name} has {size} bytes; tools.filesystem.max_file_bytes allows {limit}",
+        category=ErrorCategory.TOOL,
+    )
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+class _RunCommand(Arguments):
+    """Run an allowed program in workspace/. No shell: no pipes, globs or variables."""
+
+    argv: Annotated[
+        list[str], Field(min_length=1, description="The program and its arguments, one each.")
+    ]
+    timeout_seconds: Annotated[int, Field(ge=1, le=600)] = 120
+
+
+async def _run_command(arguments: _RunCommand, call: ToolCallScope) -> ToolAnswer:
+    """Run a program that the profile names, exactly as it names it; it runs as the user does."""
+    program, allowed = arguments.argv[0], call.env.config.tools.shell.allowed_commands
+    if program not in allowed:
+        listed = ", ".join(allowed) or "none"
+        raise KgentError(
+            ErrorCode.PERMISSION_DENIED,
+            f"{program[:100]!r} is not in tools.shell.allowed_commands; there are: {listed}",
+            category=ErrorCategory.GOVERNANCE,
+        )
+    home = str(call.paths.project / "workspace")
+    variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    action = await call.prepare(
+        run_command,
+        {"argv": arguments.argv, "cwd": home, "timeout_ms": arguments.timeout_seconds * 1000},
+        # What its words name is no boundary: a command can reach whatever the user can.
+        paths=PathPolicy(call.paths.project),
+        env={**variables, "HOME": home},
+    )
+    result, error = await action.run(), None
+    if isinstance(result, ToolResult):  # its time was up
+        payload = result.error
+        answer = dict(cast("JsonBlock", result.content[0]).data)
+        message = payload.message if payload else "the program was stopped"
+        error = ErrorInfo(
+            code=ErrorCode.TIMEOUT.value, message=message, category=ErrorCategory.TOOL
+        )
+    else:
+        answer = cast("dict[str, Any]", result)
+    kept = [answer.pop(f"{stream}_artifact_id") for stream in ("stdout", "stderr")]
+    artifacts = [path for path in kept if path]
+    return ToolAnswer(
+        ok=error is None,
+        summary=error.message if error else f"{program} ended with exit code {answer['exit_code']}",
+        data={**answer, "whole_output": artifacts} if artifacts else answer,
+        artifacts=artifacts,
+        error=error,
+    )
+
+
+# --- skills ---------------------------------------------------------------------------------------
+
+
+class _ListSkills(Arguments):
+    """List the skills there are: id, name, description, tags."""
+
+
+async def _list_skills(skills: SkillRegistry, _: _ListSkills, __: ToolCallScope) -> ToolAnswer:
+    found = await asyncio.to_thread(skills.discover)
+    index = [skill.model_dump(mode="json", exclude={"path"}) for skill in found]
+    return ToolAnswer(ok=True, summary=f"skills: {len(index)}", data={"skills": index})
+
+
+class _LoadSkill(Arguments):
+    """Load a skill: its instructions, and what lies beside them."""
+
+    skill_id: Annotated[str, Field(min_length=1, description="An id from the index.")]
+
+
+async def _load_skill(
+    skills: SkillRegistry, guard: PermissionGuard, arguments: _LoadSkill, call: ToolCallScope
+) -> ToolAnswer:
+    skill = await asyncio.to_thread(skills.load_skill, arguments.skill_id)
+    wanted = skill.declared_permissions
+    lists = [cast("list[object]", value) for value in wanted.values() if isinstance(value, list)]
+    names = {str(item) for items in lists for item in items}
+    names |= {name for name, value in wanted.items() if value is True}
+    refused = sorted(name for name in names if not guard.is_listed(name))
+    skill_id, size = skill.summary.id, len(skill.instructions)
+    call.note(
+        RunEventType.SKILL_LOADED,
+        f"loaded the skill {skill_id}",
+        {"skill": skill_id, "declared_permissions": wanted, "not_granted": refused},
+    )
+    call.env.records.append_section("Skills", f"- loaded `{skill_id}` ({size} characters)")
+    data = {
+        "id": skill_id,
+        "folder": str(skill.summary.path),
+        "instructions": skill.instructions,
+        "references": skill.references_summary,
+        "templates": skill.templates_summary,
+        "declared_permissions": wanted,
+        "not_granted": refused,
+    }
+    return ToolAnswer(ok=True, summary=f"loaded {skill_id}", data=data)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class _RecallMemory(Arguments):
+    """Look for what was remembered in earlier runs."""
+
+    query: Annotated[str, Field(min_length=1, max_length=2000)]
+    scope: Annotated[str, Field(max_length=200, description="Empty means any.")] = ""
+    limit: Annotated[int, Field(ge=1, le=50)] = 5
+
+
+async def _recall_memory(
+    memory: MemoryClient, arguments: _RecallMemory, call: ToolCallScope
+) -> ToolAnswer:
+    scope, limit = arguments.scope, arguments.limit
+    _check_scope(call, scope, may_be_empty=True)
+    call.note(RunEventType.MEMORY_RECALL_STARTED, "recall begins", {"scope": scope})
+    found = await _in_thread(partial(memory.recall_memory, arguments.query, scope, limit))
+    allowed = call.env.config.memory.scopes
+    items = [
+        item.model_dump(mode="json", exclude_none=True)
+        for item in found[:limit]
+        if not allowed or item.scope in allowed
+    ]
+    summary = f"memories found: {len(items)}"
+    call.note(RunEventType.MEMORY_RECALL_COMPLETED, summary, {"count": len(items)})
+    return ToolAnswer(ok=True, summary=summary, data={"items": items})
+
+
+class _WriteMemory(Arguments):
+    """Remember something for later runs."""
+
+    content: Annotated[str, Field(min_length=1, max_length=20_000)]
+    scope: Annotated[str, Field(max_length=200)] = ""
+    tags: list[str] = []
+
+
+async def _write_memory(
+    memory: MemoryClient, arguments: _WriteMemory, call: ToolCallScope
+) -> ToolAnswer:
+    """Give it to the memory in external mode; otherwise keep it for people to decide about."""
+    content, scope, tags = arguments.content, arguments.scope, arguments.tags
+    _check_scope(call, scope)
+    mode = call.env.config.memory.write_mode
+    call.note(
+        RunEventType.MEMORY_WRITE_REQUESTED,
+        f"asked to remember {len(content)} characters ({mode})",
+        {"mode": mode, "scope": scope, "tags": tags},
+    )
+    if mode == "external":
+        written = await _in_thread(partial(memory.write_memory, content, scope, list(tags)))
+        if not written.accepted:
+            message = f"the memory did not take it: {written.summary or 'no reason given'}"
+            raise KgentError(ErrorCode.MEMORY_WRITE_FAILED, message, category=ErrorCategory.MEMORY)
+        data = {"memory_id": written.memory_id}
+        return ToolAnswer(ok=True, summary=written.summary or "remembered", data=data)
+    line = {
+        "content": content,
+        "scope": scope,
+        "tags": tags,
+        "run_id": call.env.ids.run_id,
+        "call_id": call.call_id,
+        "timestamp": now(),
+    }
+    path = call.env.records.add_lines(CANDIDATES, line)
+    summary = "kept as a candidate; a person decides whether it is remembered"
+    return ToolAnswer(ok=True, summary=summary, data={"candidate": True}, artifacts=[path])
+
+
+def _check_scope(call: ToolCallScope, scope: str, *, may_be_empty: bool = False) -> None:
+    allowed = call.env.config.memory.scopes
+    if not allowed or scope in allowed or (may_be_empty and not scope):
+        return
+    raise KgentError(
+        ErrorCode.VALIDATION_ERROR,
+        f"the scope {scope[:80]!r} is not in memory.scopes; there are: {', '.join(allowed)}",
+        category=ErrorCategory.MEMORY,
+    )
+
+
+async def _in_thread(function: Callable[[], R]) -> R:
+    """Call a memory in a thread of its own; what is cancelled gets `GRACE_S` seconds to end."""
+    work = asyncio.create_task(in_own_thread(function))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([work], timeout=GRACE_S)
+        raise

@@ -1,1 +1,0 @@
-"""What the model may do inside a run folder, guarded and recorded."""

@@ -8,18 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from agent_core.cli.options import (
-    INTERRUPTED,
-    MISUSED,
-    MemoryOptions,
-    RunOptions,
-    SessionOptions,
-    TaskOptions,
-)
+from agent_core.cli.options import INTERRUPTED, MISUSED, Options
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.redaction.visible import visible
-
-Options = RunOptions | TaskOptions | MemoryOptions | SessionOptions
 
 _SYNOPSIS = (
     'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] [--move-session] "message"'
@@ -41,7 +32,7 @@ _CURES = {
     "unrecognized arguments: -": _AFTER_DASHES,
     "arguments are required: message": _AFTER_DASHES,
 }
-"""What helps, by what argparse says."""
+"""What helps, by the message of argparse."""
 
 
 def execute(argv: Sequence[str] | None = None) -> int:
@@ -57,68 +48,29 @@ def execute(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(argv: Sequence[str] | None) -> int:
+    parser = _build_parser()
     try:
-        options = _parsed(argv)
+        options = parser.parse_args(argv, Options())
+        if options.command is None:
+            parser.print_usage(sys.stderr)
+            parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
+        # The shell may have passed on bytes that are no UTF-8.
+        options.message = options.message.encode(errors="surrogateescape").decode(errors="replace")
+        if options.command == "run" and not options.message.strip():
+            parser.error("the message is empty")
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
-    return _do(options)
-
-
-def _do(options: Options) -> int:
     # What the others need is not imported: help must not wait for it.
-    match options:
-        case TaskOptions():
-            from agent_core.cli.tasks import show  # noqa: PLC0415
-
-            return show(options)
-        case MemoryOptions():
-            from agent_core.cli.memories import manage  # noqa: PLC0415
-
-            return manage(options)
-        case SessionOptions():
-            from agent_core.cli.sessions import attend  # noqa: PLC0415
-
-            return attend(options)
-        case RunOptions():
-            from agent_core.cli.conversation import hold  # noqa: PLC0415
-
-            return hold(options)
-
-
-def _parsed(argv: Sequence[str] | None) -> Options:
-    parser = _parser()
-    found = parser.parse_args(argv)
-    if found.command is None:
-        parser.print_usage(sys.stderr)
-        parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
-    if found.command == "tasks":
-        return TaskOptions(
-            task_id=found.task, path=found.path, session_id=found.session_id, svg=found.svg
-        )
-    if found.command == "memory":
-        return MemoryOptions(
-            action=found.action,
-            memory_id=getattr(found, "id", ""),
-            is_sure=getattr(found, "yes", False),
-        )
-    if found.command == "sessions":
-        return SessionOptions(
-            action=found.action,
-            session_id=getattr(found, "id", ""),
-            path=found.path,
-            limit=getattr(found, "limit", 0),
-            moves_session=getattr(found, "move_session", False),
-        )
-    message = _decoded(found.message)
-    if not message.strip():
-        parser.error("the message is empty")
-    return RunOptions(
-        message=message,
-        path=found.path,
-        session_id=found.session_id,
-        is_orchestrated=found.orchestrator,
-        moves_session=found.move_session,
-    )
+    match options.command:
+        case "tasks":
+            from agent_core.cli.tasks import show_task as do  # noqa: PLC0415
+        case "memory":
+            from agent_core.cli.memories import manage_memories as do  # noqa: PLC0415
+        case "sessions":
+            from agent_core.cli.sessions import manage_sessions as do  # noqa: PLC0415
+        case _:
+            from agent_core.cli.run import run_message as do  # noqa: PLC0415
+    return do(options)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,7 +90,7 @@ class _Parser(argparse.ArgumentParser):
         super().error(visible(message) + cure)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="soong-agent", description=_DESCRIPTION)
     parser.add_argument("--version", action=_Version, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
@@ -149,37 +101,22 @@ def _parser() -> argparse.ArgumentParser:
         description=_DESCRIPTION,
         epilog=_STREAMS,
     )
-    run.add_argument(
-        "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
-    )
+    _add_path(run)
     run.add_argument("--orchestrator", action="store_true", help="let an orchestrator lead workers")
     run.add_argument(
         "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
     )
     run.add_argument("--move-session", action="store_true", help=_MOVE)
     run.add_argument("message", help="what to do; after -- it may begin with a dash")
-    _add_tasks(commands)
-    _add_sessions(commands)
-    _add_memory(commands)
-    # The one command there is should not need a second look: its help is part of this one.
-    parser.usage = f"soong-agent [-h] [--version] {_SYNOPSIS}"
-    parser.epilog = run.format_help()
-    return parser
 
-
-def _add_tasks(commands: Any) -> None:
     tasks = commands.add_parser("tasks", help="look at the Tasks of a project")
     actions = tasks.add_subparsers(metavar="action", required=True, parser_class=_Parser)
     show = actions.add_parser("show", help="show a Task and its steps as a tree")
-    show.add_argument(
-        "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
-    )
+    _add_path(show)
     show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
     show.add_argument("--svg", metavar="<file>", help="write a picture instead")
-    show.add_argument("task", help="the Task's id")
+    show.add_argument("id", metavar="task", help="the Task's id")
 
-
-def _add_sessions(commands: Any) -> None:
     sessions = commands.add_parser("sessions", help="look at sessions, and shorten their histories")
     actions = sessions.add_subparsers(
         dest="action", metavar="action", required=True, parser_class=_Parser
@@ -192,12 +129,8 @@ def _add_sessions(commands: Any) -> None:
     for action in (show, compact):
         action.add_argument("id", help="the session's id")
     for action in (listing, show, compact):
-        action.add_argument(
-            "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
-        )
+        _add_path(action)
 
-
-def _add_memory(commands: Any) -> None:
     memory = commands.add_parser("memory", help="look at what is remembered, and forget it")
     actions = memory.add_subparsers(
         dest="action", metavar="action", required=True, parser_class=_Parser
@@ -209,9 +142,20 @@ def _add_memory(commands: Any) -> None:
     for action in (show, forget):
         action.add_argument("id", help="the memory's id, or the beginning of it")
 
+    # The most used command should not need a second look: its help is part of this one.
+    parser.usage = f"soong-agent [-h] [--version] {_SYNOPSIS}"
+    parser.epilog = run.format_help()
+    return parser
+
+
+def _add_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
+    )
+
 
 class _Version(argparse.Action):
-    """Looks the version up only if somebody asks."""
+    """Looks the version up only when it is wanted."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, **settings)
@@ -225,8 +169,3 @@ class _Version(argparse.Action):
             found = "(not installed)"
         print(f"soong-agent {found}")
         parser.exit()
-
-
-def _decoded(message: str) -> str:
-    """The message as UTF-8 text, whatever bytes the shell has passed on."""
-    return message.encode(errors="surrogateescape").decode(errors="replace")

@@ -3,86 +3,85 @@
 import os
 import sys
 
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, MemoryOptions
-from agent_core.cli.secrets import Clean, terminal_redactor
-from agent_core.cli.terminal import OutputClosedError, Style, Terminal
+from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.terminal import (
+    Clean,
+    OutputClosedError,
+    Style,
+    Terminal,
+    build_terminal_redactor,
+    exit_code_of,
+)
 from agent_core.config.load import read_setup
+from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.errors import AgentCoreError, ConfigError
+from agent_core.errors import AgentCoreError
 from agent_core.memory import Memory, MemoryFolder, MemoryList, MemoryWriter
 from agent_core.redaction.visible import visible
 
 _YES = {"y", "yes"}
 
 
-def manage(options: MemoryOptions) -> int:
+def manage_memories(options: Options) -> int:
     """List, show or forget memories, and return the exit code."""
     terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    clean = terminal_redactor(os.environ).text
+    clean = build_terminal_redactor(os.environ).text
     try:
         setup = read_setup()
-        clean = terminal_redactor(os.environ, setup).text
-        folder = MemoryFolder(setup.memory_dir)
-        remembered = folder.read()
-        for problem in remembered.problems:
-            terminal.line(f"passed over: {clean(problem)}", Style.WARN)
-        if options.action == "list":
-            return _list(remembered, terminal, clean)
-        memory = _find(options.memory_id, remembered, terminal)
-        if memory is None:
-            return FAILED
-        if options.action == "show":
-            return _show(memory, folder, terminal, clean)
-        writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
-        if options.is_sure or _agrees(memory, terminal, clean):
-            with folder.locked():
-                writer.forget(memory)
-                writer.write_catalog(folder.read().memories)
-            terminal.line(f"forgotten: {clean(memory.path)}")
-        return COMPLETED
+        clean = build_terminal_redactor(os.environ, setup).text
+        return _manage(options, setup, terminal, clean)
     except OutputClosedError:
         return COMPLETED
     except (AgentCoreError, OSError, ValueError) as error:
         terminal.line(f"error: {clean(str(error))}", Style.BAD)
-        return MISUSED if isinstance(error, ConfigError) else FAILED
+        return exit_code_of(error)
 
 
-def _list(remembered: MemoryList, terminal: Terminal, clean: Clean) -> int:
-    for memory in remembered.memories:
-        summary = _line(clean(memory.summary))
-        terminal.text(f"{clean(memory.memory_id)}  {memory.category:<9}  {summary}\n")
-    if not remembered.memories:
-        terminal.line("nothing is remembered", Style.DIM)
-    return COMPLETED
-
-
-def _show(memory: Memory, folder: MemoryFolder, terminal: Terminal, clean: Clean) -> int:
-    terminal.line(clean(str(folder.root / memory.path)), Style.DIM)
-    terminal.text(clean(folder.text(memory.path)))
-    terminal.end_text()
+def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    folder = MemoryFolder(setup.memory_dir)
+    known = folder.read()
+    for problem in known.problems:
+        terminal.line(f"passed over: {clean(problem)}", Style.WARN)
+    if options.action == "list":
+        for memory in known.memories:
+            start = f"{clean(memory.memory_id)}  {memory.category:<9}"
+            terminal.text(f"{start}  {_summary(memory, clean)}\n")
+        if not known.memories:
+            terminal.line("nothing is remembered", Style.DIM)
+        return COMPLETED
+    memory = _find(options.id, known)
+    if isinstance(memory, str):
+        terminal.line(f"error: {memory} {options.id}; `memory list` shows them all", Style.BAD)
+        return FAILED
+    if options.action == "show":
+        terminal.line(clean(str(folder.root / memory.path)), Style.DIM)
+        terminal.text(clean(folder.text(memory.path)))
+        terminal.end_text()
+        return COMPLETED
+    if not options.yes and not _agrees(memory, terminal, clean):
+        terminal.line("kept")
+        return COMPLETED
+    writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(setup.home))
+    with folder.locked():
+        writer.forget(memory)
+        writer.write_catalog(folder.read().memories)
+    terminal.line(f"forgotten: {clean(memory.path)}")
     return COMPLETED
 
 
 def _agrees(memory: Memory, terminal: Terminal, clean: Clean) -> bool:
-    summary = _line(clean(memory.summary))
-    terminal.ask(f"forget \u201c{summary}\u201d ({clean(memory.path)})? [y/N] ")
-    if sys.stdin.readline().strip().casefold() in _YES:
-        return True
-    terminal.line("kept")
-    return False
+    path = clean(memory.path)
+    terminal.ask(f"forget \u201c{_summary(memory, clean)}\u201d ({path})? [y/N] ")
+    return sys.stdin.readline().strip().casefold() in _YES
 
 
-def _find(memory_id: str, remembered: MemoryList, terminal: Terminal) -> Memory | None:
-    """The memory with this id, or the only one whose id begins like this."""
-    if exact := remembered.get(memory_id):
-        return exact
-    like = [one for one in remembered.memories if one.memory_id.startswith(memory_id)]
-    if len(like) == 1:
-        return like[0]
-    what = f"{len(like)} memories begin with" if like else "there is no memory"
-    terminal.line(f"error: {what} {memory_id}; `memory list` shows them all", Style.BAD)
-    return None
+def _summary(memory: Memory, clean: Clean) -> str:
+    return visible(clean(memory.summary), one_line=True)
 
 
-def _line(text: str) -> str:
-    return visible(text, one_line=True)
+def _find(memory_id: str, known: MemoryList) -> Memory | str:
+    """The memory with this id, or the only one whose id begins like this; else what is wrong."""
+    like = [one for one in known.memories if one.memory_id.startswith(memory_id)]
+    if (memory := known.get(memory_id)) is not None or len(like) == 1:
+        return memory or like[0]
+    return f"{len(like)} memories begin with" if like else "there is no memory"

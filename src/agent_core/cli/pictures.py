@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 from io import StringIO
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from agent_core.cli.secrets import Clean
+from agent_core.cli.terminal import Clean
 from agent_core.redaction.visible import shortened, visible
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import Step, StepStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
     from rich.tree import Tree
 
 _STYLES = {
@@ -53,45 +53,46 @@ line-height: {line_height}px; }}
 """The frame of a picture. The library's own one loads fonts from the network; this one does not."""
 
 
-def task_tree(dag: Dag, *, clean: Clean, session_id: str | None = None) -> "Tree":
+def build_tree(dag: Dag, *, clean: Clean, session_id: str | None = None) -> "Tree":
     """A Task with its steps below what they depend on, its texts cleaned.
 
     A step that depends on several is shown once, below the first, and names the others.
     """
-    from rich.text import Text  # noqa: PLC0415 - only for those who look
+    from rich.text import Text  # noqa: PLC0415 - only loaded for pictures
     from rich.tree import Tree  # noqa: PLC0415
 
     task = dag.task
-    head = Text.assemble(
-        (_line(task.task_id, clean), "bold"), " ", (task.status.value, _STYLES[task.status.value])
-    )
+    status = (task.status.value, _STYLES[task.status.value])
+    head = Text.assemble((_line(task.task_id, clean), "bold"), " ", status)
     if title := _line(task.title, clean):
         head.append(f" · {title}")
     if session_id is not None:
         head.append(f"  (session {session_id})", "dim")
     tree = Tree(head)
     branches: dict[str, Tree] = {}
-    waiting = list(dag.steps())
-    for step in _parents_first(waiting[:_MOST_STEPS]):
+    steps = list(dag.steps())
+    for step in _parents_first(steps[:_MOST_STEPS]):
         above = next((branches[d] for d in step.depends_on_step_ids if d in branches), tree)
-        branches[step.step_id] = above.add(_step(dag, step, clean))
-    if (more := len(waiting) - _MOST_STEPS) > 0:
+        status = (f"{step.status.value:<9}", _STYLES[step.status.value])
+        label = Text.assemble(status, " ", _describe_step(dag, step, clean))
+        branches[step.step_id] = above.add(label)
+    if (more := len(steps) - _MOST_STEPS) > 0:
         tree.add(Text(f"… and {more} more steps", "dim"))
     return tree
 
 
-def rendered(picture: "Tree", *, width: int, is_coloured: bool) -> str:
-    """The picture as lines of at most `width` columns."""
+def render_tree(tree: "Tree", *, width: int, is_coloured: bool) -> str:
+    """The tree as lines of at most `width` columns."""
     console = _console(width, is_coloured=is_coloured)
     with console.capture() as captured:
-        console.print(picture, no_wrap=True, overflow="ellipsis", crop=True)
+        console.print(tree, no_wrap=True, overflow="ellipsis", crop=True)
     return captured.get()
 
 
-def as_svg(picture: "Tree", *, title: str, width: int = 100) -> str:
-    """The picture as an SVG document that needs nothing from the network."""
+def render_svg(tree: "Tree", *, title: str, width: int = 100) -> str:
+    """The tree as an SVG document that needs nothing from the network."""
     console = _console(width, is_coloured=True, records=True)
-    console.print(picture)
+    console.print(tree)
     return console.export_svg(title=visible(title, one_line=True), code_format=_SVG)
 
 
@@ -100,14 +101,15 @@ def summary_lines(dag: Dag, *, clean: Clean) -> list[str]:
     task = dag.task
     counts = ", ".join(f"{count} {status}" for status, count in dag.counts().items())
     lines = [f"task {_line(task.task_id, clean)} {task.status}: {counts or 'no steps'}"]
-    lines += [f"  {step.status:<9} {_words(dag, step, clean)}" for step in _first(dag.steps())]
+    steps = islice(dag.steps(), _MOST_STEPS)
+    lines += [f"  {step.status:<9} {_describe_step(dag, step, clean)}" for step in steps]
     if (more := dag.count() - _MOST_STEPS) > 0:
         lines.append(f"  … and {more} more steps")
     return lines
 
 
 def _console(width: int, *, is_coloured: bool, records: bool = False) -> "Console":
-    from rich.console import Console  # noqa: PLC0415 - only for those who look
+    from rich.console import Console  # noqa: PLC0415 - only loaded for pictures
 
     return Console(
         file=StringIO(),
@@ -122,28 +124,20 @@ def _console(width: int, *, is_coloured: bool, records: bool = False) -> "Consol
     )
 
 
-def _step(dag: Dag, step: Step, clean: Clean) -> "Text":
-    from rich.text import Text  # noqa: PLC0415 - only for those who look
-
-    return Text.assemble(
-        (f"{step.status.value:<9}", _STYLES[step.status.value]), " ", _words(dag, step, clean)
-    )
-
-
-def _words(dag: Dag, step: Step, clean: Clean) -> str:
-    parts = [_line(step.step_id, clean)]
-    if title := _line(step.title, clean):
-        parts.append(title)
-    if step.status.is_claim and step.claimed_by_agent_id:
-        parts.append(f"by {_line(step.claimed_by_agent_id, clean)}")
-    if len(step.depends_on_step_ids) > 1:
-        parts.append(f"after {_line(', '.join(step.depends_on_step_ids), clean)}")
-    if not step.required:
-        parts.append("optional")
-    said = step.result_summary if step.status is StepStatus.COMPLETED else None
-    if said := _line(said or dag.reasons.get(step.step_id, ""), clean):
-        parts.append(said)
-    return " · ".join(parts)
+def _describe_step(dag: Dag, step: Step, clean: Clean) -> str:
+    is_done = step.status is StepStatus.COMPLETED
+    after = step.depends_on_step_ids if len(step.depends_on_step_ids) > 1 else ()
+    claimed_by = step.claimed_by_agent_id if step.status.is_claim else None
+    reason = (step.result_summary if is_done else None) or dag.reasons.get(step.step_id, "")
+    parts = [
+        _line(step.step_id, clean),
+        _line(step.title, clean),
+        f"by {_line(claimed_by, clean)}" if claimed_by else "",
+        f"after {_line(', '.join(after), clean)}" if after else "",
+        "" if step.required else "optional",
+        _line(reason, clean),
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def _parents_first(steps: Iterable[Step]) -> list[Step]:
@@ -152,18 +146,12 @@ def _parents_first(steps: Iterable[Step]) -> list[Step]:
     placed: dict[str, Step] = {}
     for step in by_id.values():
         chain = [step]
-        while (above := _first_above(chain[-1], by_id)) is not None and above.step_id not in placed:
-            chain.append(above)
+        while parents := [by_id[d] for d in chain[-1].depends_on_step_ids if d in by_id][:1]:
+            if parents[0].step_id in placed:
+                break
+            chain += parents
         placed |= {each.step_id: each for each in reversed(chain)}
     return list(placed.values())
-
-
-def _first_above(step: Step, by_id: dict[str, Step]) -> Step | None:
-    return next((by_id[each] for each in step.depends_on_step_ids if each in by_id), None)
-
-
-def _first(steps: Iterable[Step]) -> list[Step]:
-    return [step for step, _ in zip(steps, range(_MOST_STEPS), strict=False)]
 
 
 def _line(text: str, clean: Clean) -> str:

@@ -1,10 +1,10 @@
 """Asks on the terminal whether a call may run. Whatever is no clear yes is a no."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+import contextlib
+import os
+import termios
 
-from agent_core.cli.lines import Lines
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.redaction.visible import shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
@@ -17,7 +17,7 @@ _ANSWERS = {
     "3": Decision.DENY,
     "deny": Decision.DENY,
 }
-_SAID = {
+_CONFIRMATIONS = {
     Decision.ALLOW_ONCE: "allowed once",
     Decision.ALLOW_FOR_SESSION: "allowed for the session",
     Decision.DENY: "denied",
@@ -27,18 +27,75 @@ _REASONS = {
     "outside_roots": "this is outside the project and the allowed folders",
     "program_home": "this belongs to the program itself",
 }
+_LONGEST_LINE = 65_536
 _LONGEST_VALUE = 4000
 _MOST_DIFF_LINES = 200
 
 
-class TerminalPrompt:
-    """The permission callback of the command line; one question at a time."""
+class InputLines:
+    """The lines of a descriptor, read without a thread: a terminal, a pipe, or a file.
 
-    def __init__(self, terminal: Terminal, lines: Lines, *, echoes: bool) -> None:
-        """Ask on `terminal` and read from `lines`.
+    The descriptor keeps its mode: a terminal is shared with the output, and making it
+    non-blocking for one makes it so for both.
+    """
 
-        `echoes` repeats the answer, for input that nobody sees being typed.
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+        self._ended = False
+
+    def forget_typed_ahead(self) -> None:
+        """Drop what was typed at a terminal before the question was on the screen.
+
+        Lines that come through a pipe or from a file were meant as answers and are kept.
         """
+        with contextlib.suppress(OSError, termios.error):
+            if os.isatty(self._descriptor):
+                termios.tcflush(self._descriptor, termios.TCIFLUSH)
+                self._buffer.clear()
+
+    async def next(self) -> str | None:
+        """The next line without its end, or None if there is none any more."""
+        while b"\n" not in self._buffer and not self._ended:
+            try:
+                await self._wait_readable()
+                piece = os.read(self._descriptor, 4096)
+            except OSError:  # closed, or a terminal that is gone
+                piece = b""
+            self._ended = not piece
+            self._buffer += piece
+            if len(self._buffer) > _LONGEST_LINE:  # no answer is so long; keep memory bounded
+                del self._buffer[_LONGEST_LINE:]
+                self._ended = True
+        if not self._buffer:
+            return None
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        return line.decode(errors="replace")
+
+    async def _wait_readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(self._descriptor, ready.set)
+        except (OSError, ValueError):
+            return  # a plain file or `/dev/null`: always readable, reading never waits
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+
+
+class TerminalPrompt:
+    """The permission callback of the command line; one question at a time.
+
+    Args:
+        terminal: where to ask.
+        lines: where to read from.
+        echoes: repeat the answer, for input that is not seen being typed.
+    """
+
+    def __init__(self, terminal: Terminal, lines: InputLines, *, echoes: bool) -> None:
         self._terminal = terminal
         self._lines = lines
         self._echoes = echoes
@@ -50,50 +107,46 @@ class TerminalPrompt:
             self._lines.forget_typed_ahead()
             self._show(request)
             line = await self._lines.next()
-            decision = decision_of(line)
+            decision = parse_decision(line)
             if line is None:
                 self._terminal.line("no answer: denied", Style.WARN)
             elif self._echoes:
-                self._terminal.line(_SAID[decision])
+                self._terminal.line(_CONFIRMATIONS[decision])
             reason = "nobody answered" if line is None else None
             return PermissionDecision(decision=decision, reason=reason)
 
     def _show(self, request: PermissionRequest) -> None:
+        terminal = self._terminal
         danger = ", dangerous" if request.dangerous else ""
         title = f"{request.tool_name} asks for permission ({request.permission}{danger})"
-        self._terminal.line(title, Style.BOLD)
-        for name, value in facts_of(request):
-            shown = shortened(visible(value, one_line=True), _LONGEST_VALUE)
-            self._terminal.line(f"  {name}: {shown}")
-        if diff := request.metadata.get("diff"):
-            self._show_diff(str(diff))
+        terminal.line(title, Style.BOLD)
+        for name, value in request_facts(request):
+            terminal.line(f"  {name}: {shortened(visible(value, one_line=True), _LONGEST_VALUE)}")
+        diff = str(request.metadata.get("diff") or "").splitlines()
+        for line in diff[:_MOST_DIFF_LINES]:
+            style = {"+": Style.GOOD, "-": Style.BAD}.get(line[:1], Style.DIM)
+            terminal.line(f"    {shortened(line, _LONGEST_VALUE)}", style)
+        if (more := len(diff) - _MOST_DIFF_LINES) > 0:
+            terminal.line(f"    … {more} more lines are not shown", Style.WARN)
         scope = request.target_scope or "this call only"
-        shown = visible(f"  1 allow once   2 allow for session ({scope})   3 deny", one_line=True)
-        self._terminal.line(shown)
-        self._terminal.ask("> ")
-
-    def _show_diff(self, diff: str) -> None:
-        lines = diff.splitlines()
-        for line in lines[:_MOST_DIFF_LINES]:
-            added, removed = line.startswith("+"), line.startswith("-")
-            style = Style.GOOD if added else Style.BAD if removed else Style.DIM
-            self._terminal.line(f"    {shortened(line, _LONGEST_VALUE)}", style)
-        if (more := len(lines) - _MOST_DIFF_LINES) > 0:
-            self._terminal.line(f"    … {more} more lines are not shown", Style.WARN)
+        choices = f"  1 allow once   2 allow for session ({scope})   3 deny"
+        terminal.line(visible(choices, one_line=True))
+        terminal.ask("> ")
 
 
-def decision_of(line: str | None) -> Decision:
+def parse_decision(line: str | None) -> Decision:
     """What an answer means; None is the end of the input."""
     return _ANSWERS.get((line or "").strip().casefold(), Decision.DENY)
 
 
-def facts_of(request: PermissionRequest) -> list[tuple[str, str]]:
+def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
     """What a person needs to know to decide, most important first."""
     metadata = request.metadata
     reason = str(metadata.get("reason") or "")
     agent = request.agent_role
     if request.parent_run_id:
         agent += f" {request.agent_id}, child of run {request.parent_run_id}"
+    hook = request.hook_summary or {}
     facts = [
         ("target", str(metadata.get("target") or "")),
         ("reason", _REASONS.get(reason, reason)),
@@ -103,12 +156,7 @@ def facts_of(request: PermissionRequest) -> list[tuple[str, str]]:
         ("in", request.cwd),
         ("environment", request.env_summary),
         ("agent", agent),
-        ("hook", _hook_line(request.hook_summary or {})),
+        # Of a hook that let the call pass; empty if it gave no reason.
+        ("hook", f"{hook.get('command')}: {hook['reason']}" if hook.get("reason") else ""),
     ]
     return [(name, value) for name, value in facts if value]
-
-
-def _hook_line(summary: Mapping[str, Any]) -> str:
-    """What a hook that let the call pass had to say; nothing if it gave no reason."""
-    reason = summary.get("reason")
-    return f"{summary.get('command')}: {reason}" if reason else ""

@@ -1,82 +1,140 @@
-"""`soong-agent tasks show`: a look at a Task's log, whoever is working on it."""
+"""Tasks of a project, whoever works on them: `soong-agent tasks show`, and below a run's output."""
 
+import asyncio
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from agent_core.cli.options import COMPLETED, FAILED, MISUSED, TaskOptions
-from agent_core.cli.pictures import as_svg, rendered, task_tree
-from agent_core.cli.secrets import terminal_redactor
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.pictures import build_tree, render_svg, render_tree, summary_lines
+from agent_core.cli.terminal import Style, Terminal, build_terminal_redactor
 from agent_core.config.load import read_setup
+from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
 from agent_core.redaction.visible import visible
-from agent_core.tasks.log_store import StoredTask, StoredTasks, stored_tasks
+from agent_core.tasks.log_store import StoredTask, stored_tasks
 
 _PIPE_WIDTH = 120
 _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")
+_REFRESH_S = 0.3
 
 
-def show(options: TaskOptions) -> int:
+def show_task(options: Options) -> int:
     """Print the Task, or write its picture, and return the exit code."""
     try:
         setup = read_setup(options.path)
     except ConfigError as error:
-        return _complain(error.message, MISUSED)
-    clean = terminal_redactor(os.environ, setup).text
+        return _fail(error.message, MISUSED)
+    clean = build_terminal_redactor(os.environ, setup).text
     found = stored_tasks(setup.tasks_dir, project_dir=setup.project, session_id=options.session_id)
-    mine = [each for each in found.tasks if each.task_id == options.task_id]
+    mine = [each for each in found.tasks if each.task_id == options.id]
     if not mine:
-        return _complain(clean(_missing(options.task_id, found)), FAILED)
+        known = ", ".join(dict.fromkeys(each.task_id for each in found.tasks)) or "none"
+        message = f"there is no Task {options.id} in this project; there are: {known}"
+        return _fail(clean("\n".join([message, *found.problems])), FAILED)
     if others := [each.session_id for each in mine[1:]]:
-        _say(f"also in session {', '.join(others)}: choose with --session-id")
-    picture = task_tree(mine[0].dag, clean=clean, session_id=mine[0].session_id)
-    if options.svg is None:
-        _print(rendered(picture, width=_width(), is_coloured=_is_coloured()))
+        _note(f"also in session {', '.join(others)}: choose with --session-id")
+    tree = build_tree(mine[0].dag, clean=clean, session_id=mine[0].session_id)
+    if options.svg is not None:
+        path, svg = Path(options.svg), render_svg(tree, title=clean(f"Task {mine[0].task_id}"))
+        try:
+            path.write_text(svg, encoding="utf-8")
+        except OSError as error:
+            return _fail(f"{path} cannot be written: {error.strerror}", FAILED)
+        _note(f"written to {path}")
         return COMPLETED
-    return _write(Path(options.svg), as_svg(picture, title=clean(_title(mine[0]))))
-
-
-def _write(path: Path, svg: str) -> int:
-    try:
-        path.write_text(svg, encoding="utf-8")
-    except OSError as error:
-        return _complain(f"{path} cannot be written: {error.strerror}", FAILED)
-    _say(f"written to {path}")
-    return COMPLETED
-
-
-def _missing(task_id: str, found: StoredTasks) -> str:
-    known = ", ".join(dict.fromkeys(each.task_id for each in found.tasks)) or "none"
-    problems = "".join(f"\n{problem}" for problem in found.problems)
-    return f"there is no Task {task_id} in this project; there are: {known}{problems}"
-
-
-def _title(task: StoredTask) -> str:
-    return f"Task {task.task_id}"
-
-
-def _width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH
-
-
-def _is_coloured() -> bool:
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
-
-
-def _print(text: str) -> None:
-    """Write the tree, its lines in ASCII where the terminal knows no others."""
+    is_terminal = sys.stdout.isatty()
+    is_plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    width = shutil.get_terminal_size().columns if is_terminal else _PIPE_WIDTH
+    text = render_tree(tree, width=width, is_coloured=is_terminal and not is_plain)
     encoding = sys.stdout.encoding
     if not encoding.lower().startswith("utf"):
         text = text.translate(_PLAIN_LINES)
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    return COMPLETED
 
 
-def _say(text: str) -> None:
+def _note(text: str) -> None:
     sys.stderr.write(visible(text) + "\n")
 
 
-def _complain(text: str, code: int) -> int:
-    _say(f"error: {text}")
+def _fail(text: str, code: int) -> int:
+    _note(f"error: {text}")
     return code
+
+
+class LiveTasks:
+    """The Tasks that one session works on now, as a picture that stays below the output.
+
+    The logs are the source: what is shown is what is written, by whichever process.
+    """
+
+    def __init__(self, setup: Setup, session_id: str, terminal: Terminal) -> None:
+        self._setup = setup
+        self._session_id = session_id
+        self._terminal = terminal
+        self._clean = build_terminal_redactor(os.environ, setup).text
+        self._seen: object = None
+        self._picture = ""
+
+    @classmethod
+    def of(cls, path: str | None, session_id: str, terminal: Terminal) -> "LiveTasks | None":
+        """The Tasks of a session; None where there is no project to look at."""
+        try:
+            return cls(read_setup(path), session_id, terminal)
+        except ConfigError:
+            return None  # a runtime that is not of this home
+
+    async def watch(self) -> None:
+        """Keep the picture up to date until cancelled; nothing is shown but on a terminal."""
+        try:
+            while self._terminal.can_draw:
+                if picture := await asyncio.to_thread(self._draw):
+                    self._terminal.show_below(picture)
+                await asyncio.sleep(_REFRESH_S)
+        finally:
+            self._terminal.show_below("")
+
+    async def summary(self) -> None:
+        """Show how each Task of this run stands in the end."""
+        for task in await asyncio.to_thread(self._tasks):
+            for line in summary_lines(task.dag, clean=self._clean):
+                self._terminal.line(line, Style.DIM)
+
+    def _draw(self) -> str:
+        """The picture; the last one, if no log has changed."""
+        state = self._log_state()
+        if state != self._seen:
+            self._seen = state
+            trees = (
+                build_tree(task.dag, clean=self._clean)
+                for task in self._tasks()
+                if not task.dag.task.status.is_terminal
+            )
+            width = self._terminal.width - 1
+            self._picture = "".join(render_tree(t, width=width, is_coloured=True) for t in trees)
+        return self._picture
+
+    def _tasks(self) -> list[StoredTask]:
+        setup = self._setup
+        found = stored_tasks(
+            setup.tasks_dir, project_dir=setup.project, session_id=self._session_id
+        )
+        return list(found.tasks)
+
+    def _log_state(self) -> object:
+        """What changes when a log is written."""
+        state: list[tuple[str, int, int]] = []
+        try:
+            logs = sorted((self._setup.tasks_dir / self._session_id).iterdir())
+        except OSError:
+            return None
+        for log in logs:
+            try:
+                facts = log.stat(follow_symlinks=False)
+            except OSError:
+                state.append((log.name, 0, 0))
+            else:
+                state.append((log.name, facts.st_size, facts.st_mtime_ns))
+        return state

@@ -1,12 +1,23 @@
-"""The two output streams: nothing written to them can act on a terminal, or crash the program."""
+"""What is shown: nothing of it can act on a terminal, crash the program, or give a secret away."""
 
 import errno
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import TextIO
 
+from agent_core.agents.definitions import AgentDefinitions
+from agent_core.cli.options import FAILED, MISUSED
+from agent_core.config.load import secret_env_names
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.redaction import Redactor
+from agent_core.redaction.shapes import kind_of_name
 from agent_core.redaction.visible import visible
+
+Clean = Callable[[str], str]
+"""Takes out of a text whatever is, or looks like, a secret."""
 
 
 class Style(StrEnum):
@@ -91,21 +102,24 @@ class Terminal:
         """
         if self._is_asking or (self._shares_screen and self._is_mid_line):
             return
-        self._take_below_away()
+        self._clear_below()
         lines = picture.splitlines()[: max(shutil.get_terminal_size().lines - 2, 0)]
         if lines and self.can_draw:
             self._note("".join(f"{line}\n" for line in lines))
             self._below = len(lines)
 
-    def _take_below_away(self) -> None:
+    def _clear_below(self) -> None:
         if self._below:
             up, self._below = self._below, 0
             self._note(f"\x1b[{up}A\r\x1b[J")
 
     def line(self, text: str, style: Style = Style.PLAIN) -> None:
-        """Write lines to standard error; if nobody takes them, they are dropped."""
+        """Write lines to standard error; they are dropped where it takes none."""
         self._is_asking = False
-        self._note(self._styled(visible(text), style) + "\n")
+        text = visible(text)
+        if self._colours and style is not Style.PLAIN:
+            text = f"{style.value}{text}{_RESET}"
+        self._note(f"{text}\n")
 
     def leave_line(self) -> None:
         """Make what comes next begin on a new line: the cursor may stand behind a question, a
@@ -125,7 +139,7 @@ class Terminal:
     def _note(self, text: str) -> None:
         if self._err is None:
             return
-        self._take_below_away()
+        self._clear_below()
         try:
             if self._shares_screen and self._is_mid_line:
                 self._is_mid_line = False
@@ -137,7 +151,7 @@ class Terminal:
 
     def _write(self, text: str) -> None:
         if self._shares_screen:
-            self._take_below_away()
+            self._clear_below()
         try:
             self._out.write(text)
             self._out.flush()
@@ -147,14 +161,42 @@ class Terminal:
         except ValueError as error:  # the file object was closed
             raise OutputClosedError(str(error), is_gone=True) from None
 
-    def _styled(self, text: str, style: Style) -> str:
-        if not self._colours or style is Style.PLAIN:
-            return text
-        return f"{style.value}{text}{_RESET}"
-
 
 def _is_tty(stream: TextIO) -> bool:
     try:
         return stream.isatty()
     except ValueError:
         return False
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code of a command that ended with this error."""
+    is_misuse = isinstance(error, AgentCoreError) and error.code is ErrorCode.VALIDATION_ERROR
+    return MISUSED if is_misuse or isinstance(error, ConfigError) else FAILED
+
+
+def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = None) -> Redactor:
+    """A redactor that knows the variables whose names promise a secret, and all that is configured.
+
+    The runtime's own redactor cleans events. This one is for errors before there is a runtime,
+    for log lines that come past it, and for what lies on the disk: it may have been written by
+    hand, or before a secret was known. A file of settings that cannot be read adds nothing.
+
+    Args:
+        environ: the environment.
+        setup: whose secrets are known too: keys of models, and what MCP servers are given.
+    """
+    redactor = Redactor({name: value for name, value in environ.items() if kind_of_name(name)})
+    if setup is not None:
+        names = list(secret_env_names(setup.config))
+        with suppress(AgentCoreError):
+            profiles = AgentDefinitions(setup.home).profiles()
+            names += secret_env_names(setup.config, *profiles)
+        redactor.learn({name: environ[name] for name in names if environ.get(name)})
+        if (setup.home / "mcp.json").exists():
+            # Only loaded for users who have servers.
+            from agent_core.mcp import read_servers, secret_values  # noqa: PLC0415
+
+            with suppress(AgentCoreError):
+                redactor.learn(secret_values(read_servers(setup.home, setup.project)))
+    return redactor

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from agent_core.cli import conversation
+from agent_core.cli import run
 from agent_core.cli.command import execute
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback
@@ -199,5 +199,5 @@ def open_staged(
 
 if __name__ == "__main__":
     SCENE = sys.argv.pop(1)
-    conversation._agent_runtime = open_staged
+    run._open_runtime = open_staged
     sys.exit(execute())

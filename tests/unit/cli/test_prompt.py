@@ -5,8 +5,7 @@ from io import StringIO
 
 import pytest
 
-from agent_core.cli.lines import Lines
-from agent_core.cli.prompt import TerminalPrompt, decision_of, facts_of
+from agent_core.cli.prompt import InputLines, TerminalPrompt, parse_decision, request_facts
 from agent_core.cli.terminal import Terminal
 from agent_core.types import Decision, PermissionRequest, ToolPermission
 
@@ -30,7 +29,7 @@ from agent_core.types import Decision, PermissionRequest, ToolPermission
     ],
 )
 def test_h7_only_the_listed_answers_allow(line: str | None, decision: Decision) -> None:
-    assert decision_of(line) is decision
+    assert parse_decision(line) is decision
 
 
 def request() -> PermissionRequest:
@@ -48,12 +47,12 @@ def request() -> PermissionRequest:
 
 
 def test_a_question_without_details_shows_no_empty_lines() -> None:
-    assert facts_of(request()) == [("arguments", "{}"), ("in", "/p"), ("agent", "main")]
+    assert request_facts(request()) == [("arguments", "{}"), ("in", "/p"), ("agent", "main")]
 
 
 def test_a_question_names_the_places_that_are_its_reason() -> None:
     metadata = {"reason": "outside_roots", "places": ["/etc/passwd", "/x"]}
-    facts = dict(facts_of(request().model_copy(update={"metadata": metadata})))
+    facts = dict(request_facts(request().model_copy(update={"metadata": metadata})))
     assert facts["paths"] == "/etc/passwd, /x"
     assert "outside the project" in facts["reason"]
 
@@ -69,7 +68,7 @@ async def test_a_question_says_what_an_answer_for_the_session_covers(
     reading, writing = os.pipe()
     try:
         os.write(writing, b"3\n")
-        prompt = TerminalPrompt(terminal, Lines(reading), echoes=False)
+        prompt = TerminalPrompt(terminal, InputLines(reading), echoes=False)
         await prompt(request().model_copy(update={"target_scope": scope}))
     finally:
         os.close(writing)

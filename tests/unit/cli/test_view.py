@@ -3,8 +3,8 @@
 from io import StringIO
 from typing import Any
 
-from agent_core.cli.plain import PlainView
 from agent_core.cli.terminal import Terminal
+from agent_core.cli.view import PlainView
 from agent_core.types import EventType, RuntimeEvent, utc_now
 
 

@@ -1,0 +1,195 @@
+"""`soong-agent run`: starts the run, shows it, and sees it through to its end."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
+from agent_core.cli.prompt import InputLines, TerminalPrompt
+from agent_core.cli.tasks import LiveTasks
+from agent_core.cli.terminal import (
+    OutputClosedError,
+    Style,
+    Terminal,
+    build_terminal_redactor,
+    exit_code_of,
+)
+from agent_core.cli.view import PlainView
+from agent_core.config.load import read_setup
+from agent_core.errors import AgentCoreError, ConfigError
+from agent_core.permissions import PermissionCallback
+from agent_core.redaction import Redactor
+from agent_core.types import RunStatus
+
+if TYPE_CHECKING:
+    from agent_core.api import AgentRuntime, RunHandle
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_message(options: Options) -> int:
+    """Run to the end and return the exit code; every error has been shown."""
+    try:
+        redactor = build_terminal_redactor(os.environ, read_setup(options.path))
+    except ConfigError:  # the runtime will say what is wrong
+        redactor = build_terminal_redactor(os.environ)
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    view = PlainView(terminal)
+    logging.getLogger().handlers = [_LogLines(terminal, redactor)]
+    logging.captureWarnings(capture=True)
+    try:
+        return asyncio.run(_run_until_signal(options, terminal, view))
+    except OutputClosedError as error:
+        if error.is_gone:
+            return OUTPUT_CLOSED
+        view.failure(f"the answer cannot be written: {error}")
+    except AgentCoreError as error:
+        view.failure(redactor.text(error.message))
+        return exit_code_of(error)
+    except Exception as error:  # noqa: BLE001 - the last place that can say it in plain words
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        view.failure(redactor.text(f"internal error: {type(error).__name__}: {error}{place}"))
+    return FAILED
+
+
+class _LogLines(logging.Handler):
+    """Shows warnings as one line each; their tracebacks are for programs that embed the runtime."""
+
+    def __init__(self, terminal: Terminal, redactor: Redactor) -> None:
+        super().__init__(logging.WARNING)
+        self._terminal = terminal
+        self._redactor = redactor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self._redactor.text(f"{record.levelname.lower()}: {record.getMessage()}")
+        self._terminal.line(text, Style.WARN)
+
+
+async def _run_until_signal(options: Options, terminal: Terminal, view: PlainView) -> int:
+    descriptor = sys.stdin.fileno()
+    prompt = TerminalPrompt(terminal, InputLines(descriptor), echoes=not os.isatty(descriptor))
+    with _Interrupts() as interrupts:
+        running = asyncio.create_task(_run(options, prompt, terminal, view, interrupts=interrupts))
+        interrupts.on_first(running.cancel)
+        try:
+            code = await running
+        except (asyncio.CancelledError, OutputClosedError):  # a hang-up closes the output too
+            if interrupts.exit_code is None:
+                raise
+            return interrupts.exit_code
+        return interrupts.exit_code or code
+
+
+def _open_runtime(path: str | None, callback: PermissionCallback) -> "AgentRuntime":
+    from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
+
+    return AgentRuntime(project_dir=path, permission_callback=callback)
+
+
+async def _run(
+    options: Options,
+    prompt: TerminalPrompt,
+    terminal: Terminal,
+    view: PlainView,
+    *,
+    interrupts: "_Interrupts",
+) -> int:
+    async with _open_runtime(options.path, prompt) as runtime:
+        handle = await runtime.start(
+            options.message,
+            session_id=options.session_id,
+            mode="orchestrator" if options.orchestrator else "normal",
+            move_session=options.move_session,
+        )
+        view.session(handle.session_id)
+        tasks = None
+        if options.orchestrator:
+            tasks = LiveTasks.of(options.path, handle.session_id, terminal)
+        watching = asyncio.create_task(_watch(handle, view, tasks))
+        try:
+            await asyncio.shield(watching)
+        except asyncio.CancelledError:
+            view.interrupted()
+            interrupts.on_first(None)
+            # Show what still comes of the run, its end included.
+            if (await handle.cancel()).timed_out:
+                watching.cancel()
+            await asyncio.wait([watching])
+            if not watching.cancelled():
+                watching.result()
+        except OutputClosedError:
+            interrupts.on_first(None)
+            await handle.cancel()
+            raise
+        # From here on everything is being closed, which an interrupt must not cut short.
+        interrupts.on_first(None)
+        if tasks is not None:
+            await tasks.summary()
+        view.end(handle.result_text, handle.error, handle.usage)
+        if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
+            view.resumable(handle.session_id)
+            return INTERRUPTED
+        return COMPLETED if handle.status is RunStatus.COMPLETED else FAILED
+
+
+async def _watch(handle: "RunHandle", view: PlainView, tasks: LiveTasks | None) -> None:
+    drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
+    try:
+        async with aclosing(handle.events()) as events:
+            async for event in events:
+                view.event(event)
+        await handle.wait()
+    finally:
+        if drawing is not None:
+            drawing.cancel()
+            await asyncio.wait([drawing])
+
+
+class _Interrupts:
+    """Listens for Ctrl-C, termination and a closed terminal while it is entered.
+
+    The first signal asks the program to stop, the second one stops it. Plain signal handlers, not
+    the event loop's: they also run while a write to a stuck pipe holds up the loop, so that the
+    second signal always gets through.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._loop = asyncio.get_running_loop()
+        self._on_first: Callable[[], object] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            # What the starter of the process has ignored (`nohup`) stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of an interrupted process."""
+        return 128 + self.received if self.received else None
+
+    def on_first(self, stop: Callable[[], object] | None) -> None:
+        """Call `stop` in the event loop at the first signal; None: only remember the signal."""
+        self._on_first = stop
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = signal.Signals(number)
+        self._loop.call_soon_threadsafe(lambda: self._on_first and self._on_first())

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage
 
 CLOSE_SECONDS = 5.0
-"""How long all of a farewell may take, the end of the process included."""
+"""How long the end of a session may take, the end of the process included."""
 
 CLIENT = Implementation(name="soong-agent", version="0.1.0")
 MAX_TOOLS = 1000
@@ -57,15 +57,11 @@ HTTP_NOT_FOUND = 404
 
 _MAX_PAGES = 100
 _SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # the SDKs of Python and of TypeScript
-_LAST_WORDS_SECONDS = 0.5
+_END_REPORT_SECONDS = 0.5
 
 # Without this the SDK's warnings about a server's nonsense would appear on the user's terminal.
 for _name in ("mcp", "client", "httpx2"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
-
-
-class ListingError(Exception):
-    """A server's list of tools is beyond all measure; the message is a clause about the server."""
 
 
 class Connection:
@@ -75,7 +71,7 @@ class Connection:
         server_id: for messages.
         config: how the server is reached.
         host: the program around it.
-        on_change: called when the server says that its tools have changed.
+        on_change: called when the server announces that its tools have changed.
     """
 
     def __init__(
@@ -110,7 +106,7 @@ class Connection:
 
     @property
     def is_gone(self) -> bool:
-        """It is over, and so is its farewell."""
+        """It is over, and everything that belongs to it is closed."""
         return self._owner.done()
 
     async def opened(self) -> None:
@@ -155,7 +151,7 @@ class Connection:
         limits: CallLimits,
         show: Callable[[float, float | None, str | None], None],
     ) -> CallToolResult:
-        """Call a tool. If the caller is cancelled, the server is told so behind its back.
+        """Call a tool. If the caller is cancelled, the server is notified in the background.
 
         Raises:
             ToolError: `timeout`, `validation_error`, or `mcp_server_failed`.
@@ -178,7 +174,7 @@ class Connection:
                 try:
                     return await asyncio.shield(task)
                 except asyncio.CancelledError:
-                    task.cancel()  # which tells the server, however long that takes
+                    task.cancel()  # which notifies the server, however long that takes
                     raise
                 except Exception as error:
                     raise await self._refusal(_cause(error)) from error
@@ -205,9 +201,9 @@ class Connection:
                 return SessionForgottenError()
             case MCPError(code=code) if code == CONNECTION_CLOSED and self._has_ended(cause):
                 self._over.set()
-                await asyncio.wait([self._owner], timeout=_LAST_WORDS_SECONDS)
+                await asyncio.wait([self._owner], timeout=_END_REPORT_SECONDS)
                 reason = "ended while the call ran; whether the call took effect is unknown"
-                reason += self._last_words()
+                reason += self._end_report()
             case MCPError(code=code) if code == INVALID_PARAMS:
                 message = f"MCP server {self._server_id!r} refused the arguments: {cause}"
                 return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message, MAX_REASON_CHARS))
@@ -253,7 +249,7 @@ class Connection:
             self._failure = self._failed(_cause(error))
         finally:
             if self._failure is None and not self._opened.is_set():
-                reason = f"was not ready in {seconds:g} s{self._last_words()}"
+                reason = f"was not ready in {seconds:g} s{self._end_report()}"
                 self._failure = server_failed(self._server_id, reason)
             self._over.set()
             self._opened.set()
@@ -303,14 +299,16 @@ class Connection:
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
                 if tool.name in specs:
-                    raise ListingError(f"lists the tool {tool.name[:100]!r} twice")
+                    raise server_failed(
+                        self._server_id, f"lists the tool {tool.name[:100]!r} twice"
+                    )
                 specs[tool.name] = self._read_tool(tool)
             if len(specs) > MAX_TOOLS:
-                raise ListingError(f"lists more than {MAX_TOOLS} tools")
+                raise server_failed(self._server_id, f"lists more than {MAX_TOOLS} tools")
             cursor = page.next_cursor
             if cursor is None:
                 return specs
-        raise ListingError(f"lists its tools on more than {_MAX_PAGES} pages")
+        raise server_failed(self._server_id, f"lists its tools on more than {_MAX_PAGES} pages")
 
     def _read_tool(self, tool: Tool) -> ToolSpec:
         hints = tool.annotations
@@ -349,22 +347,22 @@ class Connection:
     def _failed(self, cause: BaseException) -> ToolError:
         """Why the connection could not be made, or has ended."""
         match cause:
-            case ListingError():
-                reason = str(cause)
+            case ToolError(code=ErrorCode.MCP_SERVER_FAILED):
+                return cause
             case AgentCoreError() if self._stdio is not None and self._client is None:
                 reason = f"cannot be started: {cause.message}"
             case TimeoutError():
                 reason = f"did not answer in {self._config.timeout_ms / 1e3:g} s"
             case MCPError() if self._stdio is not None:
-                reason = f"ended before it was ready{self._last_words()}"
+                reason = f"ended before it was ready{self._end_report()}"
             case MCPError() if self._http_status:
                 reason = f"answered with HTTP status {self._http_status}: {cause}"
             case _:
                 reason = f"cannot be used: {cause or type(cause).__name__}"
         return server_failed(self._server_id, reason)
 
-    def _last_words(self) -> str:
-        words = self._stdio.last_words if self._stdio else ""
+    def _end_report(self) -> str:
+        words = self._stdio.end_report if self._stdio else ""
         return f" ({words})" if words else ""
 
 

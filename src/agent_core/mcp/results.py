@@ -41,8 +41,13 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     no model takes them. Structured content that only repeats the text appears once.
     """
     structured = answer.structured_content
+    # Servers send structured content a second time as its JSON text, for old clients.
     parts = [
-        part for part in answer.content if structured is None or not _repeats(part, structured)
+        part
+        for part in answer.content
+        if structured is None
+        or not isinstance(part, TextContent)
+        or not _is_json_of(part.text, structured)
     ]
     files = _Files(artifact)
     content = [block for part in parts if (block := await _block(part, files))]
@@ -55,13 +60,6 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     message = shortened(texts, MAX_REASON_CHARS) or "the tool failed without saying why"
     error = ErrorPayload(type="ToolError", code=ErrorCode.INTERNAL_ERROR, message=message)
     return ToolResult(content=content, is_error=True, error=error)
-
-
-def _repeats(part: ServerBlock, structured: dict[str, Any] | None) -> bool:
-    """Servers send structured content a second time as its JSON text, for old clients."""
-    if structured is None or not isinstance(part, TextContent):
-        return False
-    return _is_json_of(part.text, structured)
 
 
 def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
@@ -82,36 +80,30 @@ def _is_json_of(text: str, value: object) -> bool:
 
 
 async def _block(part: ServerBlock, files: "_Files") -> ContentBlock | None:
+    """The block for a part; None if the part will be in a file with others."""
     match part:
         case TextContent():
             return TextBlock(text=part.text)
         case ImageContent() | AudioContent():
-            return await _binary(part.data, part.mime_type, files, origin="")
+            data, mime_type, origin = part.data, part.mime_type, ""
         case ResourceLink():
             link = {"uri": part.uri, "name": part.name, "description": part.description}
             link |= {"mime_type": part.mime_type, "size": part.size}
-            return JsonBlock(
-                data={key: value for key, value in link.items() if value is not None},
-                summary=f"a link to {part.uri}",
-            )
+            given = {key: value for key, value in link.items() if value is not None}
+            return JsonBlock(data=given, summary=f"a link to {part.uri}")
         case EmbeddedResource(resource=resource):
             if isinstance(resource, TextResourceContents):
                 return TextBlock(text=f"[{resource.uri}]\n{resource.text}")
+            data, origin = resource.blob, f", from {resource.uri}"
             mime_type = resource.mime_type or "application/octet-stream"
-            return await _binary(resource.blob, mime_type, files, origin=resource.uri)
-
-
-async def _binary(
-    data: str, mime_type: str, files: "_Files", *, origin: str
-) -> ContentBlock | None:
     mime_type = shortened_name(mime_type)
     if mime_type.startswith("image/"):
         return ImageBlock(mime_type=mime_type, data=data)
     content = decode_base64(data)
     if content is None:
         return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
-    summary = f"{mime_type}, {len(content)} bytes" + (f", from {origin}" if origin else "")
-    return await files.add(content, mime_type, shortened(summary, MAX_REASON_CHARS))
+    summary = shortened(f"{mime_type}, {len(content)} bytes{origin}", MAX_REASON_CHARS)
+    return await files.add(content, mime_type, summary)
 
 
 class _Files:
@@ -119,29 +111,27 @@ class _Files:
 
     def __init__(self, artifact: ArtifactWriter) -> None:
         self._artifact = artifact
-        self._kept = 0
+        self._count = 0
         self._rest: list[dict[str, str]] = []
 
     async def add(self, content: bytes, mime_type: str, summary: str) -> ArtifactRefBlock | None:
-        """A reference to the file; None if it will stand with others in one."""
-        self._kept += 1
-        if self._kept > MAX_FILES:
+        """A reference to the file; None if it will be in one file with others."""
+        self._count += 1
+        if self._count > MAX_FILES:
             about = {"mime_type": mime_type, "summary": summary, "base64": encode_base64(content)}
             self._rest.append(about)
             return None
-        name = filename_for("content", mime_type)
-        return await self._write(content, name, mime_type, summary=summary)
+        return await self._write(content, filename_for("content", mime_type), mime_type, summary)
 
     async def rest(self) -> list[ContentBlock]:
         """The file of all that did not get one, if there is such."""
         if not self._rest:
             return []
-        raw = json.dumps(self._rest).encode()
-        summary = f"{len(self._rest)} more parts, in base64"
-        return [await self._write(raw, "contents.json", "application/json", summary=summary)]
+        raw, summary = json.dumps(self._rest).encode(), f"{len(self._rest)} more parts, in base64"
+        return [await self._write(raw, "contents.json", "application/json", summary)]
 
     async def _write(
-        self, content: bytes, filename: str, mime_type: str, *, summary: str
+        self, content: bytes, filename: str, mime_type: str, summary: str, /
     ) -> ArtifactRefBlock:
         artifact_id = await self._artifact(
             content, filename=filename, mime_type=mime_type, summary=summary

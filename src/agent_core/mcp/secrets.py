@@ -11,9 +11,10 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
-from itertools import count, pairwise
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, count, pairwise
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent_core.mcp.config import ServerConfig, StdioServer
 from agent_core.redaction.redactor import Redactor
@@ -50,9 +51,17 @@ def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for server_id, server in servers.items():
-        for kind, value in _secrets_of(server_id, server):
-            if value not in found.values():
-                found[_free(kind, found)] = value
+        if isinstance(server, StdioServer):
+            named = [*server.env.items(), *(("args", each) for each in _in_arguments(server.args))]
+        else:
+            named = [*server.headers.items(), *(("url", key) for key in _in_address(server.url))]
+        for name, value in named:
+            for part in _parts(name, value):
+                if is_harmless(part) or part in found.values():
+                    continue
+                kind = f"{server_id}_{name}"
+                kinds = chain([kind], (f"{kind}_{number}" for number in count(2)))
+                found[next(each for each in kinds if each not in found)] = part
     return found
 
 
@@ -64,38 +73,22 @@ def is_harmless(value: str) -> bool:
     type, or several; the own machine's address with a port; paths that exist on this machine.
     """
     value = value.strip()
-    return (
-        len(value) < SHORTEST_SECRET
-        or value.lower() in _WORDS
-        or any(
-            known.fullmatch(value) for known in (_SMALL_NUMBER, _LOCALE, _LOOPBACK, _PROTOCOL_DATE)
-        )
-        or _are_media_types(value)
-        or _are_existing_paths(value)
+    if len(value) < SHORTEST_SECRET or value.lower() in _WORDS:
+        return True
+    if any(known.fullmatch(value) for known in (_SMALL_NUMBER, _LOCALE, _LOOPBACK, _PROTOCOL_DATE)):
+        return True
+    types = [part.partition(";")[0].strip().lower() for part in value.split(",")]
+    paths = filter(None, value.split(os.pathsep))
+    return _MEDIA_TYPES.issuperset(types) or all(
+        path.startswith("/") and os.path.lexists(path) for path in paths
     )
-
-
-def _secrets_of(server_id: str, server: ServerConfig) -> Iterator[tuple[str, str]]:
-    if isinstance(server, StdioServer):
-        named = [*server.env.items(), *_arguments(server.args)]
-    else:
-        named = [*server.headers.items(), *(("url", key) for key in _keys_of_address(server.url))]
-    for name, value in named:
-        for part in _parts(name, value):
-            if not is_harmless(part):
-                yield f"{server_id}_{name}", part
-
-
-def _free(kind: str, taken: Container[str]) -> str:
-    numbered = (f"{kind}_{number}" for number in count(2))
-    return kind if kind not in taken else next(each for each in numbered if each not in taken)
 
 
 def _parts(name: str, value: str) -> Iterator[str]:
     """The value, and what in it is a secret by itself.
 
     A part of fewer than eight characters counts only under a name that promises a secret: the
-    second word of a greeting stands in many texts.
+    second word of a greeting is a word of many texts.
     """
     value = value.strip()
     is_named = kind_of_name(name) is not None or name.lower() == "cookie"
@@ -106,26 +99,22 @@ def _parts(name: str, value: str) -> Iterator[str]:
         token = value[scheme.end() :].strip()
         parts.append(token)
         if scheme[0].strip().lower() == "basic":
-            yield from _login(token)
+            with suppress(binascii.Error, UnicodeDecodeError):
+                login = base64.b64decode(token, validate=True).decode()
+                yield from (login, login.partition(":")[2])
     if "://" not in value:
         parts += _PAIR.findall(value)
     yield from (part for part in parts if len(part) >= shortest)
-    yield from _keys_of_address(value)
+    yield from _in_address(value)
 
 
-def _login(token: str) -> Iterator[str]:
-    try:
-        login = base64.b64decode(token, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return
-    yield login
-    yield login.partition(":")[2]
-
-
-def _keys_of_address(value: str) -> Iterator[str]:
+def _in_address(value: str) -> Iterator[str]:
     """Password, query values, fragment, and long path segments with digits in them."""
-    address = _address(value)
-    if address is None:
+    if "://" not in value:
+        return
+    try:
+        address = urlsplit(value)
+    except ValueError:
         return
     path = [
         segment
@@ -140,35 +129,16 @@ def _keys_of_address(value: str) -> Iterator[str]:
         yield unquote(key)
 
 
-def _address(value: str) -> SplitResult | None:
-    if "://" not in value:
-        return None
-    try:
-        return urlsplit(value)
-    except ValueError:
-        return None
-
-
-def _arguments(args: list[str]) -> Iterator[tuple[str, str]]:
+def _in_arguments(args: list[str]) -> Iterator[str]:
     """Of a command's arguments those that are named like a secret, look like one, or hold one."""
     shapes = Redactor({})
     for before, argument in pairwise(["", *args]):
         name, has_value, value = argument.partition("=")
         if has_value and kind_of_name(name.lstrip("-")):
-            yield "args", value
+            yield value
         elif before.startswith("-") and kind_of_name(before.lstrip("-")):
-            yield "args", argument
+            yield argument
         elif "://" in argument:
-            yield from (("args", key) for key in _keys_of_address(argument))
+            yield from _in_address(argument)
         elif shapes.text(argument) != argument:
-            yield "args", argument
-
-
-def _are_media_types(value: str) -> bool:
-    types = (part.partition(";")[0].strip().lower() for part in value.split(","))
-    return all(each in _MEDIA_TYPES for each in types)
-
-
-def _are_existing_paths(value: str) -> bool:
-    paths = value.split(os.pathsep)
-    return all(path.startswith("/") and os.path.lexists(path) for path in paths if path)
+            yield argument

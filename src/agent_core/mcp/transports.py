@@ -87,7 +87,7 @@ class StdioTransport:
         self._fault: str | None = None
 
     @property
-    def last_words(self) -> str:
+    def end_report(self) -> str:
         """How the process ended and the last line it wrote to its standard error."""
         code = self._child.exit_code if self._child else None
         ended = [self._fault] if self._fault else [] if code is None else [f"exit code {code}"]

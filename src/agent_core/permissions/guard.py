@@ -209,7 +209,9 @@ class PermissionGuard:
                 level=EventLevel.WARNING,
                 tool_call_id=call_id,
             )
-            raise _denied(f"{request.tool_name} was not allowed, because nobody answered: {answer}")
+            raise _denied(
+                f"{request.tool_name} was not allowed, because there is no answer: {answer}"
+            )
         journal.note(
             EventType.PERMISSION_DECIDED,
             {**facts, "decision": answer.decision, "reason": answer.reason},

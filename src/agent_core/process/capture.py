@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from typing import BinaryIO, Self, cast
 
@@ -100,15 +101,9 @@ class Capture:
 
 def _whole_characters(head: bytearray, tail: bytearray) -> tuple[bytes, bytes]:
     """Both without the halves of UTF-8 characters that the cut has left at their edges."""
-    end = len(head)
-    for back in range(1, min(4, len(head)) + 1):
-        lead = head[-back]
-        if lead >= 0xC0:
-            length = 2 + (lead >= 0xE0) + (lead >= 0xF0)
-            end = len(head) - back if length > back else len(head)
-            break
-        if lead < 0x80:
-            break
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(bytes(head))
+    end = len(head) - len(decoder.getstate()[0])
     start = 0
     while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
         start += 1

@@ -29,14 +29,13 @@ class Launcher:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._supervisor: _Supervisor | None = None
+        self._requests: socket.socket | None = None
+        self._boot = 0
 
     def close(self) -> None:
         """Let the supervisor go. A program that is started later brings another one."""
         with self._lock:
-            if self._supervisor is not None:
-                self._supervisor.close()
-            self._supervisor = None
+            self._close()
 
     def request(self, cwd: Path | str, streams: tuple[int, int, int]) -> socket.socket:
         """Ask for a program; its keeper reads the arguments from the socket that is returned.
@@ -47,14 +46,15 @@ class Launcher:
                 here.
 
         Raises:
-            OSError: the folder cannot be opened, or there is no supervisor.
+            OSError: the folder cannot be opened, or the supervisor cannot be started.
+            ToolError: `internal_error`; there is no interpreter to run the supervisor with.
         """
         folder = os.open(cwd, _FOLDER)
         try:
-            control, theirs = socket.socketpair()
+            control, its_end = socket.socketpair()
             try:
-                with theirs:
-                    self._send([theirs.fileno(), folder, *streams])
+                with its_end, self._lock:
+                    self._send([its_end.fileno(), folder, *streams])
                 control.setblocking(False)
             except BaseException:
                 control.close()
@@ -64,62 +64,50 @@ class Launcher:
             os.close(folder)
 
     def _send(self, descriptors: Sequence[int]) -> None:
-        with self._lock:
-            if self._supervisor is not None:
-                with contextlib.suppress(OSError):  # it was killed: another one takes its place
-                    self._supervisor.send(descriptors)
-                    return
-                self._supervisor.close()
-            self._supervisor = _Supervisor()
-            self._supervisor.send(descriptors)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+        if self._requests is not None:
+            with contextlib.suppress(OSError):  # it was killed: another one takes its place
+                self._wait_for_boot(os.WNOHANG)
+                self._requests.sendmsg([b"+"], [rights])
+                return
+            self._close()
+        self._start_supervisor().sendmsg([b"+"], [rights])
 
-
-class _Supervisor:
-    """The process, which runs in the background, and our end of its socket.
-
-    Raises:
-        ToolError: `internal_error`; there is no interpreter to run it with.
-        OSError: it cannot be started.
-    """
-
-    def __init__(self) -> None:
+    def _start_supervisor(self) -> socket.socket:
         if not sys.executable or getattr(sys, "frozen", False):
-            message = "programs cannot be started: there is no interpreter to run the supervisor"
-            raise ToolError(ErrorCode.INTERNAL_ERROR, message)
-        self._requests, theirs = socket.socketpair()
-        # A launcher that is not closed still leaves no process.
-        self._close_socket = weakref.finalize(self, self._requests.close)
-        with theirs, Path(os.devnull).open("r+b", buffering=0) as null:
+            text = "programs cannot be started: there is no interpreter to run the supervisor"
+            raise ToolError(ErrorCode.INTERNAL_ERROR, text)
+        requests, its_end = socket.socketpair()
+        weakref.finalize(self, requests.close)  # a launcher that is not closed leaves no process
+        with its_end, Path(os.devnull).open("r+b", buffering=0) as null:
             # What is started here only forks the supervisor and ends.
             self._boot = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervisor.py"))],
                 {name: os.environ[name] for name in _LIBRARIES if name in os.environ},
                 file_actions=[
-                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_DUP2, its_end.fileno(), 0),
                     (os.POSIX_SPAWN_DUP2, null.fileno(), 1),
                     (os.POSIX_SPAWN_DUP2, null.fileno(), 2),
                 ],
                 setsid=True,
                 setsigmask=[],
             )
+        self._requests = requests
+        return requests
 
-    def send(self, descriptors: Sequence[int]) -> None:
-        """Ask for a program, whose descriptors these are."""
-        self._wait_for_boot(os.WNOHANG)
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-        self._requests.sendmsg([b"+"], [rights])
-
-    def close(self) -> None:
-        """Let it go: it ends when the programs that it has started have ended."""
-        self._close_socket()
-        self._wait_for_boot(0)
+    def _close(self) -> None:
+        """The supervisor ends when the programs that it has started have ended."""
+        if self._requests is not None:
+            self._requests.close()
+            self._wait_for_boot(0)
+        self._requests = None
 
     def _wait_for_boot(self, flags: int) -> None:
-        """Once only: later its number may be that of another child of the program around us."""
+        """Once only: later its number may be that of another child of the surrounding program."""
         if self._boot:
             try:
                 has_ended = os.waitpid(self._boot, flags)[0] != 0
-            except ChildProcessError:  # the program around us waits for all children
+            except ChildProcessError:  # the surrounding program waits for all children
                 has_ended = True
             self._boot = 0 if has_ended else self._boot

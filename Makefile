@@ -39,7 +39,7 @@ demo: $(if $(MODEL),$(READY_LOCAL),$(READY))
 	@$(BIN)/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(if $(DEMO_HOME),--home '$(DEMO_HOME)')
 
 test: $(READY)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 $(ARGS)
 
 faults: $(READY)
 	$(BIN)/pytest -m faults --faults=whole -n 2 tests/faults $(ARGS)

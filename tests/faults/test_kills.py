@@ -106,7 +106,7 @@ def sweep(
 
 @pytest.mark.faults("kill: a session's database")
 def test_a_session_killed_at_any_write_of_its_database_goes_on(tally: Tally, depth: Depth) -> None:
-    strides = {"pwrite64": 4}
+    strides = {"pwrite64": 6}
     sweep(
         tally,
         depth,

@@ -1,5 +1,6 @@
 """What a program that embeds the runtime relies on: names, strictness, codes."""
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -195,3 +196,15 @@ def test_every_error_carries_code_message_and_details(kind: Any) -> None:
         True,
     )
     assert error.details == {"seconds": 3}
+
+
+def test_making_a_runtime_loads_nothing_that_only_a_run_needs() -> None:
+    program = (
+        "import json, sys; from agent_core import AgentRuntime; AgentRuntime();"
+        " print(json.dumps(sorted({n.split('.')[1] for n in sys.modules if '.' in n"
+        " and n.startswith('agent_core.')})))"
+    )
+    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert set(json.loads(done.stdout)) <= {"api", "errors", "runtime", "types"}

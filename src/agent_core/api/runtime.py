@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from agent_core.api.handles import RunHandle
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
-from agent_core.providers.base import ProviderFactory
-from agent_core.providers.registry import ProviderRegistry
 from agent_core.runtime.options import RuntimeOptions
-from agent_core.tools.base import Tool
-from agent_core.tools.handler import Handler
-from agent_core.tools.registry import ToolRegistry
 from agent_core.types import (
     SESSION_ID_PATTERN,
     AgentDefinition,
@@ -40,7 +35,12 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
+    from agent_core.providers.base import ProviderFactory
+    from agent_core.providers.registry import ProviderRegistry
     from agent_core.runtime.services import Services
+    from agent_core.tools.base import Tool
+    from agent_core.tools.handler import Handler
+    from agent_core.tools.registry import ToolRegistry
 
 
 class AgentRuntime:
@@ -68,8 +68,8 @@ class AgentRuntime:
         home_dir: str | Path | None = None,
         session_db_path: str | Path | None = None,
         permission_callback: "PermissionCallback | None" = None,
-        provider_registry: ProviderRegistry | None = None,
-        tool_registry: ToolRegistry | None = None,
+        provider_registry: "ProviderRegistry | None" = None,
+        tool_registry: "ToolRegistry | None" = None,
         debug: bool = False,
     ) -> None:
         self._options = RuntimeOptions(
@@ -78,8 +78,8 @@ class AgentRuntime:
             home_dir=home_dir,
             session_db_path=session_db_path,
             permission_callback=permission_callback,
-            providers=ProviderRegistry() if provider_registry is None else provider_registry,
-            tools=ToolRegistry() if tool_registry is None else tool_registry,
+            provider_registry=provider_registry,
+            tool_registry=tool_registry,
             debug=debug,
         )
         self._opened: Services | None = None
@@ -170,7 +170,7 @@ class AgentRuntime:
         )
         return RunHandle(run, services.runs, services.sessions)
 
-    def register_provider(self, key: str, factory: ProviderFactory) -> None:
+    def register_provider(self, key: str, factory: "ProviderFactory") -> None:
         """Add a provider for `[model] provider = "<key>"`.
 
         Raises:
@@ -179,17 +179,19 @@ class AgentRuntime:
         self._options.providers.register(key, factory)
 
     def register_tool(
-        self, definition: Tool | ToolDefinition, handler: Handler | None = None
+        self, definition: "Tool | ToolDefinition", handler: "Handler | None" = None
     ) -> None:
         """Add a tool: one made with `@tool`, or a definition and its handler.
 
         Raises:
             ConfigError: `validation_error`: the name is taken, or there is no handler.
         """
-        if isinstance(definition, Tool):
+        if not isinstance(definition, ToolDefinition):
             self._options.tools.register(definition)
+        elif handler is None:
+            raise _malformed(f"the tool {definition.name} has a definition but no handler")
         else:
-            self._options.tools.register(definition, _required(handler, definition.name))
+            self._options.tools.register(definition, handler)
         if self._opened is not None:
             self._opened.project.toolboxes.check_names()
 
@@ -351,13 +353,6 @@ class AgentRuntime:
                 opening = open_services(self._options)
                 self._opened = await self._exit_stack.enter_async_context(opening)
             return self._opened
-
-
-def _required(handler: Handler | None, name: str) -> Handler:
-    if handler is None:
-        message = f"the tool {name} has a definition but no handler"
-        raise _malformed(message)
-    return handler
 
 
 def _draft(message: object) -> Draft:

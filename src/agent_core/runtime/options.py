@@ -4,24 +4,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_core.providers.registry import ProviderRegistry
-from agent_core.tools.registry import ToolRegistry
 from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
+    from agent_core.providers.registry import ProviderRegistry
+    from agent_core.tools.registry import ToolRegistry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RuntimeOptions:
-    """The arguments of `AgentRuntime`, as they were given."""
+    """The arguments of `AgentRuntime`, and what was registered with it.
+
+    Registries are made when they are first used: to make a runtime imports no provider and no tool.
+    """
 
     project_dir: str | Path | None = None
     config_path: str | Path | None = None
     home_dir: str | Path | None = None
     session_db_path: str | Path | None = None
     permission_callback: "PermissionCallback | None" = None
-    providers: ProviderRegistry = field(default_factory=ProviderRegistry)
-    tools: ToolRegistry = field(default_factory=ToolRegistry)
+    provider_registry: "ProviderRegistry | None" = None
+    tool_registry: "ToolRegistry | None" = None
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False
+
+    @property
+    def providers(self) -> "ProviderRegistry":
+        """The caller's providers beside the built-in ones."""
+        from agent_core.providers.registry import ProviderRegistry  # noqa: PLC0415
+
+        if self.provider_registry is None:
+            self.provider_registry = ProviderRegistry()
+        return self.provider_registry
+
+    @property
+    def tools(self) -> "ToolRegistry":
+        """The caller's tools beside the built-in ones."""
+        from agent_core.tools.registry import ToolRegistry  # noqa: PLC0415
+
+        if self.tool_registry is None:
+            self.tool_registry = ToolRegistry()
+        return self.tool_registry

@@ -1,0 +1,21 @@
+"""A run stays easy to follow: a bound for the modules it enters, and for how deep it goes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "run_path.py"
+MOST_MODULES = 64
+MOST_FRAMES = 18
+
+
+def test_a_run_of_two_turns_enters_few_modules_and_few_frames() -> None:
+    done = subprocess.run(  # noqa: S603 - our own interpreter and script
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True
+    )
+    figures = re.match(r"(\d+) modules, \d+ functions, (\d+) frames", done.stdout)
+    assert figures is not None, done.stdout
+    modules, frames = map(int, figures.groups())
+    assert modules <= MOST_MODULES
+    assert frames <= MOST_FRAMES

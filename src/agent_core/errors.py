@@ -123,7 +123,7 @@ class ConfigError(AgentCoreError):
 
 
 class ProviderError(AgentCoreError):
-    """A model call failed, after whatever retries were allowed."""
+    """A model call failed, after the retries that were allowed."""
 
 
 class StorageError(AgentCoreError):

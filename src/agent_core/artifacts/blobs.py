@@ -59,7 +59,7 @@ class FileBlobs:
 
     async def open(self, digest: str) -> BinaryIO:
         place = self._place(digest)
-        with files.explained(place):
+        with files.explaining(place):
             return await asyncio.to_thread(files.open_file, place)
 
     async def has(self, digest: str) -> bool:
@@ -82,7 +82,7 @@ class FileBlobs:
                 digest.update(piece)
                 yield piece
 
-        with files.explained(part):
+        with files.explaining(part):
             make_private(self._folder)
             try:
                 files.write_new(part, hashed_pieces())
@@ -97,7 +97,7 @@ class FileBlobs:
 
     def _sweep(self, needed: Collection[str], put_before: datetime) -> int:
         freed = 0
-        with files.explained(self._folder):
+        with files.explaining(self._folder):
             for path in [*self._folder.glob("??/*"), *self._folder.glob(".*.part")]:
                 changed_at = files.changed_at(path)
                 if path.parent.name + path.name in needed or changed_at is None:
@@ -115,7 +115,7 @@ class InMemoryBlobs:
         self._kept: dict[str, tuple[bytes, datetime]] = {}
 
     async def put(self, data: ArtifactSource) -> str:
-        with files.explained(Path("memory")):
+        with files.explaining(Path("memory")):
             content = await asyncio.to_thread(lambda: b"".join(files.pieces_of(data)))
         digest = hashlib.sha256(content).hexdigest()
         self._kept[digest] = (content, utc_now())

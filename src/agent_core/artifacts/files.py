@@ -1,7 +1,7 @@
-"""Where an artifact's file is, and how it gets there and away: whole, private, never elsewhere.
+"""Reads, writes and removes the files of artifacts: whole, private, only below their root.
 
-Names come from models and rows from a file anybody may edit, so a place is always worked out
-from checked parts, and never read from a row.
+Names come from models and rows from a file that can be edited, so a place is always built from
+checked parts, and never read from a row.
 """
 
 import os
@@ -57,7 +57,7 @@ def place_of(root: Path, session_id: str, artifact_id: str, *, filename: str) ->
     """
     folder = session_folder(root, session_id) / "artifacts" / _part(artifact_id)
     if filename in {"", ".", ".."} or "/" in filename or "\0" in filename:
-        raise _refused(filename)
+        raise _refusal(filename)
     return _beneath(root, folder) / filename
 
 
@@ -69,10 +69,10 @@ def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
         ValueError: the source is an open file that was closed.
     """
     part = place.with_name(_PART)
-    with explained(place):
+    with explaining(place):
         make_private(place.parent)
         try:
-            size = write_new(part, _redacted(source, redactor))
+            size = write_new(part, _redact(source, redactor))
             part.replace(place)
         except BaseException:
             remove(place)
@@ -87,7 +87,7 @@ def read(place: Path) -> bytes:
     Raises:
         StorageError: `file_not_found`, or it cannot be read.
     """
-    with explained(place), open_file(place) as file:
+    with explaining(place), open_file(place) as file:
         return file.read()
 
 
@@ -97,7 +97,7 @@ def remove(place: Path) -> None:
     Raises:
         StorageError: something cannot be removed.
     """
-    with explained(place), suppress(FileNotFoundError):
+    with explaining(place), suppress(FileNotFoundError):
         shutil.rmtree(place.parent)
 
 
@@ -113,12 +113,12 @@ def remove_folder(folder: Path) -> list[tuple[Path, StorageError]]:
         except OSError as error:
             failures.append((path, _explanation(path, error)))
 
-    def unlisted(error: OSError) -> None:
+    def report(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             path = Path(error.filename)
             failures.append((path, _explanation(path, error)))
 
-    for current, folders, names in os.walk(folder, topdown=False, onerror=unlisted):
+    for current, folders, names in os.walk(folder, topdown=False, onerror=report):
         for path in (Path(current, name) for name in [*names, *folders]):
             attempt(path, Path.unlink if path.is_symlink() or not path.is_dir() else Path.rmdir)
     attempt(folder, Path.rmdir)
@@ -134,8 +134,8 @@ def changed_at(place: Path) -> datetime | None:
 
 
 @contextmanager
-def explained(place: Path) -> Generator[None]:
-    """Say what an `OSError` at this place means.
+def explaining(place: Path) -> Generator[None]:
+    """Raise what an `OSError` at this place means.
 
     Raises:
         StorageError: instead of the `OSError`.
@@ -159,21 +159,21 @@ def _explanation(place: Path, error: OSError) -> StorageError:
 
 def _part(name: str) -> str:
     if name in {".", ".."} or not _PLAIN_ID(name):
-        raise _refused(name)
+        raise _refusal(name)
     return name
 
 
-def _refused(what: str) -> StorageError:
+def _refusal(what: str) -> StorageError:
     return StorageError(
         ErrorCode.STORAGE_ERROR,
-        f"{what!r} does not lie among the artifacts; the row or the folder was tampered with",
+        f"{what!r} is not among the artifacts; the row or the folder was tampered with",
     )
 
 
 def _beneath(root: Path, folder: Path) -> Path:
     """The folder, if no link leads it out of the root or to another place in it."""
     if folder.resolve() != root.resolve() / folder.relative_to(root):
-        raise _refused(str(folder))
+        raise _refusal(str(folder))
     return folder
 
 
@@ -199,7 +199,7 @@ def _pieces_in(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _redacted(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
+def _redact(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
     stream = redactor.raw_stream()
     for piece in pieces_of(source):
         yield stream.feed(piece)
@@ -232,7 +232,7 @@ def open_file(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _refused(str(path))
+        raise _refusal(str(path))
     return os.fdopen(descriptor, "rb")
 
 

@@ -1,4 +1,4 @@
-"""Artifacts: a redacted file below the session's folder, and the row that says what it is."""
+"""Artifacts: a redacted file below the session's folder, and the row that describes it."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ from agent_core.types import (
 logger = logging.getLogger(__name__)
 
 DEBUG_KINDS = frozenset({"debug", "raw_provider", "traceback"})
-"""What a clean-up may take without being told to take everything."""
+"""The kinds that a clean-up removes without `include_all`."""
 
 
 class ArtifactRows(Protocol):
@@ -116,7 +116,7 @@ class ArtifactStore:
 
     async def sweep(self) -> None:
         """Remove the files of killed processes that were never registered."""
-        for note in await asyncio.to_thread(self._notes.left):
+        for note in await asyncio.to_thread(self._notes.take_abandoned):
             try:
                 place = self._noted_place(note)
                 if place and await self._rows.artifact(place.parent.name) is None:
@@ -153,11 +153,11 @@ class ArtifactStore:
         older_than: datetime | None = None,
         max_bytes: int | None = None,
     ) -> CleanupResult:
-        """Find artifacts nobody needs, and remove them unless this is a dry run.
+        """Find artifacts that are not needed, and remove them unless this is a dry run.
 
         Args:
             session_id: only this session's.
-            dry_run: only say what would go; `freed_bytes` says what would be freed.
+            dry_run: only list what would go; `freed_bytes` is what would be freed.
             include_all: not only what was kept for debugging.
             older_than: only those last changed before; an aware time.
             max_bytes: the oldest go, until everything looked at takes no more than this.
@@ -177,7 +177,7 @@ class ArtifactStore:
         kinds = None if include_all else DEBUG_KINDS
         rows = await self._rows.artifacts(session_id=session_id, kinds=kinds)
         found = await asyncio.to_thread(self._with_ages, rows)
-        chosen = _chosen(found, older_than, max_bytes)
+        chosen = _choose(found, older_than, max_bytes)
         if dry_run:
             return CleanupResult(
                 dry_run=True,
@@ -215,7 +215,7 @@ class ArtifactStore:
         return record
 
     def _write(self, record: ArtifactRecord, place: Path, data: ArtifactSource) -> tuple[Note, int]:
-        with files.explained(place):
+        with files.explaining(place):
             note = self._notes.take(f"{record.session_id}/{record.artifact_id}".encode())
         try:
             return note, files.write(place, data, self._redactor)
@@ -224,7 +224,7 @@ class ArtifactStore:
             raise
 
     def _noted_place(self, note: Note) -> Path | None:
-        """The file a note is about, whatever its name; None if there cannot be one."""
+        """The file a note is about, with any name; None if there cannot be one."""
         session_id, _, artifact_id = (note.about or b"").decode(errors="replace").partition("/")
         if not session_id or not artifact_id:
             return None
@@ -248,7 +248,7 @@ class ArtifactStore:
         found: list[tuple[datetime, ArtifactRecord]] = []
         for record in records:
             changed_at = None
-            with suppress(StorageError):  # deleting it will say what is wrong
+            with suppress(StorageError):  # deleting it reports what is wrong
                 changed_at = files.changed_at(self._place(record))
             found.append((changed_at or record.created_at, record))
         return sorted(found, key=lambda one: one[0])
@@ -278,7 +278,7 @@ class ArtifactStore:
         )
 
 
-def _chosen(
+def _choose(
     found: Sequence[tuple[datetime, ArtifactRecord]],
     older_than: datetime | None,
     max_bytes: int | None,

@@ -62,7 +62,7 @@ def read_setup(
     memory_dir = at_home(config.memory.memory_dir)
     if not memory_dir.is_relative_to(home):
         problem = Problem("memory.memory_dir", f"must be below the home {home}, not {memory_dir}")
-        raise _refused(file, [problem])
+        raise _invalid(file, [problem])
     return Setup(
         home=home,
         project=project,
@@ -100,13 +100,13 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
     try:
         config = Config.model_validate(table)
     except ValidationError as error:
-        raise _refused(path, problems_of(error)) from None
+        raise _invalid(path, problems_of(error)) from None
     if problems := [
         *_unknown_profiles(config),
         *_bad_placeholders(config),
         *_long_defaults(config),
     ]:
-        raise _refused(path, problems)
+        raise _invalid(path, problems)
     return config
 
 
@@ -127,7 +127,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         changes = partial.model_dump(exclude_unset=True, exclude_none=True)
         if changes.get("provider", values["provider"]) != values["provider"]:
             values.update(dict.fromkeys(_OF_ONE_SERVICE))
-        values = _merged(values, changes)
+        values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"
     return ModelConfig.model_validate(values).with_key_origin(origin)
@@ -165,7 +165,7 @@ def _unknown_profiles(config: Config) -> Iterator[Problem]:
 def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
     """The configuration with the `path` of every local model resolved: adapters know no home."""
 
-    def placed(model: _AnyModel) -> _AnyModel:
+    def place_model(model: _AnyModel) -> _AnyModel:
         if isinstance(model, str) or model is None or model.path is None:
             return model
         return model.model_copy(update={"path": str(place(model.path))})
@@ -173,15 +173,17 @@ def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
     memory, compact = config.memory, config.compact
     return config.model_copy(
         update={
-            "model": placed(config.model),
+            "model": place_model(config.model),
             "model_overrides": {
-                name: placed(model) for name, model in config.model_overrides.items()
+                name: place_model(model) for name, model in config.model_overrides.items()
             },
-            "compact": compact.model_copy(update={"model_profile": placed(compact.model_profile)}),
+            "compact": compact.model_copy(
+                update={"model_profile": place_model(compact.model_profile)}
+            ),
             "memory": memory.model_copy(
                 update={
-                    "extract_model_profile": placed(memory.extract_model_profile),
-                    "recall_model_profile": placed(memory.recall_model_profile),
+                    "extract_model_profile": place_model(memory.extract_model_profile),
+                    "recall_model_profile": place_model(memory.recall_model_profile),
                 }
             ),
         }
@@ -241,7 +243,7 @@ def _unusable(path: Path, reason: str) -> ConfigError:
     )
 
 
-def _refused(path: Path, problems: list[Problem]) -> ConfigError:
+def _invalid(path: Path, problems: list[Problem]) -> ConfigError:
     shown = "; ".join(str(problem) for problem in problems[:_SHOWN_PROBLEMS])
     more = len(problems) - _SHOWN_PROBLEMS
     error = _unusable(path, f"{shown}; and {more} more" if more > 0 else shown)
@@ -276,12 +278,12 @@ def _partial(config: Config, profile: Profile) -> tuple[ModelProfile, str]:
                 ) from None
 
 
-def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         before = merged.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
-            merged[key] = _merged(before, value)  # pyright: ignore[reportUnknownArgumentType]
+            merged[key] = _merge(before, value)  # pyright: ignore[reportUnknownArgumentType]
         else:
             merged[key] = value
     return merged

@@ -65,7 +65,7 @@ ProviderOptions = Annotated[dict[str, Any], AfterValidator(_sendable)]
 
 
 def _variable_name(value: str) -> str:
-    # Somebody who pastes the key itself here must not see it again in an error message.
+    # If the key itself was pasted here, an error message must not repeat it.
     if value and not (value.isascii() and value.isidentifier()):
         raise ValueError("must be the name of an environment variable, never the key itself")
     return value

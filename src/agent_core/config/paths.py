@@ -1,4 +1,4 @@
-"""Where things are: the home, the project, and the path values of the configuration.
+"""Resolves the home, the project, and the path values of the configuration.
 
 Everything is resolved through symbolic links once, here; later boundary checks compare resolved
 paths only. Nothing is created.
@@ -71,7 +71,7 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
     Raises:
         ConfigError: there is no such path.
     """
-    if project_dir == "":  # an unset variable in somebody's script, not a wish for this folder
+    if project_dir == "":  # an unset variable in a script, not a choice of the current folder
         raise _path_error("the project path is empty; name an existing folder or file")
     try:
         given = Path.cwd() if project_dir is None else Path(project_dir).expanduser()
@@ -88,8 +88,8 @@ def resolve_project(project_dir: str | Path | None = None) -> Path:
 def tasks_folder(wal_dir: str, *, home: Path, project: Path) -> Path:
     """Where a project's Task logs are.
 
-    Links inside the project are not followed here: whoever opens the folder refuses them, since
-    what comes with a project must not send our files elsewhere.
+    Links inside the project are not followed here: they are refused when the folder is opened,
+    since what comes with a project must not send our files elsewhere.
     """
     folder = expand_path(wal_dir, project, home=home, project=project)
     named = wal_dir.replace(PLACEHOLDERS[0], str(home)).replace(PLACEHOLDERS[1], str(project))

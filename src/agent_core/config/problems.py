@@ -1,4 +1,4 @@
-"""Reads the user's files strictly, and says what is wrong in the file's own words.
+"""Reads the user's files strictly, and reports what is wrong in the file's own words.
 
 A fault is a dotted key, what was expected, and the cure. A value is never repeated, except a
 number or a truth value: it may be a secret put in the wrong place.
@@ -129,7 +129,7 @@ def read_text(path: Path) -> str | None:
 def _problem(
     kind: str, expectation: str, loc: list[int | str], value: Any, root: type[Section]
 ) -> Problem:
-    key = _dotted(loc)
+    key = _dotted_key(loc)
     if kind == "missing":
         return Problem(key, "is missing, and it is required")
     if kind == "extra_forbidden":
@@ -144,7 +144,7 @@ def _hint(loc: list[int | str], root: type[Section]) -> str:
     *parents, last = loc
     word = str(last)
     section = _section_at(parents, root)
-    prefix = f"{_dotted(parents)}." if parents else ""
+    prefix = f"{_dotted_key(parents)}." if parents else ""
     if section and (hint := nearest(word, section.model_fields, prefix)):
         return hint
     elsewhere = [".".join(path) for path in _keys(root) if path[-1] == word]
@@ -160,7 +160,7 @@ def _shown(value: Any) -> str:
     return f"{kind} ({value})" if abs(value) < _LONGEST_SHOWN else f"{kind} of many digits"
 
 
-def _dotted(loc: list[int | str]) -> str:
+def _dotted_key(loc: list[int | str]) -> str:
     parts: list[str] = []
     for part in loc:
         if isinstance(part, int):
@@ -178,7 +178,7 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
 
 
 def _section_at(loc: list[int | str], root: type[Section]) -> type[Section] | None:
-    """The section whose table lies at `loc`; keys the user chose and indexes are passed over."""
+    """The section whose table is at `loc`; keys the user chose and indexes are passed over."""
     section = root
     for part in loc:
         field = section.model_fields.get(part) if isinstance(part, str) else None

@@ -39,7 +39,7 @@ def make_private(folder: Path) -> None:
 
 @contextmanager
 def folder_address(folder: Path) -> Generator[str]:
-    """A name for exactly this folder, whatever happens to its path, where the system has one."""
+    """A name for exactly this folder, even if its path changes, where the system has one."""
     with open_folder(folder) as descriptor:
         address = Path(f"/proc/self/fd/{descriptor}")
         yield str(address if address.exists() else folder)

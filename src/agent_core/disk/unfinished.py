@@ -1,8 +1,8 @@
 """Notes of writes in progress, so that the next start removes what a killed one has left.
 
-Before a temporary file is made, a note says where it will lie. The note is locked as long as the
-writing process lives, and goes when the write is done. A note that no process locks is that of a
-dead one.
+Before a temporary file is made, a note names its folder. The note is locked as long as the
+writing process lives, and is removed when the write is done. A note that no process locks is
+that of a dead one.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ class Note:
 
     Attributes:
         token: tells this note from every other.
-        about: what it says; None if its writer was killed before it was complete.
+        about: its content; None if its writer was killed before it was complete.
     """
 
     def __init__(self, path: Path, descriptor: int, *, about: bytes | None) -> None:
@@ -56,7 +56,7 @@ class Notes:
     """The notes in one folder, which exists only as long as there are any.
 
     Args:
-        folder: where the notes lie.
+        folder: where the notes are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class Notes:
         with suppress(OSError):
             self._folder.rmdir()
 
-    def left(self) -> list[Note]:
+    def take_abandoned(self) -> list[Note]:
         """The notes of dead processes, locked; the caller removes or closes every one of them."""
         try:
             paths = list(self._folder.iterdir())
@@ -101,7 +101,7 @@ class Notes:
         for path in paths:
             if _TOKEN.fullmatch(path.name):
                 with suppress(OSError):
-                    found.append(_locked(path))
+                    found.append(_lock_abandoned(path))
         return found
 
 
@@ -109,7 +109,7 @@ class UnfinishedWrites:
     """Temporary files and folders, wherever they are, with a note of each in one folder.
 
     Args:
-        folder: where the notes lie.
+        folder: where the notes are.
         is_optional: a write goes on where no note can be taken.
     """
 
@@ -148,7 +148,7 @@ class UnfinishedWrites:
 
     def clear(self) -> None:
         """Remove what dead processes have left; what cannot be removed stays noted."""
-        for note in self._notes.left():
+        for note in self._notes.take_abandoned():
             with suppress(OSError):
                 if note.about is not None:  # otherwise the file was not made yet
                     _remove(note.about, temporary_name(note.token))
@@ -161,7 +161,7 @@ def temporary_name(token: str) -> str:
     return f".soong-agent-{token}.tmp"
 
 
-def _locked(path: Path) -> Note:
+def _lock_abandoned(path: Path) -> Note:
     """A note whose writer is dead.
 
     Raises:

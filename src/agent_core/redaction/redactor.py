@@ -21,7 +21,7 @@ from agent_core.redaction.values import SecretValues, marker
 from agent_core.redaction.visible import visible
 
 DEEPEST = 200
-"""Levels of nesting that are searched; what lies deeper is replaced as a whole."""
+"""Levels of nesting that are searched; what is deeper is replaced as a whole."""
 
 _SHOWN_ENDS = 10_000  # characters of each end of a long traceback
 _SHORT_WAIT = 256
@@ -94,12 +94,12 @@ class LiveSecrets:
 
     def feed(self, text: str) -> str:
         """Take the next piece and return what can be shown now; may be empty."""
-        settled, self._held = self._values.settled(self._held + text)
+        settled, self._held = self._values.settle(self._held + text)
         return settled
 
     def finish(self) -> str:
         """Return what was held back. The object starts again with an empty text."""
-        rest, self._held = self._values.replaced(self._held), ""
+        rest, self._held = self._values.replace(self._held), ""
         return rest
 
 
@@ -185,11 +185,11 @@ class Redactor:
 
     def secrets_only(self, text: str) -> str:
         """`text` without the values of configured secrets."""
-        return self._values.replaced(text)
+        return self._values.replace(text)
 
     def text(self, text: str) -> str:
         """`text` without configured secrets and without token shapes."""
-        text = self._values.replaced(text)
+        text = self._values.replace(text)
         return ShapeFilter().feed(text, final=True) if has_lead(text) else text
 
     def payload(self, value: Any) -> Any:
@@ -228,7 +228,7 @@ class Redactor:
             return False
         # Counts of tokens stand in many payloads, and none of these names a secret.
         counted = text.replace("tokens", "").replace("token_count", "")
-        return not has_lead(counted) and self._values.replaced(text) is text
+        return not has_lead(counted) and self._values.replace(text) is text
 
 
 def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth: int = 0) -> Any:

@@ -1,4 +1,4 @@
-r"""Recognises what looks like a secret although nobody configured it.
+r"""Recognises what looks like a secret without being configured as one.
 
 A shape begins with a *lead*, a literal such as `sk-` or `password`. What follows is judged by the
 shape's own rule, which answers one of three things: a `Hit`, not a secret, or `MORE`, if the
@@ -102,7 +102,7 @@ _KEYWORDS_BY_PART = {
     for part in ("pass", "secret", "token", "key", "authorization", "bearer")
 }
 
-# What has to follow the other leads, as `_Token.after` says.
+# What has to follow the other leads; compare `_Token.after`.
 _AFTER_KEYWORD = r"[a-z_-]{0,11}+(?:\\{0,3}[\"'`]|\\{0,3}\Z)?\]?[ \t]{0,8}+(?:[:=]|\Z)"
 _AFTER_BEARER = r"(?:[ \t]{1,8}+[^\s\"'`,;&<>(){}\[\]|\\]{16}|[ \t]{0,8}+[^\s]{0,15}\Z)"
 _AFTER_KEY_LEAD = r"(?:[A-Z0-9 ]{0,40}?PRIVATE KEY|[A-Z0-9 -]{0,66}\Z)"
@@ -130,7 +130,7 @@ class LeadFinder:
 
     def __init__(self, text: str, *, final: bool) -> None:
         self._text = text
-        self._lower = _lowered(text)
+        self._lower = _to_lower(text)
         self._next: dict[str, int] = {}
         for lead in _present(text, self._lower, final=final):
             self._find(lead, 0)
@@ -155,7 +155,7 @@ class LeadFinder:
 
 def open_tail(text: str, start: int) -> int:
     """Where the earliest unfinished lead could begin; the end of `text` if nowhere."""
-    tail = _lowered(text[max(start, len(text) - _LONGEST_BEGINNING) :])
+    tail = _to_lower(text[max(start, len(text) - _LONGEST_BEGINNING) :])
     for size in range(len(tail), 0, -1):
         if tail[-size:] in _BEGINNINGS:
             return len(text) - size
@@ -164,7 +164,7 @@ def open_tail(text: str, start: int) -> int:
 
 def has_lead(text: str) -> bool:
     """Whether there is anything to judge in `text`."""
-    return bool(_present(text, _lowered(text), final=True))
+    return bool(_present(text, _to_lower(text), final=True))
 
 
 def _present(text: str, lower: str, *, final: bool) -> list[str]:
@@ -183,7 +183,7 @@ def _present(text: str, lower: str, *, final: bool) -> list[str]:
     return found
 
 
-def _lowered(text: str) -> str:
+def _to_lower(text: str) -> str:
     # U+0130 is the one character whose lower case has another length; positions must agree.
     return text.lower() if text.isascii() else text.replace("\u0130", "I").lower()
 
@@ -197,7 +197,7 @@ LONGEST_KEY_BODY = 8192
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A secret at `start` up to `end`; `more` says which characters after `end` belong to it."""
+    """A secret from `start` to `end`; `more` matches what belongs to it after `end`."""
 
     kind: str
     start: int

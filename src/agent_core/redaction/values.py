@@ -54,7 +54,7 @@ class SecretValues:
         self._pattern = re.compile("|".join(map(re.escape, self._forms)))
         self._first = re.compile("|".join(sorted({re.escape(form[0]) for form in self._forms})))
 
-    def replaced(self, text: str) -> str:
+    def replace(self, text: str) -> str:
         """`text` without the values; the same object if there are none in it."""
         for form in self._forms:
             if form in text:
@@ -78,16 +78,16 @@ class SecretValues:
         """Where they begin and end, and what is shown instead."""
         for form, shown in self._markers.items():
             for at in _found(form[:SHORTEST_SECRET], text):
-                end = at + _shared(form, text[at : at + len(form)])
+                end = at + _common_length(form, text[at : at + len(form)])
                 if _CUT_BEHIND.match(text, end):
                     yield at, end, shown
             for at in _found(form[-SHORTEST_SECRET:], text):
                 end = at + SHORTEST_SECRET
-                start = end - _shared(form[::-1], text[max(0, end - len(form)) : end][::-1])
+                start = end - _common_length(form[::-1], text[max(0, end - len(form)) : end][::-1])
                 if _CUT_BEFORE.search(text[max(0, start - _LONGEST_CUT) : start]):
                     yield start, end, shown
 
-    def settled(self, text: str) -> tuple[str, str]:
+    def settle(self, text: str) -> tuple[str, str]:
         """Split `text`, whose continuation is unknown, into a part to show and the rest to hold.
 
         The first is what no continuation can change, with the values replaced; the second is a
@@ -132,7 +132,7 @@ def _found(piece: str, text: str) -> Iterator[int]:
     return (found.start() for found in re.finditer(re.escape(piece), text))
 
 
-def _shared(one: str, other: str) -> int:
+def _common_length(one: str, other: str) -> int:
     """How many characters both begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))

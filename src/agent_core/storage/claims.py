@@ -253,7 +253,7 @@ def _moved_to(session: SessionRecord, opening: RunOpening) -> str | None:
     """The folder that the session moves to with this opening; None if it works there already.
 
     Raises:
-        StorageError: `session_elsewhere`: it works in another folder, and was not told to move.
+        StorageError: `session_elsewhere`: it works elsewhere, and the opening does not move it.
     """
     here = storable(opening.cwd)
     if session.cwd == here or os.path.realpath(session.cwd) == here:

@@ -15,7 +15,7 @@ from agent_core.storage.migrations import is_current, migrate, version_of
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT = 2.0
-"""Seconds SQLite itself waits for a lock before it asks us."""
+"""Seconds SQLite itself waits for a lock before it reports that the database is busy."""
 
 PATIENCE = 60.0
 """Seconds a write waits for other processes before it fails."""

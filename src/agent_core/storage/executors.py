@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.connections import PATIENCE, open_reader, patiently, reopen_writer
-from agent_core.storage.faults import explained, is_environmental
+from agent_core.storage.faults import explain, is_environmental
 
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Result]
@@ -101,9 +101,9 @@ class WriterThread:
     def _outcomes(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         try:
             return self._store(group)
-        except Exception as error:  # noqa: BLE001 - whatever it is belongs to whoever waits for it
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
             if len(group) == 1 or is_environmental(error):
-                failure = explained(error, self._path)
+                failure = explain(error, self._path)
                 return [_Outcome(waiting.future, error=failure) for waiting in group]
         outcomes: list[_Outcome] = []
         for waiting in group:
@@ -141,7 +141,7 @@ class WriterThread:
         return outcomes
 
     def _report(self, outcomes: list[_Outcome]) -> None:
-        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+        with suppress(RuntimeError):  # the loop is gone, and the waiting callers with it
             self._loop.call_soon_threadsafe(_settle, outcomes)
 
 
@@ -178,7 +178,7 @@ class ReaderThreads:
         try:
             return patiently(lambda: self._on_snapshot(query))
         except (sqlite3.Error, UnicodeEncodeError, OverflowError) as error:
-            raise explained(error, self._path) from error
+            raise explain(error, self._path) from error
 
     def _on_snapshot(self, query: Job[Result]) -> Result:
         connection = self._connection()
@@ -209,7 +209,7 @@ class InlineConnection:
         try:
             future.set_result(self._run(job))
         except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the future
-            future.set_exception(explained(error, _MEMORY))
+            future.set_exception(explain(error, _MEMORY))
         return future
 
     async def read(self, query: Job[Result]) -> Result:

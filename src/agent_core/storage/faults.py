@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to the person who has to do something about them."""
+"""Translates SQLite's errors into what a person can do about them."""
 
 import sqlite3
 from pathlib import Path
@@ -41,8 +41,8 @@ def is_environmental(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _primary_code(error) in _ENVIRONMENT
 
 
-def explained(error: Exception, path: Path) -> Exception:
-    """The error as its receiver should see it: a `StorageError` for whatever SQLite refuses."""
+def explain(error: Exception, path: Path) -> Exception:
+    """The error for the caller: a `StorageError` for everything that SQLite refuses."""
     if isinstance(error, UnicodeEncodeError | OverflowError):
         return unreadable(str(error))
     if not isinstance(error, sqlite3.Error):

@@ -1,8 +1,8 @@
 """Who is alive: a file lock per runtime, which the kernel gives back however the runtime ends.
 
 An owner id carries its scope: the host and the folder its lock file is in. Locks decide between
-owners of one scope, at once and whatever the clock does. Between scopes, which is two hosts or
-two homes that share a database, nobody can look at the other's lock; there the lease decides.
+owners of one scope, at once and independently of clocks. Between scopes (two hosts, or two homes
+that share a database) a lock cannot be inspected; there the lease decides.
 """
 
 import fcntl
@@ -42,7 +42,7 @@ class Owner:
         """Be alive until the end of the block, and sweep up after owners that are not.
 
         Args:
-            home: the program's home; the locks lie in `sessions/.owners` below it.
+            home: the program's home; its locks are in `sessions/.owners`.
 
         Raises:
             StorageError: the folder or the lock file cannot be made.
@@ -104,10 +104,10 @@ def _lock(folder: Path) -> tuple[str, int]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: whoever judges us must use the lease
+        except OSError:  # a file system without locks: others have to go by the lease
             path.unlink()
             return f"{new_id('own')}.{_UNLOCKED}", descriptor
-        # Somebody sweeping may have taken the file for a dead owner's before we held it.
+        # A sweep may have taken the file for a dead owner's before this process held it.
         if os.fstat(descriptor).st_nlink:
             os.write(descriptor, f"{platform.node()} {os.getpid()}\n".encode(errors="replace"))
             return owner_id, descriptor
@@ -115,7 +115,7 @@ def _lock(folder: Path) -> tuple[str, int]:
 
 
 def _is_free(path: Path) -> bool | None:
-    """Whether nobody holds the lock; None if that cannot be told."""
+    """Whether the lock is free; None if that cannot be determined."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def _remove_if_free(path: Path) -> None:
 
 
 def _shares(descriptor: int) -> bool | None:
-    """Try a shared lock: it disturbs nobody, and two who look at once do not see each other."""
+    """Whether a shared lock can be had: two processes that try at once do not see each other."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -37,10 +37,10 @@ def page(
     limit: int,
 ) -> ReplayResult:
     """A part of the root agents' timeline."""
-    first = 1 if from_seq is None else bounded(from_seq, 1)
-    last = _MAX_SEQ if to_seq is None else bounded(to_seq, 0)
+    first = 1 if from_seq is None else clamp(from_seq, 1)
+    last = _MAX_SEQ if to_seq is None else clamp(to_seq, 0)
     session = find_session(connection, session_id)
-    limit = bounded(limit, 1)
+    limit = clamp(limit, 1)
     roots = read_all(
         AgentRecord,
         connection.execute(
@@ -128,7 +128,7 @@ def artifacts(
     return read_all(ArtifactRecord, rows)
 
 
-def bounded(number: int, least: int) -> int:
+def clamp(number: int, least: int) -> int:
     """The number within what SQLite can compare."""
     return min(max(number, least), _MAX_SEQ)
 

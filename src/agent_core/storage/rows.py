@@ -203,7 +203,7 @@ def event_row(event: PendingEvent) -> Row:
     )
 
 
-def merged(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_metadata(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata with changes laid over it; None removes a key."""
     return {key: value for key, value in {**metadata, **changes}.items() if value is not None}
 

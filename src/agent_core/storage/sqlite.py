@@ -16,9 +16,9 @@ from typing import Any, Self
 from agent_core.storage import claims, queries
 from agent_core.storage.connections import PATIENCE, open_in_memory, open_writer
 from agent_core.storage.executors import InlineConnection, ReaderThreads, WriterThread
-from agent_core.storage.faults import explained
-from agent_core.storage.queries import bounded
-from agent_core.storage.rows import Record, find, insert, merged, read_all, update
+from agent_core.storage.faults import explain
+from agent_core.storage.queries import clamp
+from agent_core.storage.rows import Record, find, insert, merge_metadata, read_all, update
 from agent_core.storage.timeline import OPEN_RUN, append_job, node_not_found, note_job
 from agent_core.types import (
     LEASE,
@@ -53,7 +53,7 @@ SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY dep
 class SqliteSessionStore:
     """Sessions and their history in a database that several processes may share.
 
-    The methods are described where they are asked for, in `agent_core.events.SessionStore`.
+    The methods are described in `agent_core.events.SessionStore`.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class SqliteSessionStore:
             StorageError: `migration_failed` for a newer database, which is left untouched;
                 `storage_error` if the file cannot be used.
         """
-        path = path.absolute()  # noqa: ASYNC240 - asks for the working folder, reads nothing
+        path = path.absolute()  # noqa: ASYNC240 - reads no file
         try:
             connection = await asyncio.to_thread(open_writer, path, patience)
         except sqlite3.Error as error:
-            raise explained(error, path) from error
+            raise explain(error, path) from error
         writer = WriterThread(connection, path, patience=patience)
         readers = ReaderThreads(path)
         try:
@@ -121,7 +121,7 @@ class SqliteSessionStore:
             job = append_job(batch, self._epochs.get(batch.session_id))
         except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the write
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-            refused.set_exception(explained(error, self._path))
+            refused.set_exception(explain(error, self._path))
             return refused
         return self._writer.submit(job)
 
@@ -154,7 +154,7 @@ class SqliteSessionStore:
             changes = {
                 "status": status or agent.status,
                 "result": agent.result if result is None else result,
-                "metadata": merged(agent.metadata, metadata or {}),
+                "metadata": merge_metadata(agent.metadata, metadata or {}),
                 "updated_at": utc_now(),
             }
             update(connection, AgentRecord, agent_id, changes)
@@ -201,7 +201,7 @@ class SqliteSessionStore:
     async def update_session_metadata(self, session_id: str, changes: Mapping[str, Any]) -> None:
         def change(connection: sqlite3.Connection) -> None:
             session = claims.find_session(connection, session_id)
-            metadata = merged(session.metadata, changes)
+            metadata = merge_metadata(session.metadata, changes)
             update(connection, SessionRecord, session_id, {"metadata": metadata})
 
         await self._writer.submit(change)
@@ -230,7 +230,7 @@ class SqliteSessionStore:
 
     async def sessions(self, *, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
         sql = "SELECT * FROM sessions ORDER BY updated_at DESC, rowid DESC LIMIT ? OFFSET ?"
-        page = bounded(limit, 0), bounded(offset, 0)
+        page = clamp(limit, 0), clamp(offset, 0)
         return await self._find_all(SessionRecord, sql, *page)
 
     async def agent(self, agent_id: str) -> AgentRecord | None:
@@ -276,7 +276,7 @@ class SqliteSessionStore:
         self, run_id: str, run_seq: int, *, limit: int = 1000
     ) -> list[RuntimeEvent]:
         sql = "SELECT * FROM events WHERE run_id = ? AND run_seq > ? ORDER BY run_seq LIMIT ?"
-        span = bounded(run_seq, 0), bounded(limit, 1)
+        span = clamp(run_seq, 0), clamp(limit, 1)
         return await self._find_all(RuntimeEvent, sql, run_id, *span)
 
     async def open_calls(

@@ -1,4 +1,4 @@
-"""Adds to history: nodes and events with their sequence numbers, and what a run's row says.
+"""Adds nodes and events with their sequence numbers to history, and changes rows with them.
 
 Everything that can be prepared is prepared before the transaction, which is shared with others.
 """
@@ -14,7 +14,7 @@ from agent_core.storage.rows import (
     dumps,
     event_row,
     loads,
-    merged,
+    merge_metadata,
     node_row,
     update,
     update_sql,
@@ -83,7 +83,7 @@ def append_job(batch: Batch, epoch: int | None) -> Callable[[sqlite3.Connection]
         for sql, values in changes:
             connection.execute(sql, values)
         if batch.run and batch.run.metadata:
-            metadata = merged(_run_metadata(connection, batch.run_id), batch.run.metadata)
+            metadata = merge_metadata(_run_metadata(connection, batch.run_id), batch.run.metadata)
             update(connection, RunRecord, batch.run_id, {"metadata": metadata})
         return start
 
@@ -113,7 +113,7 @@ def note_job(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
         _insert_event_rows(connection, of, Position((last_seq or 0) + 1, 0, 0), events)
         connection.execute(
             "UPDATE sessions SET active_node_id = ?, metadata_json = ? WHERE session_id = ?",
-            (active, dumps(merged(loads(metadata), note.metadata)), note.session_id),
+            (active, dumps(merge_metadata(loads(metadata), note.metadata)), note.session_id),
         )
         return True
 

@@ -90,18 +90,18 @@ ContentBlock = Annotated[
     | ImageBlock,
     Field(discriminator="type"),
 ]
-"""One part of a message or a result; `type` says which."""
+"""One part of a message or a result; `type` tells them apart."""
 
 
 class UserMessage(Frozen):
-    """What a caller says to an agent."""
+    """A message from a caller to an agent."""
 
     content: str | list[ContentBlock]
     metadata: dict[str, Any] = {}
 
 
 class Role(StrEnum):
-    """Who speaks. System text is not a node: it is composed anew for every request."""
+    """The author of a node. System text is not a node: it is composed anew for every request."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -227,5 +227,5 @@ class Node(Frozen):
 
 
 def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any) -> Draft:
-    """A draft that says `text` in the user's role."""
+    """A draft of `text` in the user's role."""
     return Draft(Role.USER, (TextBlock(text=text),), node_type, metadata)

@@ -51,7 +51,7 @@ class PendingEvent:
 class RunChange:
     """New values for a run's row; None leaves a value as it is, `metadata` is merged.
 
-    `has_prompt_node` says that the run's message stands in the history: its copy in the row goes.
+    `has_prompt_node`: the run's message is in the history, so its copy in the row is removed.
     """
 
     status: RunStatus | None = None
@@ -130,7 +130,7 @@ class RunOpening:
         session_id: the session to resume, or the one to create.
         cwd: where the session works: a resumed one has to have been working there.
         move_session: a session that works elsewhere works in `cwd` from now on.
-        prompt: what the user says; a run without one only summarises the history.
+        prompt: the user's message; a run without one only summarises the history.
         owner: the runtime that runs the session from now on.
         lease: how long other hosts must believe that the owner lives.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.

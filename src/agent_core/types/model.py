@@ -118,7 +118,7 @@ class ModelCompleted(Frozen):
 
 
 class ModelFailed(Frozen):
-    """The call failed for good; whatever text arrived before it has been seen already."""
+    """The call failed for good; text that arrived before it has been shown already."""
 
     type: Literal["model_failed"] = "model_failed"
     error: ErrorPayload

@@ -78,8 +78,8 @@ class Access:
         env_names: the environment variables a command would see.
         dangerous: the call can do anything the user can.
         reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
-            `program_home`. Such a call is always asked for, whatever was allowed before.
-        places: the resolved paths that are the reason, where `target` does not say it.
+            `program_home`. Such a call is asked for even if it was allowed before.
+        places: the resolved paths that are the reason, where `target` does not name them.
         diff: a unified diff of what would change, where there is one.
         refusal: the code of the answer where no question can be asked.
         hook_summary: what the last hook that let the call pass said of it.

@@ -35,14 +35,7 @@ from agent_core.tasks import (
     open_board,
     task_tools,
 )
-from agent_core.tools.base import (
-    Action,
-    Concurrency,
-    Tool,
-    ToolContext,
-    ToolOutput,
-    ToolReturn,
-)
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     AgentRecord,

@@ -42,7 +42,6 @@ from agent_core.tasks.model import (
     Complete,
     ExpireLeases,
     NewTask,
-    Operation,
     Report,
     ReportStep,
     RunEnding,
@@ -268,30 +267,23 @@ class TaskBoard:
         return Written(dag, event_ids)
 
     @in_turn
-    async def update(self, task_id: str, operations: Sequence[Operation], by: Actor) -> Written:
-        """Change the graph: all operations or none.
+    async def change(self, task_id: str, command: Update | Complete, by: Actor) -> Written:
+        """Change the graph, all operations or none; or end a Task well.
 
         Raises:
-            TaskError: the rule that an operation breaks.
+            TaskError: the rule that an operation breaks; `task_not_completable`, naming the steps
+                in the way.
         """
         by.require_orchestrator()
-        return await self._do(task_id, Update(operations), by)
+        return await self._do(task_id, command, by)
 
-    @in_turn
-    async def complete(self, task_id: str, result_summary: str | None, by: Actor) -> Written:
-        """End a Task well; optional steps that have not begun are cancelled.
-
-        Raises:
-            TaskError: `task_not_completable`, naming the steps in the way.
-        """
-        by.require_orchestrator()
-        return await self._do(task_id, Complete(result_summary), by)
-
-    async def abort(self, task_id: str, end: AbortTask, by: Actor, *, stop_run: StopRun) -> Written:
+    async def abort(
+        self, task_id: str, end: AbortTask, by: Actor, *, stop_run: StopRun | None
+    ) -> Written:
         """Fail or cancel a Task, after asking the runs that work on it to stop.
 
         These are the runs that hold a claim and the workers that were sent to it. They have
-        `child_cancel_timeout_ms`; then the Task ends without them.
+        `child_cancel_timeout_ms`; then the Task ends without them. None: there are no such runs.
         """
         by.require_orchestrator()
         task = await self._await_open(task_id, by)
@@ -299,7 +291,7 @@ class TaskBoard:
         task.ending = ending = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
-                for run_id in await self._runs_on(task):
+                for run_id in await self._runs_on(task) if stop_run is not None else ():
                     group.create_task(self._stop(run_id, task_id, by, stop_run=stop_run))
             return await self._end(task_id, end, by)
         finally:

@@ -1,13 +1,14 @@
 """The `<task_board>` block: the state of a run's Tasks in few tokens."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
 
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_store import OpenTask
-from agent_core.tasks.model import Change, Step, StepStatus, TaskScope
+from agent_core.tasks.model import StepStatus, TaskScope
 
 _MAX_TITLE = 120
 _BYTES_PER_TOKEN = 4
@@ -36,7 +37,6 @@ def board_text(
     agent_id: str,
     scope: TaskScope | None = None,
     limits: BoardLimits | None = None,
-    estimate: Callable[[str], int] = estimate_tokens,
 ) -> str:
     """The block's content; empty if there is no active Task, or no room.
 
@@ -47,32 +47,23 @@ def board_text(
     if scope is not None:
         tasks = [task for task in tasks if task.dag.task.task_id == scope.task_id]
     lines = chain(
-        ((None, _headline(task.dag)) for task in tasks),
-        _steps(tasks, agent_id, scope),
-        (("recent changes", line) for line in _recent(tasks, now, scope, limits)),
+        (("Tasks", _headline(task.dag)) for task in tasks),
+        _step_lines(tasks, agent_id, scope),
+        (("recent changes", line) for line in _recent_lines(tasks, now, scope, limits)),
     )
-    return _fitted(lines, limits.tokens, estimate)
-
-
-_Line = tuple[str | None, str]
-"""What a line is counted as when it is left out, and the line."""
-
-
-def _fitted(lines: Iterable[_Line], budget: int, estimate: Callable[[str], int]) -> str:
     shown: list[str] = []
-    left_out: dict[str, int] = {}
-    room = budget - _RESERVE
+    left_out: Counter[str] = Counter()
+    room = limits.tokens - _RESERVE
     for kind, line in lines:
-        room -= estimate(line + "\n") if not left_out else 0
+        room -= estimate_tokens(line + "\n") if not left_out else 0
         if left_out or room < 0:
-            name = kind or "Tasks"
-            left_out[name] = left_out.get(name, 0) + 1
+            left_out[kind] += 1
         else:
             shown.append(line)
     if left_out:
-        shown.append("not shown: " + ", ".join(f"{n} {name}" for name, n in left_out.items()))
+        shown.append("not shown: " + ", ".join(f"{n} {kind}" for kind, n in left_out.items()))
     text = "\n".join(shown)
-    return text if estimate(text) <= budget else ""
+    return text if estimate_tokens(text) <= limits.tokens else ""
 
 
 def _headline(dag: Dag) -> str:
@@ -82,42 +73,34 @@ def _headline(dag: Dag) -> str:
     return f"Task {task.task_id} ({task.status}{state}): {_short(task.title)} [{counts or 'empty'}]"
 
 
-def _steps(tasks: Sequence[OpenTask], agent_id: str, scope: TaskScope | None) -> Iterator[_Line]:
-    for statuses in ((StepStatus.BLOCKED,), (StepStatus.RUNNING,)):
-        yield from _lines(tasks, scope, statuses)
-    yield from _lines(tasks, scope, (StepStatus.CLAIMED,), lambda s: _is_own(s, agent_id))
-    yield from _lines(tasks, scope, (StepStatus.CLAIMED,), lambda s: not _is_own(s, agent_id))
-    yield from _lines(tasks, scope, (StepStatus.READY,))
+def _step_lines(
+    tasks: Sequence[OpenTask], agent_id: str, scope: TaskScope | None
+) -> Iterator[tuple[str, str]]:
+    """What each line is counted as when it is left out, and the line."""
+    claimed = StepStatus.CLAIMED
+    for status, is_own in (
+        (StepStatus.BLOCKED, None),
+        (StepStatus.RUNNING, None),
+        (claimed, True),
+        (claimed, False),
+        (StepStatus.READY, None),
+    ):
+        for dag, step in ((task.dag, step) for task in tasks for step in task.dag.steps(status)):
+            if is_own not in {None, step.claimed_by_agent_id == agent_id}:
+                continue
+            if scope is not None and not scope.allows(step.step_id):
+                continue
+            parts = [f"{step.status} {dag.task.task_id}/{step.step_id}"]
+            if title := _short(step.title):
+                parts.append(title)
+            if step.status.is_claim:
+                parts.append(f"by {step.claimed_by_agent_id}")
+            if reason := dag.reasons.get(step.step_id):
+                parts.append(f"reason: {_short(reason)}")
+            yield status.value, " · ".join(parts)
 
 
-def _lines(
-    tasks: Sequence[OpenTask],
-    scope: TaskScope | None,
-    statuses: tuple[StepStatus, ...],
-    wanted: Callable[[Step], bool] | None = None,
-) -> Iterator[_Line]:
-    for task in tasks:
-        for step in task.dag.steps(*statuses):
-            if (wanted is None or wanted(step)) and (scope is None or scope.allows(step.step_id)):
-                yield step.status.value, _line(task.dag, step)
-
-
-def _is_own(step: Step, agent_id: str) -> bool:
-    return step.claimed_by_agent_id == agent_id
-
-
-def _line(dag: Dag, step: Step) -> str:
-    parts = [f"{step.status} {dag.task.task_id}/{step.step_id}"]
-    if title := _short(step.title):
-        parts.append(title)
-    if step.status.is_claim:
-        parts.append(f"by {step.claimed_by_agent_id}")
-    if reason := dag.reasons.get(step.step_id):
-        parts.append(f"reason: {_short(reason)}")
-    return " · ".join(parts)
-
-
-def _recent(
+def _recent_lines(
     tasks: Sequence[OpenTask], now: datetime, scope: TaskScope | None, limits: BoardLimits
 ) -> Iterator[str]:
     """The last changes, the latest first."""
@@ -126,17 +109,14 @@ def _recent(
         (change.at, task.dag.task.task_id, change)
         for task in tasks
         for change in task.recent
-        if change.at >= since and _concerns(change, scope)
+        if change.at >= since
+        and (scope is None or change.step_id is None or scope.allows(change.step_id))
     ]
     found.sort(key=lambda entry: entry[0])
     found.reverse()  # of the same instant too, what came last comes first
     for at, task_id, change in found[: limits.changes]:
         place = task_id if change.step_id is None else f"{task_id}/{change.step_id}"
         yield f"{at:%H:%M:%S} {place} {change.event_type}"
-
-
-def _concerns(change: Change, scope: TaskScope | None) -> bool:
-    return scope is None or change.step_id is None or scope.allows(change.step_id)
 
 
 def _short(text: str) -> str:

@@ -31,7 +31,6 @@ from agent_core.tasks.model import (
     StepReopened,
     StepStatus,
     Task,
-    TaskDocument,
     TaskStatus,
     UpdateStep,
     UpdateTask,
@@ -144,11 +143,6 @@ class Dag:
         status = self.task.status
         rests = status.is_terminal or status is TaskStatus.BLOCKED
         return not (rests or self.is_active or self.is_completable)
-
-    def document(self) -> TaskDocument:
-        """The whole Task as data."""
-        steps = tuple(self.steps())
-        return TaskDocument(**dict(self.task), root_step_ids=tuple(self.roots()), steps=steps)
 
     # changing: for `apply` alone
 
@@ -466,8 +460,5 @@ def _refuse(step: Step, rule: str) -> TaskError:
 def _has_dependents(step_id: str, dependents: list[str]) -> TaskError:
     message = f"step {step_id} cannot be deleted, these depend on it: {', '.join(dependents[:10])}"
     return task_error(
-        ErrorCode.STEP_HAS_DEPENDENTS,
-        message,
-        step_id=step_id,
-        dependent_step_ids=dependents[:50],
+        ErrorCode.STEP_HAS_DEPENDENTS, message, step_id=step_id, dependent_step_ids=dependents[:50]
     )

@@ -72,11 +72,7 @@ OPEN = (StepStatus.PENDING, StepStatus.READY)
 CLAIMS = (StepStatus.CLAIMED, StepStatus.RUNNING)
 UNFINISHED = (*OPEN, *CLAIMS, StepStatus.BLOCKED)
 NO_LEASE: Mapping[str, None] = {"lease_expires_at": None}
-NO_CLAIM: Mapping[str, None] = {
-    "claimed_by_agent_id": None,
-    "claimed_by_run_id": None,
-    **NO_LEASE,
-}
+NO_CLAIM: Mapping[str, None] = {"claimed_by_agent_id": None, "claimed_by_run_id": None, **NO_LEASE}
 
 
 class Step(Frozen):
@@ -383,7 +379,7 @@ class TaskScope:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """On whose behalf something is done: a run, its journal, and how much it may see.
+    """On whose behalf something is done: a run, its journal, how much it may see, its tool call.
 
     `scope` is None for an orchestrator, and for core itself.
     """
@@ -392,6 +388,7 @@ class Actor:
     run_id: str
     journal: TaskJournal
     scope: TaskScope | None = None
+    tool_call_id: str | None = None
 
     @property
     def holder(self) -> str | None:

@@ -20,6 +20,7 @@ from agent_core.tasks.model import (
     UNFINISHED,
     AbortTask,
     Actor,
+    Complete,
     NewTask,
     Operation,
     Report,
@@ -31,6 +32,7 @@ from agent_core.tasks.model import (
     TaskScope,
     TaskStatus,
     Text,
+    Update,
 )
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.schema import Arguments, model_check, model_schema
@@ -129,23 +131,40 @@ def task_tools(
             the one that claims.
         stop_run: stops a worker of a Task that is failed or cancelled; None without workers.
     """
-    calls = _Calls(board, journal, scope, stop_run or _stop_nothing)
+    calls = _Calls(board, scope)
+    tool = partial(_tool, journal, scope)
     shared = [
-        _tool("get", _GET, GetArguments, calls.get),
-        _tool("query_steps", _QUERY, QueryArguments, calls.query_steps),
-        _tool("update_step", _UPDATE_STEP, UpdateStepArguments, calls.update_step, writes=True),
+        tool("get", _GET, GetArguments, calls.get),
+        tool("query_steps", _QUERY, QueryArguments, calls.query_steps),
+        tool("update_step", _UPDATE_STEP, UpdateStepArguments, calls.update_step, writes=True),
     ]
     if scope is not None:
-        claims = _tool("claim_step", _CLAIM, ClaimArguments, calls.claim_step, writes=True)
+        claims = tool("claim_step", _CLAIM, ClaimArguments, calls.claim_step, writes=True)
         return [*shared, claims]
+
+    async def create(new: NewTask, by: Actor) -> ToolReturn:
+        return written_answer(await board.create(new, by))
+
+    async def update(given: UpdateArguments, by: Actor) -> ToolReturn:
+        return written_answer(await board.change(given.task_id, Update(given.operations), by))
+
+    async def complete(given: CompleteArguments, by: Actor) -> ToolReturn:
+        return written_answer(await board.change(given.task_id, Complete(given.result_summary), by))
+
+    async def abort(status: TaskStatus, given: AbortArguments, by: Actor) -> ToolReturn:
+        end = AbortTask(status, given.reason)
+        return written_answer(await board.abort(given.task_id, end, by, stop_run=stop_run))
+
+    fail, cancel = partial(abort, TaskStatus.FAILED), partial(abort, TaskStatus.CANCELLED)
+    end = Concurrency.END
     return [
-        _tool("template", _TEMPLATE, TemplateArguments, calls.template),
-        _tool("create", _CREATE, NewTask, calls.create, writes=True),
-        _tool("list", _LIST, ListArguments, calls.list_tasks),
-        _tool("update", _UPDATE, UpdateArguments, calls.update, writes=True),
-        _tool("complete", _COMPLETE, CompleteArguments, calls.complete, writes=True),
-        _tool("fail", _FAIL, AbortArguments, calls.fail, writes=True, lane=Concurrency.END),
-        _tool("cancel", _CANCEL, AbortArguments, calls.cancel, writes=True, lane=Concurrency.END),
+        tool("template", _TEMPLATE, TemplateArguments, _template),
+        tool("create", _CREATE, NewTask, create, writes=True),
+        tool("list", _LIST, ListArguments, calls.list_tasks),
+        tool("update", _UPDATE, UpdateArguments, update, writes=True),
+        tool("complete", _COMPLETE, CompleteArguments, complete, writes=True),
+        tool("fail", _FAIL, AbortArguments, fail, writes=True, concurrency=end),
+        tool("cancel", _CANCEL, AbortArguments, cancel, writes=True, concurrency=end),
         *shared,
     ]
 
@@ -178,13 +197,15 @@ _CANCEL = "Cancel a Task: its workers are stopped, every unfinished step is canc
 
 
 def _tool(
+    journal: TaskJournal,
+    scope: TaskScope | None,
     name: str,
     description: str,
     arguments: type[A],
-    run: Callable[[A, ToolContext], Awaitable[ToolReturn | ToolOutput]],
+    run: Callable[[A, Actor], Awaitable[ToolReturn | ToolOutput]],
     *,
     writes: bool = False,
-    lane: Concurrency | None = None,
+    concurrency: Concurrency | None = None,
 ) -> Tool:
     full_name = f"agent.task_{name}"
     definition = ToolDefinition(
@@ -195,79 +216,46 @@ def _tool(
         tags={"internal"},
     )
 
+    async def call(checked: A, context: ToolContext) -> ToolReturn | ToolOutput:
+        role = context.run.role
+        if scope is None and role is not AgentRole.ORCHESTRATOR:
+            message = f"a {role} has no Tasks; only an orchestrator and its workers do"
+            raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message)
+        ids = (context.agent_id, context.run_id)
+        return await run(checked, Actor(*ids, journal, scope, context.tool_call_id))
+
     async def prepare(checked: A, context: ToolContext) -> Action:
-        return Action(Access(summary=full_name), partial(run, checked, context))
+        return Action(Access(summary=full_name), partial(call, checked, context))
 
     return Tool(
         definition=definition,
         parse=model_check(full_name, arguments),
         prepare=prepare,
-        lane=lane or (Concurrency.TASK if writes else Concurrency.READ),
+        lane=concurrency or (Concurrency.TASK if writes else Concurrency.READ),
     )
 
 
+async def _template(given: TemplateArguments, by: Actor) -> ToolOutput:
+    asset = load_asset("template.task_dag.default")
+    text = f"{asset.text}\n\nThe goal: {given.goal}" if given.goal else asset.text
+    origin = {"template_id": asset.asset_id, "template_version": asset.version}
+    node = user_text(text, NodeType.TASK_INSTRUCTION, **origin, tool_call_id=by.tool_call_id)
+    return ToolOutput({**origin, "note": "the instructions follow"}, [node])
+
+
 class _Calls:
-    """The calls of one run."""
+    """The calls of one run that look at steps, or are answered with one."""
 
-    def __init__(
-        self,
-        board: TaskBoard,
-        journal: TaskJournal,
-        scope: TaskScope | None,
-        stop_run: StopRun,
-    ) -> None:
+    def __init__(self, board: TaskBoard, scope: TaskScope | None) -> None:
         self._board = board
-        self._journal = journal
         self._scope = scope
-        self._stop_run = stop_run
 
-    def _actor(self, context: ToolContext) -> Actor:
-        """Who calls; only an orchestrator acts without a scope."""
-        if self._scope is None and context.run.role is not AgentRole.ORCHESTRATOR:
-            message = f"a {context.run.role} has no Tasks; only an orchestrator and its workers do"
-            raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message)
-        return Actor(context.agent_id, context.run_id, self._journal, self._scope)
-
-    async def template(self, given: TemplateArguments, context: ToolContext) -> ToolOutput:
-        self._actor(context)
-        asset = load_asset("template.task_dag.default")
-        text = f"{asset.text}\n\nThe goal: {given.goal}" if given.goal else asset.text
-        origin = {"template_id": asset.asset_id, "template_version": asset.version}
-        node = user_text(
-            text, NodeType.TASK_INSTRUCTION, **origin, tool_call_id=context.tool_call_id
-        )
-        return ToolOutput({**origin, "note": "the instructions follow"}, [node])
-
-    async def create(self, new: NewTask, context: ToolContext) -> ToolReturn:
-        return written_answer(await self._board.create(new, self._actor(context)))
-
-    async def update(self, given: UpdateArguments, context: ToolContext) -> ToolReturn:
-        by = self._actor(context)
-        return written_answer(await self._board.update(given.task_id, given.operations, by))
-
-    async def complete(self, given: CompleteArguments, context: ToolContext) -> ToolReturn:
-        by = self._actor(context)
-        return written_answer(await self._board.complete(given.task_id, given.result_summary, by))
-
-    async def fail(self, given: AbortArguments, context: ToolContext) -> ToolReturn:
-        return await self._abort(given, TaskStatus.FAILED, context)
-
-    async def cancel(self, given: AbortArguments, context: ToolContext) -> ToolReturn:
-        return await self._abort(given, TaskStatus.CANCELLED, context)
-
-    async def _abort(
-        self, given: AbortArguments, status: TaskStatus, context: ToolContext
-    ) -> ToolReturn:
-        by, end = self._actor(context), AbortTask(status, given.reason)
-        done = await self._board.abort(given.task_id, end, by, stop_run=self._stop_run)
-        return written_answer(done)
-
-    async def get(self, given: GetArguments, context: ToolContext) -> ToolReturn:
-        dag = await self._board.get(given.task_id, self._actor(context))
+    async def get(self, given: GetArguments, by: Actor) -> ToolReturn:
+        dag = await self._board.get(given.task_id, by)
         return whole_task(dag, self._scope, includes_terminal=given.include_terminal_steps)
 
-    async def list_tasks(self, given: ListArguments, context: ToolContext) -> ToolReturn:
-        logs = await self._board.tasks(self._actor(context))
+    async def list_tasks(self, given: ListArguments, by: Actor) -> ToolReturn:
+        logs = await self._board.tasks(by)
         wanted = (log for log in logs if _is_wanted(log, given))
         shown, more = page_of(wanted, limit=given.limit, offset=given.offset)
         return {"tasks": [await self._listed(log) for log in shown], **more}
@@ -289,8 +277,8 @@ class _Calls:
                 except TaskError as error:
                     return {"task_id": log.task_id, "error": _error_view(error)}
 
-    async def query_steps(self, given: QueryArguments, context: ToolContext) -> ToolReturn:
-        dag = await self._board.get(given.task_id, self._actor(context))
+    async def query_steps(self, given: QueryArguments, by: Actor) -> ToolReturn:
+        dag = await self._board.get(given.task_id, by)
         seeks_work = self._scope is not None and given.statuses == (StepStatus.READY,)
         limit = given.limit or (_READY_LIMIT if seeks_work else _LIMIT)
         found = select_steps(
@@ -305,25 +293,18 @@ class _Calls:
         shown = [step_view(dag, step) for step in steps]
         return {"task": task_summary(dag, self._scope), "steps": shown, **more}
 
-    async def claim_step(self, given: ClaimArguments, context: ToolContext) -> ToolReturn:
-        by = self._actor(context)
+    async def claim_step(self, given: ClaimArguments, by: Actor) -> ToolReturn:
         try:
             done = await self._board.claim(given.task_id, given.step_id, by)
         except TaskError as error:
             if error.code is not ErrorCode.STEP_ALREADY_CLAIMED:
                 raise
             # Not an error of the worker's, so not shown as one; programs find the code in it.
-            payload = ErrorPayload(
-                type=type(error).__name__,
-                code=error.code,
-                message=error.message,
-                details=error.details,
-            )
             answer = JsonBlock(data={"claimed": False, **_error_view(error)})
-            return ToolResult(content=[answer], error=payload)
+            return ToolResult(content=[answer], error=ErrorPayload.of(error))
         return {"claimed": True, **self._with_step(done, given.step_id)}
 
-    async def update_step(self, given: UpdateStepArguments, context: ToolContext) -> ToolReturn:
+    async def update_step(self, given: UpdateStepArguments, by: Actor) -> ToolReturn:
         report = Report(
             step_id=given.step_id,
             status=StepStatus(given.status) if given.status else None,
@@ -331,16 +312,12 @@ class _Calls:
             artifact_ids=given.artifact_ids,
             reason=given.reason,
         )
-        done = await self._board.report(given.task_id, report, self._actor(context))
+        done = await self._board.report(given.task_id, report, by)
         return self._with_step(done, given.step_id)
 
     def _with_step(self, done: Written, step_id: str) -> dict[str, Any]:
         step = step_view(done.dag, done.dag.step(step_id))
         return {"step": step, **written_answer(done, self._scope)}
-
-
-async def _stop_nothing(_: str) -> None:
-    """A session without workers has no runs to stop."""
 
 
 def _is_wanted(log: AnyLog, given: ListArguments) -> bool:

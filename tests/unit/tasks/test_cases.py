@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tasks.log_format import read_log
-from agent_core.tasks.model import RunEnding, TaskScope
+from agent_core.tasks.model import RunEnding, TaskScope, Update
 from task_boards import Desk, Stops, created, desk_in, statuses, step
 
 
@@ -282,7 +282,7 @@ async def test_k12_a_worker_has_no_tool_and_no_argument_for_content(desk: Desk) 
         await worker.call("update_step", task_id="t1", step_id="s1", title="mine")
     assert unknown.value.code is ErrorCode.VALIDATION_ERROR
     with pytest.raises(ToolError) as denied:
-        await desk.board.update("t1", [], worker.actor)
+        await desk.board.change("t1", Update([]), worker.actor)
     assert denied.value.code is ErrorCode.PERMISSION_DENIED
     assert desk.lines() == before
 

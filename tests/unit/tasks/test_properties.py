@@ -156,7 +156,9 @@ def snapshot(dag: Dag) -> dict[str, Any]:
     """Everything that can be seen of a Task."""
     steps = list(dag.steps())
     return {
-        "document": dag.document(),
+        "task": dag.task,
+        "steps": steps,
+        "roots": list(dag.roots()),
         "marked": set(dag.marked),
         "reasons": dict(dag.reasons),
         "claims": dict(dag.claims),

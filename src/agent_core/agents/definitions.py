@@ -1,7 +1,7 @@
 """The kinds of agents there are: built in, written by the user, registered by a program.
 
-An id has one meaning. Whoever gives it another one says so with `overrides: "<source>:<id>"`, and
-replaces the whole definition.
+An id has one meaning. A definition that gives it another one states `overrides: "<source>:<id>"`,
+and replaces the whole definition.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -75,7 +75,7 @@ class AgentDefinitions:
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
 
     def find(self, definition_id: str) -> AgentDefinition | None:
-        """The definition that this id means now, if there is one anybody may use."""
+        """The definition that this id means now, if there is one that can be used."""
         if definition_id == COMPACT_ID:
             return None
         for source in reversed(AgentSource):
@@ -84,14 +84,9 @@ class AgentDefinitions:
         return None
 
     def listed(self) -> list[AgentDefinition]:
-        """What can be used, by id; the agent that compacts is nobody's to use."""
+        """What can be used, by id; without the internal agent that compacts."""
         ids = {each for table in self._by_source.values() for each in table}
         return [found for each in sorted(ids) if (found := self.find(each))]
-
-    @property
-    def compact(self) -> AgentDefinition:
-        """The internal definition of the agent that summarises."""
-        return self._by_source[AgentSource.BUILTIN][COMPACT_ID]
 
     def profiles(self) -> Iterator[Profile]:
         """The model profiles of all definitions: what they name may hold secrets."""
@@ -235,6 +230,11 @@ def _built_in() -> tuple[AgentDefinition, ...]:
             )
         )
     return tuple(definitions)
+
+
+def compact_definition() -> AgentDefinition:
+    """The internal definition of the agent that summarises; it is not listed or overridden."""
+    return next(each for each in _built_in() if each.agent_definition_id == COMPACT_ID)
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -18,7 +18,7 @@ from agent_core.agents.spawner import (
     TaskBinding,
     expected_output,
 )
-from agent_core.agents.workers import Worker, WorkerQuery
+from agent_core.agents.workers import Worker
 from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
@@ -156,15 +156,15 @@ class OrchestratorSpawner(ChildSpawner):
             dag = await self._board.require_dispatchable(task_id, step_ids, self._actor)
             tools = await self._check_tools(AgentRole.WORKER, dispatch.allowed_tools)
             expected = expected_output(dispatch)
-            query = WorkerQuery(
-                session_id=session_id,
+            worker = workers.select(
+                dag,
+                session_id,
                 pool_id=dispatch.worker_pool_id,
                 agent_id=dispatch.worker_agent_id,
                 tools=tools or (),
                 step_ids=step_ids,
             )
-            selection = workers.select(query, dag)
-            worker = selection.worker
+            reason = "first_idle" if dispatch.worker_agent_id is None else "named"
             run = self._child_identity(AgentRole.WORKER, worker.agent_id(session_id))
             workers.claim(run.agent_id, run.run_id)  # from the choice to here nothing waits
             facts = {
@@ -178,7 +178,7 @@ class OrchestratorSpawner(ChildSpawner):
             spec = ChildSpec(
                 run=run,
                 agent=agent,
-                definition=selection.definition,
+                definition=self._deps.definitions.get(worker.definition_id),
                 assignment=dispatch,
                 expected=expected,
                 prompt=self._prompt(
@@ -198,7 +198,7 @@ class OrchestratorSpawner(ChildSpawner):
                     "agent_definition_id": worker.definition_id,
                     "task_id": task_id,
                     "allowed_step_ids": step_ids and list(step_ids),
-                    "selection_reason": selection.reason,
+                    "selection_reason": reason,
                     "tool_call_id": context.tool_call_id,
                 },
                 bind=partial(self._bind, run, scope),
@@ -208,7 +208,7 @@ class OrchestratorSpawner(ChildSpawner):
                 "worker_agent_id": run.agent_id,
                 "child_run_id": run.run_id,
                 "stream_id": run.run_id,
-                "selection_reason": selection.reason,
+                "selection_reason": reason,
             }
             if dispatch.wait:
                 return await self._result(child, spec, handle)
@@ -369,9 +369,8 @@ class OrchestratorSpawner(ChildSpawner):
         }
         if run_id is not None:
             view["current_run_id"] = run_id
-            claimed = self._board.claimed_by(run_id)
-            if claimed is not None and claimed.is_held:
-                view["current_step_id"] = claimed.step.step_id
+            if (step_id := self._board.step_held_by(run_id)) is not None:
+                view["current_step_id"] = step_id
         uncollected = [
             sent_id
             for sent_id, sent in self._sent.items()

@@ -1,9 +1,9 @@
 """Starts children of one root run: what settles a child before it exists, and how it is started."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from agent_core.agents.agent_tools import (
     Assignment,
@@ -22,7 +22,7 @@ from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import History, RunContext
+from agent_core.loop import History, NullCollaborators, RunContext
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.loaded import View
@@ -80,62 +80,33 @@ class RunSpec:
     view: View = field(default_factory=View)
 
 
-class RunContextFactory(Protocol):
-    """Knows what a run is made of, whatever its role."""
-
-    async def context(self, spec: RunSpec, /) -> RunContext:
-        """Everything this run needs.
-
-        Raises:
-            AgentCoreError: it cannot be had.
-        """
-        ...
-
-
-class ToolCatalog(Protocol):
-    """Which tools there are, before any run asks for its own."""
-
-    @property
-    def can_ask(self) -> bool:
-        """There is a way to ask for a permission."""
-        ...
-
-    async def work_tools(self) -> Mapping[str, ToolDefinition]:
-        """All but the built-in `agent.*` and `internal.*` tools, as the user's settings leave them.
-
-        Their permissions and tags are the effective ones.
-        """
-        ...
-
-    def is_disabled(self, name: str) -> bool:
-        """The user's settings take this tool away from every run."""
-        ...
-
-
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]
 """Opens the journal of a child: it goes on from a path, and leaves the session's own alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnerDeps:
-    """The long-lived collaborators of all spawners."""
+    """The long-lived collaborators of all spawners.
+
+    Attributes:
+        build_context: builds everything a run of any role needs, or raises `AgentCoreError`.
+        work_tools: all but the built-in `agent.*` and `internal.*` tools, as the user's settings
+            leave them; with their effective permissions and tags.
+        is_disabled: the user's settings take the tool of this name away from every run.
+        can_ask: there is a way to ask for a permission.
+    """
 
     setup: Setup
     store: SessionStore
     definitions: AgentDefinitions
     children: ChildRuns
     workers: Workers
-    contexts: RunContextFactory
-    catalog: ToolCatalog
+    build_context: Callable[[RunSpec], Awaitable[RunContext]]
+    work_tools: Callable[[], Awaitable[Mapping[str, ToolDefinition]]]
+    is_disabled: Callable[[str], bool]
+    can_ask: bool
     open_journal: OpenJournal
     redactor: Redactor
-
-
-class NoHistory:
-    """For a run whose path is there from the beginning."""
-
-    async def resume(self, journal: Journal) -> None:
-        """Nothing has to be fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +149,7 @@ class ChildSpec:
     expected: ExpectedOutput | None
     prompt: Draft
     path: Sequence[Node] = ()
-    history: History = field(default_factory=NoHistory)
+    history: History = field(default_factory=NullCollaborators)
     granted: frozenset[str] | None = None
     record: dict[str, Any]
     bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()
@@ -230,12 +201,12 @@ class ChildSpawner:
 
     async def list_definitions(self, _: ListDefinitions, __: ToolContext) -> ToolReturn:
         """Every definition with its suggested tools, and which of these a child could have now."""
-        catalog, roles = self._deps.catalog, _CHILD_ROLES[self._parent.run.mode]
-        work = await catalog.work_tools()
+        deps, roles = self._deps, _CHILD_ROLES[self._parent.run.mode]
+        work = await deps.work_tools()
 
         def suggestion(name: str) -> dict[str, Any]:
             reason = None
-            if catalog.is_disabled(name):
+            if deps.is_disabled(name):
                 reason = "disabled_by_config"
             elif not any(permits(role, name) for role in roles):
                 reason = "mode_restricted"
@@ -254,7 +225,7 @@ class ChildSpawner:
                 "suggested_tools": [suggestion(name) for name in definition.suggested_tools],
                 "tags": list(definition.tags),
             }
-            for definition in self._deps.definitions.listed()
+            for definition in deps.definitions.listed()
         ]
         return {"agent_definitions": views}
 
@@ -267,7 +238,7 @@ class ChildSpawner:
             if not any(part.allowed_hosts or part.allowed_domains for part in parts):
                 return "policy_restricted"
         asks = tool.permission is ToolPermission.WRITE or "dangerous" in tool.tags
-        return "permission_denied" if asks and not self._deps.catalog.can_ask else None
+        return "permission_denied" if asks and not self._deps.can_ask else None
 
     async def _run_child(
         self,
@@ -318,13 +289,12 @@ class ChildSpawner:
         """
         if names is None:
             return None
-        catalog = self._deps.catalog
-        work = await catalog.work_tools()
+        work = await self._deps.work_tools()
         wrong = [
             name
             for name in names
             if not permits(role, name)
-            or (name not in work if does_work(name) else catalog.is_disabled(name))
+            or (name not in work if does_work(name) else self._deps.is_disabled(name))
         ]
         if wrong:
             message = f"a {role} cannot have these tools: {', '.join(wrong)}; nothing was started"
@@ -397,7 +367,7 @@ class ChildSpawner:
         async def build() -> ChildRun:
             journal = deps.open_journal(spec.run, stream, spec.path)
             binding = spec.bind(journal)
-            ctx = await deps.contexts.context(
+            ctx = await deps.build_context(
                 RunSpec(
                     run=spec.run,
                     journal=journal,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import BUILT_IN_TOOLS, READERS
@@ -53,26 +53,6 @@ class Worker:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerQuery:
-    """What a dispatch asks of its worker."""
-
-    session_id: str
-    pool_id: str | None = None
-    agent_id: str | None = None
-    tools: tuple[str, ...] = ()
-    step_ids: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSelection:
-    """The worker that a dispatch gets, and why that one."""
-
-    worker: Worker
-    definition: AgentDefinition
-    reason: str
-
-
 class Workers:
     """All workers, in the order of the configuration, and what each is doing.
 
@@ -118,37 +98,55 @@ class Workers:
         return found
 
     def definition(self, worker: Worker) -> AgentDefinition | None:
-        """What the worker is; None if nobody has defined it, and it cannot work."""
+        """What the worker is; None if there is no such definition, and it cannot work."""
         return self._definitions.find(worker.definition_id)
 
     def run_of(self, agent_id: str) -> str | None:
         """The run a worker is busy with."""
         return self._busy.get(agent_id)
 
-    def select(self, wanted: WorkerQuery, dag: "Dag") -> WorkerSelection:
-        """The worker that is named, or the first idle one that can do it.
+    def select(
+        self,
+        dag: "Dag",
+        session_id: str,
+        *,
+        pool_id: str | None = None,
+        agent_id: str | None = None,
+        tools: Sequence[str] = (),
+        step_ids: Sequence[str] | None = None,
+    ) -> Worker:
+        """The worker of this agent id, or the first idle one that can do it.
 
         Raises:
             ToolError: `worker_busy`, `worker_pool_busy`, `worker_not_available`,
                 `validation_error` (tools beyond what the entry allows).
         """
-        if wanted.agent_id is not None:
-            return self._named(wanted.agent_id, wanted, dag)
-        candidates = [w for w in self.in_pool(wanted.pool_id) if self.definition(w) is not None]
-        fitting = [worker for worker in candidates if worker.fits(dag, wanted.step_ids)]
+        if agent_id is not None:
+            known = {worker.agent_id(session_id): worker for worker in self.all}
+            worker = known.get(agent_id)
+            if worker is None or pool_id not in {None, worker.pool_id}:
+                where = f" in the pool {pool_id}" if pool_id else ""
+                message = f"there is no worker {agent_id}{where}; agent.list_workers lists them"
+                raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
+            candidates = [worker]
+            refusal = f"worker {worker.worker_id} cannot be sent for these steps"
+        else:
+            candidates = self.in_pool(pool_id)
+            refusal = "no worker that is allowed to take these steps is available"
+        defined = [worker for worker in candidates if self.definition(worker) is not None]
+        fitting = [worker for worker in defined if worker.fits(dag, step_ids)]
         if not fitting:
-            message = "no worker that is allowed to take these steps is available"
-            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
-        able = [worker for worker in fitting if not worker.lacks(wanted.tools)]
+            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, refusal)
+        able = [worker for worker in fitting if not worker.lacks(tools)]
         if not able:
-            raise _beyond(fitting[0], fitting[0].lacks(wanted.tools))
+            lacking = fitting[0].lacks(tools)
+            message = f"worker {fitting[0].worker_id} may not have {', '.join(lacking)}"
+            details = {"path": "$.allowed_tools", "tools": lacking}
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
         for worker in able:
-            if self.run_of(worker.agent_id(wanted.session_id)) is None:
-                return self._choice(worker, "first_idle")
-        message = f"all {len(able)} workers that could go are busy; wait for one of them"
-        busy = [worker.agent_id(wanted.session_id) for worker in able]
-        details = {"worker_agent_ids": busy}
-        raise ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
+            if self.run_of(worker.agent_id(session_id)) is None:
+                return worker
+        raise self._busy_error(able, session_id, is_named=agent_id is not None)
 
     def claim(self, agent_id: str, run_id: str) -> None:
         """Take a worker for a run."""
@@ -159,26 +157,18 @@ class Workers:
         if self._busy.get(agent_id) == run_id:
             del self._busy[agent_id]
 
-    def _named(self, agent_id: str, wanted: WorkerQuery, dag: "Dag") -> WorkerSelection:
-        known = {worker.agent_id(wanted.session_id): worker for worker in self.all}
-        worker = known.get(agent_id)
-        if worker is None or wanted.pool_id not in {None, worker.pool_id}:
-            where = f" in the pool {wanted.pool_id}" if wanted.pool_id else ""
-            message = f"there is no worker {agent_id}{where}; agent.list_workers lists them"
-            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
-        if self.definition(worker) is None or not worker.fits(dag, wanted.step_ids):
-            message = f"worker {worker.worker_id} cannot be sent for these steps"
-            raise ToolError(ErrorCode.WORKER_NOT_AVAILABLE, message)
-        if lacking := worker.lacks(wanted.tools):
-            raise _beyond(worker, lacking)
-        if run_id := self.run_of(agent_id):
-            message = f"worker {worker.worker_id} is busy with run {run_id}"
-            details = {"worker_agent_id": agent_id, "current_run_id": run_id}
-            raise ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
-        return self._choice(worker, "named")
-
-    def _choice(self, worker: Worker, reason: str) -> WorkerSelection:
-        return WorkerSelection(worker, self._definitions.get(worker.definition_id), reason)
+    def _busy_error(
+        self, workers: Sequence[Worker], session_id: str, *, is_named: bool
+    ) -> ToolError:
+        agent_ids = [worker.agent_id(session_id) for worker in workers]
+        if is_named:
+            run_id = self.run_of(agent_ids[0])
+            message = f"worker {workers[0].worker_id} is busy with run {run_id}"
+            details: dict[str, Any] = {"worker_agent_id": agent_ids[0], "current_run_id": run_id}
+            return ToolError(ErrorCode.WORKER_BUSY, message, retryable=True, details=details)
+        message = f"all {len(workers)} workers that could go are busy; wait for one of them"
+        details = {"worker_agent_ids": agent_ids}
+        return ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
 
     def _fault(self, worker: Worker, tool_names: Collection[str]) -> str:
         if self.definition(worker) is None:
@@ -216,9 +206,3 @@ def _derived(pool_id: str, position: int, definition_id: str) -> str:
 
 def _digest(*parts: str) -> str:
     return sha256("\0".join(parts).encode()).hexdigest()[:28]
-
-
-def _beyond(worker: Worker, lacking: Sequence[str]) -> ToolError:
-    message = f"worker {worker.worker_id} may not have {', '.join(lacking)}"
-    details = {"path": "$.allowed_tools", "tools": list(lacking)}
-    return ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agent_core.cli.terminal import Clean
 from agent_core.redaction.visible import shortened, visible
 from agent_core.tasks.graph import Dag
-from agent_core.tasks.model import Step, StepStatus
+from agent_core.tasks.model import TaskStep, TaskStepStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,8 +124,8 @@ def _console(width: int, *, is_coloured: bool, records: bool = False) -> "Consol
     )
 
 
-def _describe_step(dag: Dag, step: Step, clean: Clean) -> str:
-    is_done = step.status is StepStatus.COMPLETED
+def _describe_step(dag: Dag, step: TaskStep, clean: Clean) -> str:
+    is_done = step.status is TaskStepStatus.COMPLETED
     after = step.depends_on_step_ids if len(step.depends_on_step_ids) > 1 else ()
     claimed_by = step.claimed_by_agent_id if step.status.is_claim else None
     reason = (step.result_summary if is_done else None) or dag.reasons.get(step.step_id, "")
@@ -140,10 +140,10 @@ def _describe_step(dag: Dag, step: Step, clean: Clean) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _parents_first(steps: Iterable[Step]) -> list[Step]:
+def _parents_first(steps: Iterable[TaskStep]) -> list[TaskStep]:
     """In order of creation, but nothing before the first thing it depends on."""
     by_id = {step.step_id: step for step in steps}
-    placed: dict[str, Step] = {}
+    placed: dict[str, TaskStep] = {}
     for step in by_id.values():
         chain = [step]
         while parents := [by_id[d] for d in chain[-1].depends_on_step_ids if d in by_id][:1]:

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 
 from agent_core.agents.definitions import COMPACT_ID
 from agent_core.agents.spawner import OpenJournal
-from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import Outcome, RunContext, run_agent
 from agent_core.types import (
-    AgentDefinition,
     AgentRecord,
     AgentRole,
-    AgentSource,
     AgentType,
     Claim,
     RunIdentity,
@@ -39,18 +36,6 @@ class CompactAgentDeps:
     open_journal: OpenJournal
     context: Callable[[RunIdentity, Journal, int], RunContext]
     claim: Callable[[], Claim]
-
-
-def load_compact_definition() -> AgentDefinition:
-    """Load the definition of the compact agent, which cannot be listed or overridden."""
-    asset = load_asset(f"agent.{COMPACT_ID}")
-    return AgentDefinition(
-        agent_definition_id=COMPACT_ID,
-        name=asset.fields["name"],
-        description=asset.fields["description"],
-        body=asset.text,
-        source=AgentSource.BUILTIN,
-    )
 
 
 class CompactAgent:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from agent_core.agents.definitions import compact_definition
 from agent_core.agents.spawner import OpenJournal, RunSpec
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact import CompactPolicy
@@ -24,7 +25,7 @@ from agent_core.context.tokens import Budget, TokenScale, estimate_text
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import NullCollaborators, RunContext, RunLimits
 from agent_core.runtime.background import Jobs, UsageLedger
-from agent_core.runtime.compact_agent import CompactAgentDeps, load_compact_definition
+from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
@@ -158,7 +159,7 @@ class RunFactory:
             model=model.model_copy(update=answer),
             context=self._setup.config.context,
             static=static_blocks(run.role, ()),
-            dynamic=[definition_block(load_compact_definition())],
+            dynamic=[definition_block(compact_definition())],
             scale=self._scale,
             metadata={**_ids(run), "purpose": "compact"},
         )

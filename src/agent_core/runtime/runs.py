@@ -144,8 +144,10 @@ class Runs:
             definitions=project.definitions,
             children=self.children,
             workers=Workers(config.agents, project.definitions),
-            contexts=self._contexts,
-            catalog=project.toolboxes,
+            build_context=self._contexts.context,
+            work_tools=project.toolboxes.work_tools,
+            is_disabled=project.toolboxes.is_disabled,
+            can_ask=project.toolboxes.can_ask,
             open_journal=self._open_journal,
             redactor=redactor,
         )

@@ -4,7 +4,7 @@
 `apply` again. `board` is where other packages come in, `tools` where models do.
 """
 
-from agent_core.tasks.board import BoardSettings, ClaimedStep, TaskBoard, open_board
+from agent_core.tasks.board import BoardSettings, TaskBoard, open_board
 from agent_core.tasks.board_view import BoardLimits, board_text
 from agent_core.tasks.log_store import cleanup_ended_tasks
 from agent_core.tasks.model import (
@@ -12,10 +12,10 @@ from agent_core.tasks.model import (
     Actor,
     Report,
     RunEnding,
-    StepStatus,
     TaskJournal,
     TaskScope,
     TaskStatus,
+    TaskStepStatus,
 )
 from agent_core.tasks.tools import task_tools
 
@@ -24,14 +24,13 @@ __all__ = [
     "Actor",
     "BoardLimits",
     "BoardSettings",
-    "ClaimedStep",
     "Report",
     "RunEnding",
-    "StepStatus",
     "TaskBoard",
     "TaskJournal",
     "TaskScope",
     "TaskStatus",
+    "TaskStepStatus",
     "board_text",
     "cleanup_ended_tasks",
     "open_board",

@@ -14,7 +14,6 @@ from agent_core.tasks.model import (
     OPEN,
     UNFINISHED,
     Change,
-    Step,
     StepBlocked,
     StepCancelled,
     StepClaim,
@@ -25,7 +24,6 @@ from agent_core.tasks.model import (
     StepPayload,
     StepReady,
     StepStarted,
-    StepStatus,
     StepUpdated,
     Task,
     TaskCancelled,
@@ -35,6 +33,8 @@ from agent_core.tasks.model import (
     TaskFailed,
     TaskRunning,
     TaskStatus,
+    TaskStep,
+    TaskStepStatus,
     TaskUpdated,
 )
 from agent_core.types import EventType
@@ -82,7 +82,7 @@ def apply(dag: Dag | None, change: Change) -> Dag:
     return dag
 
 
-def _find_subject(dag: Dag, change: Change) -> Step | None:
+def _find_subject(dag: Dag, change: Change) -> TaskStep | None:
     """Return the step that a change concerns, None for the Task, if it may come now."""
     if isinstance(change.payload, TaskCreated):
         raise schema_error("a Task is created once")
@@ -119,7 +119,7 @@ def _create(document: TaskDocument) -> Dag:
         raise schema_error("root_step_ids are not the steps that depend on nothing")
     given = {"step_id", "title", "summary", "depends_on_step_ids", "required"}
     given |= {"worker_pool_id", "updated_at"}
-    fresh = (Step(**{name: getattr(step, name) for name in given}) for step in document.steps)
+    fresh = (TaskStep(**{name: getattr(step, name) for name in given}) for step in document.steps)
     if document.status is not TaskStatus.PENDING or tuple(fresh) != document.steps:
         raise schema_error("a new Task and its steps are pending, and nobody has claimed one")
     return dag
@@ -166,7 +166,7 @@ def _update(dag: Dag, update: TaskUpdated, change: Change) -> None:
         dag.announced.append((None, EventType.TASK_REOPENED))
 
 
-def _change_step(dag: Dag, step: Step, payload: StepPayload, change: Change) -> None:
+def _change_step(dag: Dag, step: TaskStep, payload: StepPayload, change: Change) -> None:
     if step.status not in payload.begins_in or not _is_possible(dag, step, payload):
         message = f"{payload.event_type} cannot be: step {step.step_id} is {step.status}"
         raise schema_error(message)
@@ -188,19 +188,21 @@ def _change_step(dag: Dag, step: Step, payload: StepPayload, change: Change) -> 
     dag.put(step.model_copy(update={**update, **payload.clears, "updated_at": change.at}))
 
 
-def _is_possible(dag: Dag, step: Step, payload: StepPayload) -> bool:
+def _is_possible(dag: Dag, step: TaskStep, payload: StepPayload) -> bool:
     """Whether a change that may begin in the step's state fits everything else."""
     has_come_from = payload.previous_status is step.status
     match payload:
         case StepReady(status=after):
-            return has_come_from and after is StepStatus.READY and not dag.waits_for(step.step_id)
+            return (
+                has_come_from and after is TaskStepStatus.READY and not dag.waits_for(step.step_id)
+            )
         case StepClaimed(claimed_by_run_id=run_id, fencing_token=token):
             is_new = run_id not in dag.claims and dag.accepts_token(token)
             return has_come_from and is_new and dag.task.status is not TaskStatus.BLOCKED
         case StepStarted(status=after):
-            return has_come_from and after is StepStatus.RUNNING
+            return has_come_from and after is TaskStepStatus.RUNNING
         case StepUpdated(previous_status=before, status=after):
-            has_started = before is StepStatus.CLAIMED and step.status is StepStatus.RUNNING
+            has_started = before is TaskStepStatus.CLAIMED and step.status is TaskStepStatus.RUNNING
             return after is step.status and (has_come_from or has_started)
         case StepLeaseExpired(claimed_by_run_id=run_id):
             return has_come_from and run_id == step.claimed_by_run_id

@@ -45,10 +45,10 @@ from agent_core.tasks.model import (
     Report,
     ReportStep,
     RunEnding,
-    Step,
     Task,
     TaskCreated,
     TaskStatus,
+    TaskStep,
     TaskUpdated,
     Update,
     not_dispatchable,
@@ -89,15 +89,6 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedStep:
-    """The step a run claimed, as it is now, and whether the run still holds it."""
-
-    task_id: str
-    step: Step
-    is_held: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimOutcome:
     """What became of the step that a run claimed.
 
@@ -109,7 +100,7 @@ class ClaimOutcome:
 
     step_id: str
     is_lost: bool
-    step: Step | None
+    step: TaskStep | None
 
 
 @asynccontextmanager
@@ -186,7 +177,7 @@ class TaskBoard:
         self._unreadable: dict[str, UnreadableLog] = {}
         self._workers: dict[str, str] = {}
         self._claims: dict[str, tuple[str, str]] = {}
-        self._left: dict[str, Step] = {}
+        self._left: dict[str, TaskStep] = {}
 
     def end_turn(self, work: "asyncio.Task[Any]") -> None:
         """Let the next caller have the board."""
@@ -291,8 +282,9 @@ class TaskBoard:
         task.ending = ending = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
-                for run_id in await self._runs_on(task) if stop_run is not None else ():
-                    group.create_task(self._stop(run_id, task_id, by, stop_run=stop_run))
+                for run_id in await self._runs_on(task):
+                    if stop_run is not None:
+                        group.create_task(self._stop(run_id, task_id, by, stop_run=stop_run))
             return await self._end(task_id, end, by)
         finally:
             try:
@@ -358,10 +350,9 @@ class TaskBoard:
         Only the process of that run calls this. While the whole Task is being failed or
         cancelled, that settles the step. `error` is what made the run fail.
         """
-        claimed, close = self.claimed_by(run_id), CloseRun(run_id, ending, error)
-        if claimed is None or not claimed.is_held:
+        task, close = self._task_held_by(run_id), CloseRun(run_id, ending, error)
+        if task is None:
             return None
-        task = self._open[claimed.task_id]
         if task.is_ending:
             task.left_open.append(close)
             return None
@@ -420,14 +411,10 @@ class TaskBoard:
         """The Tasks that go on, in the order of their creation."""
         return sorted(self._open.values(), key=lambda task: task.dag.task.created_at)
 
-    def claimed_by(self, run_id: str) -> ClaimedStep | None:
-        """The step of an active Task that a run has claimed, whatever became of it."""
-        for task in self._open.values():
-            claim = task.dag.claims.get(run_id)
-            step = task.dag.find(claim.step_id) if claim is not None else None
-            if step is not None:
-                return ClaimedStep(task.dag.task.task_id, step, step.is_held_by(run_id))
-        return None
+    def step_held_by(self, run_id: str) -> str | None:
+        """The id of the step that a run holds now."""
+        task = self._task_held_by(run_id)
+        return task.dag.claims[run_id].step_id if task is not None else None
 
     def admit(self, run_id: str, task_id: str) -> None:
         """Count a worker's run among those of a Task, from its first moment on.
@@ -545,6 +532,14 @@ class TaskBoard:
         if changes:
             self._left[close.run_id] = task.dag.step(step_id)
         return written
+
+    def _task_held_by(self, run_id: str) -> OpenTask | None:
+        for task in self._open.values():
+            claim = task.dag.claims.get(run_id)
+            step = task.dag.find(claim.step_id) if claim is not None else None
+            if step is not None and step.is_held_by(run_id):
+                return task
+        return None
 
     def _begin_lease(self, task: OpenTask, step_id: str) -> None:
         task.deadlines[step_id] = self._monotonic() + self._lease.total_seconds()

@@ -8,7 +8,7 @@ from itertools import chain
 
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_store import OpenTask
-from agent_core.tasks.model import StepStatus, TaskScope
+from agent_core.tasks.model import TaskScope, TaskStepStatus
 
 _MAX_TITLE = 120
 _BYTES_PER_TOKEN = 4
@@ -77,13 +77,13 @@ def _step_lines(
     tasks: Sequence[OpenTask], agent_id: str, scope: TaskScope | None
 ) -> Iterator[tuple[str, str]]:
     """What each line is counted as when it is left out, and the line."""
-    claimed = StepStatus.CLAIMED
+    claimed = TaskStepStatus.CLAIMED
     for status, is_own in (
-        (StepStatus.BLOCKED, None),
-        (StepStatus.RUNNING, None),
+        (TaskStepStatus.BLOCKED, None),
+        (TaskStepStatus.RUNNING, None),
         (claimed, True),
         (claimed, False),
-        (StepStatus.READY, None),
+        (TaskStepStatus.READY, None),
     ):
         for dag, step in ((task.dag, step) for task in tasks for step in task.dag.steps(status)):
             if is_own not in {None, step.claimed_by_agent_id == agent_id}:

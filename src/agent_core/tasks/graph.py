@@ -24,14 +24,14 @@ from agent_core.tasks.model import (
     Payload,
     RemoveDependency,
     ReopenStep,
-    Step,
     StepCancelled,
     StepClaim,
     StepFields,
     StepReopened,
-    StepStatus,
     Task,
     TaskStatus,
+    TaskStep,
+    TaskStepStatus,
     UpdateStep,
     UpdateTask,
     not_cancellable,
@@ -59,11 +59,11 @@ class Dag:
         self.reasons: dict[str, str] = {}
         self.claims: dict[str, StepClaim] = {}
         self.announced: deque[tuple[str | None, EventType]] = deque()
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, TaskStep] = {}
         self._positions: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         self._next_position = 0
-        self._listed: dict[StepStatus, list[int]] = {status: [] for status in StepStatus}
+        self._listed: dict[TaskStepStatus, list[int]] = {status: [] for status in TaskStepStatus}
         self._roots: list[int] = []
         self._dependents: dict[str, set[str]] = {}
         self._missing: dict[str, int] = {}
@@ -73,28 +73,28 @@ class Dag:
 
     # reading
 
-    def find(self, step_id: str) -> Step | None:
+    def find(self, step_id: str) -> TaskStep | None:
         """The step, if there is one."""
         return self._steps.get(step_id)
 
-    def step(self, step_id: str) -> Step:
+    def step(self, step_id: str) -> TaskStep:
         """The step, or `step_not_found`."""
         if (step := self._steps.get(step_id)) is None:
             raise _unknown_step(self.task.task_id, step_id)
         return step
 
-    def steps(self, *statuses: StepStatus) -> Iterator[Step]:
+    def steps(self, *statuses: TaskStepStatus) -> Iterator[TaskStep]:
         """Steps with one of these statuses (all, if none is given), in order of creation."""
-        positions = merge(*(self._listed[status] for status in statuses or StepStatus))
+        positions = merge(*(self._listed[status] for status in statuses or TaskStepStatus))
         return (self._steps[self._ids[position]] for position in positions)
 
     def roots(self) -> Iterator[str]:
         """The ids of steps that depend on nothing, in order of creation."""
         return (self._ids[position] for position in self._roots)
 
-    def count(self, *statuses: StepStatus) -> int:
+    def count(self, *statuses: TaskStepStatus) -> int:
         """How many steps have one of these statuses (all, if none is given)."""
-        return sum(len(self._listed[status]) for status in set(statuses or StepStatus))
+        return sum(len(self._listed[status]) for status in set(statuses or TaskStepStatus))
 
     def counts(self) -> dict[str, int]:
         """How many steps there are of each status that occurs."""
@@ -129,7 +129,7 @@ class Dag:
     @property
     def is_active(self) -> bool:
         """A step is ready, claimed or running."""
-        return self.count(StepStatus.READY, *CLAIMS) > 0
+        return self.count(TaskStepStatus.READY, *CLAIMS) > 0
 
     @property
     def is_completable(self) -> bool:
@@ -146,7 +146,7 @@ class Dag:
 
     # changing: for `apply` alone
 
-    def put(self, step: Step) -> None:
+    def put(self, step: TaskStep) -> None:
         """Add a step, or replace the one with its id."""
         step_id, old = step.step_id, self._steps.get(step.step_id)
         if old is None:
@@ -183,12 +183,12 @@ class Dag:
         self._last_claims[claim.step_id] = claim.token
         self._last_token = max(self._last_token, claim.token)
 
-    def _unlist(self, step: Step, position: int) -> None:
+    def _unlist(self, step: TaskStep, position: int) -> None:
         positions = self._listed[step.status]
         del positions[bisect_left(positions, position)]
         self._open_required -= _is_open_required(step)
 
-    def _link(self, step: Step) -> None:
+    def _link(self, step: TaskStep) -> None:
         for dependency in step.depends_on_step_ids:
             self._dependents.setdefault(dependency, set()).add(step.step_id)
         if not step.depends_on_step_ids:
@@ -196,7 +196,7 @@ class Dag:
         done = (_is_completed(self._steps.get(each)) for each in step.depends_on_step_ids)
         self._missing[step.step_id] = sum(not is_done for is_done in done)
 
-    def _unlink(self, step: Step, position: int) -> None:
+    def _unlink(self, step: TaskStep, position: int) -> None:
         if not step.depends_on_step_ids:
             del self._roots[bisect_left(self._roots, position)]
         for dependency in step.depends_on_step_ids:
@@ -246,7 +246,7 @@ class GraphEdit:
 
     def __init__(self, dag: Dag, at: datetime) -> None:
         self.task = dag.task
-        self.changed: dict[str, Step] = {}
+        self.changed: dict[str, TaskStep] = {}
         self.removed: set[str] = set()
         self.marked: dict[str, None] = {}
         self.reasons: dict[str, str | None] = {}
@@ -272,14 +272,14 @@ class GraphEdit:
             message = f"steps would wait for each other: {' → '.join(cycle)}"
             raise task_error(ErrorCode.DEPENDENCY_CYCLE, message, cycle=cycle)
         for step in list(self.changed.values()):
-            if step.status is StepStatus.READY and not self._is_free(step):
-                self._put(step, status=StepStatus.PENDING)
+            if step.status is TaskStepStatus.READY and not self._is_free(step):
+                self._put(step, status=TaskStepStatus.PENDING)
         return self
 
-    def freed(self) -> list[Step]:
+    def freed(self) -> list[TaskStep]:
         """Pending steps whose dependencies are all completed."""
         steps = self.changed.values()
-        return [s for s in steps if s.status is StepStatus.PENDING and self._is_free(s)]
+        return [s for s in steps if s.status is TaskStepStatus.PENDING and self._is_free(s)]
 
     def outcomes(self) -> Iterator[tuple[str, Payload]]:
         """A payload for each time a step was cancelled or reopened."""
@@ -295,20 +295,20 @@ class GraphEdit:
             counts[step.status] = counts.get(step.status, 0) + 1
         return {status: count for status, count in counts.items() if count}
 
-    def _find(self, step_id: str) -> Step | None:
+    def _find(self, step_id: str) -> TaskStep | None:
         if step_id in self.changed:
             return self.changed[step_id]
         return None if step_id in self.removed else self._dag.find(step_id)
 
-    def _step(self, step_id: str) -> Step:
+    def _step(self, step_id: str) -> TaskStep:
         if (step := self._find(step_id)) is None:
             raise _unknown_step(self.task.task_id, step_id)
         return step
 
-    def _put(self, step: Step, **update: Any) -> None:
+    def _put(self, step: TaskStep, **update: Any) -> None:
         self.changed[step.step_id] = step.model_copy(update={**update, "updated_at": self._at})
 
-    def _is_free(self, step: Step) -> bool:
+    def _is_free(self, step: TaskStep) -> bool:
         return all(_is_completed(self._find(each)) for each in step.depends_on_step_ids)
 
     def _apply(self, operation: Operation) -> None:
@@ -349,12 +349,12 @@ class GraphEdit:
             "depends_on_step_ids": tuple(dict.fromkeys(new.depends_on_step_ids)),
             "worker_pool_id": new.worker_pool_id or None,
         }
-        self.changed[new.step_id] = Step(**fields, updated_at=self._at)
+        self.changed[new.step_id] = TaskStep(**fields, updated_at=self._at)
         self._rewired.add(new.step_id)
 
-    def _update(self, step: Step, fields: StepFields) -> None:
+    def _update(self, step: TaskStep, fields: StepFields) -> None:
         update: dict[str, Any] = fields.model_dump(exclude_none=True)
-        if step.status is StepStatus.COMPLETED and update.keys() - {"title", "summary"}:
+        if step.status is TaskStepStatus.COMPLETED and update.keys() - {"title", "summary"}:
             raise _refuse(step, "only its title and summary can still change")
         depends_on = update.pop("depends_on_step_ids", None)
         if "worker_pool_id" in update:
@@ -364,8 +364,8 @@ class GraphEdit:
             self._rewire(self.changed[step.step_id], depends_on)
         self._mark(step)
 
-    def _delete(self, step: Step) -> None:
-        if step.status not in {*OPEN, StepStatus.CANCELLED}:
+    def _delete(self, step: TaskStep) -> None:
+        if step.status not in {*OPEN, TaskStepStatus.CANCELLED}:
             raise _refuse(step, "only pending, ready and cancelled steps can be deleted")
         step_id = step.step_id
         self.changed.pop(step_id, None)
@@ -376,7 +376,7 @@ class GraphEdit:
         if self._dag.find(step_id) is not None:
             self.removed.add(step_id)
 
-    def _change_link(self, step: Step, link: AddDependency | RemoveDependency) -> None:
+    def _change_link(self, step: TaskStep, link: AddDependency | RemoveDependency) -> None:
         other, depends_on = link.depends_on_step_id, step.depends_on_step_ids
         if link.op == "add_dependency":
             self._rewire(step, (*depends_on, other))
@@ -391,34 +391,34 @@ class GraphEdit:
                 depends_on_step_ids=depends_on[:50],
             )
 
-    def _rewire(self, step: Step, depends_on: Iterable[str]) -> None:
-        if step.status is StepStatus.COMPLETED:
+    def _rewire(self, step: TaskStep, depends_on: Iterable[str]) -> None:
+        if step.status is TaskStepStatus.COMPLETED:
             raise _refuse(step, "its dependencies can no longer change")
         self._put(step, depends_on_step_ids=tuple(dict.fromkeys(depends_on)))
         self._rewired.add(step.step_id)
         self._mark(step)
 
-    def _mark(self, step: Step) -> None:
+    def _mark(self, step: TaskStep) -> None:
         if step.status.is_claim:
             self.marked[step.step_id] = None
 
-    def _cancel(self, step: Step, reason: str | None) -> None:
+    def _cancel(self, step: TaskStep, reason: str | None) -> None:
         if step.status not in OPEN:
             raise not_cancellable(step)
         payload = StepCancelled(
             previous_status=step.status, reason=reason, result_summary=step.result_summary
         )
-        self._put(step, status=StepStatus.CANCELLED)
+        self._put(step, status=TaskStepStatus.CANCELLED)
         self._add_outcome(step, payload, reason)
 
-    def _reopen(self, step: Step, reason: str | None) -> None:
-        if step.status not in {StepStatus.BLOCKED, StepStatus.FAILED}:
+    def _reopen(self, step: TaskStep, reason: str | None) -> None:
+        if step.status not in {TaskStepStatus.BLOCKED, TaskStepStatus.FAILED}:
             raise _refuse(step, "only blocked and failed steps can be reopened")
         payload = StepReopened(previous_status=step.status, reason=reason)
-        self._put(step, status=StepStatus.PENDING, **NO_CLAIM)
+        self._put(step, status=TaskStepStatus.PENDING, **NO_CLAIM)
         self._add_outcome(step, payload, reason)
 
-    def _add_outcome(self, step: Step, payload: Payload, reason: str | None) -> None:
+    def _add_outcome(self, step: TaskStep, payload: Payload, reason: str | None) -> None:
         self._outcomes.setdefault(step.step_id, []).append(payload)
         self.reasons[step.step_id] = reason
 
@@ -440,12 +440,12 @@ class GraphEdit:
                 raise _has_dependents(step_id, left)
 
 
-def _is_completed(step: Step | None) -> bool:
-    return step is not None and step.status is StepStatus.COMPLETED
+def _is_completed(step: TaskStep | None) -> bool:
+    return step is not None and step.status is TaskStepStatus.COMPLETED
 
 
-def _is_open_required(step: Step) -> bool:
-    return step.required and step.status is not StepStatus.COMPLETED
+def _is_open_required(step: TaskStep) -> bool:
+    return step.required and step.status is not TaskStepStatus.COMPLETED
 
 
 def _unknown_step(task_id: str, step_id: str) -> TaskError:
@@ -453,7 +453,7 @@ def _unknown_step(task_id: str, step_id: str) -> TaskError:
     return task_error(ErrorCode.STEP_NOT_FOUND, message, step_id=step_id)
 
 
-def _refuse(step: Step, rule: str) -> TaskError:
+def _refuse(step: TaskStep, rule: str) -> TaskError:
     return step_error(ErrorCode.VALIDATION_ERROR, step, f": {rule}")
 
 

@@ -45,7 +45,7 @@ class TaskStatus(StrEnum):
         return self in {TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED}
 
 
-class StepStatus(StrEnum):
+class TaskStepStatus(StrEnum):
     """Where a step is."""
 
     PENDING = "pending"
@@ -68,14 +68,14 @@ class StepStatus(StrEnum):
         return self in CLAIMS
 
 
-OPEN = (StepStatus.PENDING, StepStatus.READY)
-CLAIMS = (StepStatus.CLAIMED, StepStatus.RUNNING)
-UNFINISHED = (*OPEN, *CLAIMS, StepStatus.BLOCKED)
+OPEN = (TaskStepStatus.PENDING, TaskStepStatus.READY)
+CLAIMS = (TaskStepStatus.CLAIMED, TaskStepStatus.RUNNING)
+UNFINISHED = (*OPEN, *CLAIMS, TaskStepStatus.BLOCKED)
 NO_LEASE: Mapping[str, None] = {"lease_expires_at": None}
 NO_CLAIM: Mapping[str, None] = {"claimed_by_agent_id": None, "claimed_by_run_id": None, **NO_LEASE}
 
 
-class Step(Frozen):
+class TaskStep(Frozen):
     """One piece of work.
 
     The claim's agent and run stay named on a step that they ended; `lease_expires_at` is set
@@ -85,7 +85,7 @@ class Step(Frozen):
     step_id: StepId
     title: str = ""
     summary: str = ""
-    status: StepStatus = StepStatus.PENDING
+    status: TaskStepStatus = TaskStepStatus.PENDING
     depends_on_step_ids: tuple[StepId, ...] = ()
     required: bool = True
     worker_pool_id: str | None = None
@@ -119,7 +119,7 @@ class TaskDocument(Task):
     """A whole Task: the payload of its first line."""
 
     root_step_ids: tuple[StepId, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TaskStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class Report:
     """
 
     step_id: str
-    status: StepStatus | None = None
+    status: TaskStepStatus | None = None
     result_summary: str | None = None
     artifact_ids: tuple[str, ...] | None = None
     reason: str | None = None
@@ -415,7 +415,7 @@ class Actor:
             allowed = ", ".join(sorted(scope.allowed_step_ids or ()))
             raise _denied(f"this worker was sent for {allowed}, not for {step_id}", "other_step")
 
-    def require_pool(self, step: Step) -> None:
+    def require_pool(self, step: TaskStep) -> None:
         """Return unless the step is reserved for another pool, or raise `PermissionDeniedError`."""
         wanted = step.worker_pool_id
         if wanted is not None and self.scope is not None and wanted != self.scope.worker_pool_id:
@@ -494,16 +494,16 @@ class StepPayload(Payload):
     """
 
     concerns_step = True
-    begins_in: ClassVar[Collection[StepStatus]]
-    becomes: ClassVar[StepStatus | None] = None
+    begins_in: ClassVar[Collection[TaskStepStatus]]
+    becomes: ClassVar[TaskStepStatus | None] = None
     clears: ClassVar[Mapping[str, None]] = {}
-    previous_status: StepStatus
+    previous_status: TaskStepStatus
 
 
 class StepReady(StepPayload):
     event_type = EventType.TASK_STEP_READY
-    begins_in = (StepStatus.PENDING,)
-    status: StepStatus = StepStatus.READY
+    begins_in = (TaskStepStatus.PENDING,)
+    status: TaskStepStatus = TaskStepStatus.READY
     depends_on_step_ids: tuple[StepId, ...] = ()
 
 
@@ -511,8 +511,8 @@ class StepClaimed(StepPayload):
     """`fencing_token` only grows within a Task; logs of the first release may lack it."""
 
     event_type = EventType.TASK_STEP_CLAIMED
-    begins_in = (StepStatus.READY,)
-    becomes = StepStatus.CLAIMED
+    begins_in = (TaskStepStatus.READY,)
+    becomes = TaskStepStatus.CLAIMED
     claimed_by_agent_id: SafeId
     claimed_by_run_id: SafeId
     lease_expires_at: UtcDatetime
@@ -521,15 +521,15 @@ class StepClaimed(StepPayload):
 
 class StepStarted(StepPayload):
     event_type = EventType.TASK_STEP_STARTED
-    begins_in = (StepStatus.CLAIMED,)
-    status: StepStatus = StepStatus.RUNNING
+    begins_in = (TaskStepStatus.CLAIMED,)
+    status: TaskStepStatus = TaskStepStatus.RUNNING
     lease_expires_at: UtcDatetime | None
 
 
 class StepUpdated(StepPayload):
     event_type = EventType.TASK_STEP_UPDATED
     begins_in = CLAIMS
-    status: StepStatus
+    status: TaskStepStatus
     result_summary: str | None = None
     artifact_ids: tuple[SafeId, ...] = ()
     lease_expires_at: UtcDatetime | None
@@ -540,14 +540,14 @@ class StepReopened(StepPayload):
 
     event_type = EventType.TASK_STEP_REOPENED
     begins_in = ()
-    status: StepStatus = StepStatus.PENDING
+    status: TaskStepStatus = TaskStepStatus.PENDING
     reason: str | None = None
 
 
 class StepLeaseExpired(StepPayload):
     event_type = EventType.TASK_STEP_LEASE_EXPIRED
     begins_in = CLAIMS
-    becomes = StepStatus.PENDING
+    becomes = TaskStepStatus.PENDING
     clears = NO_CLAIM
     claimed_by_agent_id: SafeId | None
     claimed_by_run_id: SafeId | None
@@ -557,7 +557,7 @@ class StepLeaseExpired(StepPayload):
 class StepCompleted(StepPayload):
     event_type = EventType.TASK_STEP_COMPLETED
     begins_in = CLAIMS
-    becomes = StepStatus.COMPLETED
+    becomes = TaskStepStatus.COMPLETED
     clears = NO_LEASE
     result_summary: str | None = None
     artifact_ids: tuple[SafeId, ...] = ()
@@ -566,7 +566,7 @@ class StepCompleted(StepPayload):
 class StepBlocked(StepPayload):
     event_type = EventType.TASK_STEP_BLOCKED
     begins_in = CLAIMS
-    becomes = StepStatus.BLOCKED
+    becomes = TaskStepStatus.BLOCKED
     clears = NO_CLAIM
     reason: str | None = None
     result_summary: str | None = None
@@ -576,7 +576,7 @@ class StepBlocked(StepPayload):
 class StepFailed(StepPayload):
     event_type = EventType.TASK_STEP_FAILED
     begins_in = UNFINISHED
-    becomes = StepStatus.FAILED
+    becomes = TaskStepStatus.FAILED
     clears = NO_LEASE
     reason: str | None = None
     result_summary: str | None = None
@@ -586,7 +586,7 @@ class StepFailed(StepPayload):
 class StepCancelled(StepPayload):
     event_type = EventType.TASK_STEP_CANCELLED
     begins_in = UNFINISHED
-    becomes = StepStatus.CANCELLED
+    becomes = TaskStepStatus.CANCELLED
     clears = NO_LEASE
     reason: str | None = None
     result_summary: str | None = None
@@ -642,13 +642,13 @@ def task_error(code: ErrorCode, message: str, **details: Any) -> TaskError:
     return TaskError(code, message, details=details)
 
 
-def step_error(code: ErrorCode, step: Step, rule: str, **details: Any) -> TaskError:
+def step_error(code: ErrorCode, step: TaskStep, rule: str, **details: Any) -> TaskError:
     """The state of a step does not allow something."""
     message = f"step {step.step_id} is {step.status}{rule}"
     return task_error(code, message, step_id=step.step_id, status=step.status.value, **details)
 
 
-def not_cancellable(step: Step) -> TaskError:
+def not_cancellable(step: TaskStep) -> TaskError:
     """The error for cancelling a step that is not simply waiting."""
     rule = "; only pending and ready steps can be cancelled, agent.task_cancel ends the whole Task"
     return step_error(ErrorCode.STEP_NOT_CANCELLABLE, step, rule)

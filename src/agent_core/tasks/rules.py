@@ -23,7 +23,6 @@ from agent_core.tasks.model import (
     NewStep,
     Payload,
     ReportStep,
-    Step,
     StepBlocked,
     StepCancelled,
     StepClaimed,
@@ -33,7 +32,6 @@ from agent_core.tasks.model import (
     StepLeaseExpired,
     StepReady,
     StepStarted,
-    StepStatus,
     StepUpdated,
     Task,
     TaskCancelled,
@@ -44,6 +42,8 @@ from agent_core.tasks.model import (
     TaskReopened,
     TaskRunning,
     TaskStatus,
+    TaskStep,
+    TaskStepStatus,
     TaskUpdated,
     Update,
     not_cancellable,
@@ -56,11 +56,11 @@ from agent_core.tasks.model import (
 Pair = tuple[str | None, Payload]
 """The step a change concerns, or None for the Task, and what it says."""
 
-_ENDS: Mapping[StepStatus | None, type[StepEnd]] = {
-    StepStatus.BLOCKED: StepBlocked,
-    StepStatus.COMPLETED: StepCompleted,
-    StepStatus.FAILED: StepFailed,
-    StepStatus.CANCELLED: StepCancelled,
+_ENDS: Mapping[TaskStepStatus | None, type[StepEnd]] = {
+    TaskStepStatus.BLOCKED: StepBlocked,
+    TaskStepStatus.COMPLETED: StepCompleted,
+    TaskStepStatus.FAILED: StepFailed,
+    TaskStepStatus.CANCELLED: StepCancelled,
 }
 _SHOWN = 50
 """How many ids an error's details hold at most."""
@@ -120,18 +120,18 @@ def _update(dag: Dag, update: Update, at: datetime) -> Iterator[Pair]:
     yield from edit.outcomes()
     if dag.task.status is TaskStatus.BLOCKED and status is TaskStatus.PENDING:
         yield None, TaskReopened(previous_status=TaskStatus.BLOCKED)
-    is_active = bool(counts.keys() & {StepStatus.READY, *CLAIMS})
+    is_active = bool(counts.keys() & {TaskStepStatus.READY, *CLAIMS})
     yield from _promote(edit.freed(), status, is_active=is_active)
 
 
 def _promote(
-    freed: Iterable[Step], status: TaskStatus, *, is_active: bool = False
+    freed: Iterable[TaskStep], status: TaskStatus, *, is_active: bool = False
 ) -> Iterator[Pair]:
     """Make steps ready, and start the Task with its first active step."""
     for step in freed:
         is_active = True
         depends_on = step.depends_on_step_ids
-        payload = StepReady(previous_status=StepStatus.PENDING, depends_on_step_ids=depends_on)
+        payload = StepReady(previous_status=TaskStepStatus.PENDING, depends_on_step_ids=depends_on)
         yield step.step_id, payload
     if is_active and status is TaskStatus.PENDING:
         yield None, TaskRunning(previous_status=status, reason="step_ready")
@@ -149,11 +149,11 @@ def _claim(dag: Dag, wanted: ClaimStep) -> Iterator[Pair]:
         message = f"step {step.step_id} has just been claimed by {step.claimed_by_agent_id}"
         facts = {"step_id": step.step_id, "claimed_by_agent_id": step.claimed_by_agent_id}
         raise task_error(ErrorCode.STEP_ALREADY_CLAIMED, message, **facts)
-    if step.status is not StepStatus.READY:
+    if step.status is not TaskStepStatus.READY:
         steps = (dag.find(step_id) for step_id in step.depends_on_step_ids)
-        waits_for = [s.step_id for s in steps if s and s.status is not StepStatus.COMPLETED]
+        waits_for = [s.step_id for s in steps if s and s.status is not TaskStepStatus.COMPLETED]
         rule = ", not ready"
-        if step.status is StepStatus.PENDING and waits_for:
+        if step.status is TaskStepStatus.PENDING and waits_for:
             rule += f"; it waits for {', '.join(waits_for[:10])}"
         raise step_error(ErrorCode.STEP_NOT_READY, step, rule, waits_for=waits_for[:_SHOWN])
     payload = StepClaimed(
@@ -180,13 +180,13 @@ def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
             yield from _promote(freed, dag.task.status)
         return
     lease = command.lease if command.holder is not None else step.lease_expires_at
-    starts = report.status is StepStatus.RUNNING and step.status is StepStatus.CLAIMED
+    starts = report.status is TaskStepStatus.RUNNING and step.status is TaskStepStatus.CLAIMED
     if starts:
         yield step.step_id, StepStarted(previous_status=step.status, lease_expires_at=lease)
     if update or not starts:
         payload = StepUpdated(
             previous_status=step.status,
-            status=StepStatus.RUNNING if starts else step.status,
+            status=TaskStepStatus.RUNNING if starts else step.status,
             result_summary=after.result_summary,
             artifact_ids=after.artifact_ids,
             lease_expires_at=lease,
@@ -194,17 +194,17 @@ def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
         yield step.step_id, payload
 
 
-def _waits_for_one(dag: Dag, step: Step) -> bool:
-    return step.status is StepStatus.PENDING and dag.waits_for(step.step_id) == 1
+def _waits_for_one(dag: Dag, step: TaskStep) -> bool:
+    return step.status is TaskStepStatus.PENDING and dag.waits_for(step.step_id) == 1
 
 
-def _require_right(dag: Dag, step: Step, command: ReportStep) -> None:
+def _require_right(dag: Dag, step: TaskStep, command: ReportStep) -> None:
     run_id = command.holder
     if run_id is None:
         # The holder of a step may give it up; an orchestrator may only cancel one that waits.
-        if command.report.status is StepStatus.CANCELLED and step.status not in OPEN:
+        if command.report.status is TaskStepStatus.CANCELLED and step.status not in OPEN:
             raise not_cancellable(step)
-        if command.report.status is not StepStatus.CANCELLED and not step.status.is_claim:
+        if command.report.status is not TaskStepStatus.CANCELLED and not step.status.is_claim:
             raise step_error(ErrorCode.NO_STEP_CLAIMED, step, ": nobody works on it")
         return
     if step.is_held_by(run_id):
@@ -219,7 +219,7 @@ def _require_right(dag: Dag, step: Step, command: ReportStep) -> None:
     raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message, details=details)
 
 
-def _end(kind: type[StepEnd], step: Step, reason: str | None) -> Pair:
+def _end(kind: type[StepEnd], step: TaskStep, reason: str | None) -> Pair:
     """The end of the work on a step, with the result that the step has."""
     known: dict[str, Any] = {
         "previous_status": step.status,
@@ -233,7 +233,7 @@ def _end(kind: type[StepEnd], step: Step, reason: str | None) -> Pair:
 def _complete(dag: Dag, result_summary: str | None) -> Iterator[Pair]:
     if not dag.is_completable:
         steps = dag.steps()
-        unfinished = (s for s in steps if s.required and s.status is not StepStatus.COMPLETED)
+        unfinished = (s for s in steps if s.required and s.status is not TaskStepStatus.COMPLETED)
         missing = [step.step_id for step in islice(unfinished, _SHOWN)]
         held = [step.step_id for step in islice(dag.steps(*CLAIMS), _SHOWN)]
         why = [f"required and not completed: {', '.join(missing[:10])}"] if missing else []
@@ -279,7 +279,7 @@ def _expire(dag: Dag, command: ExpireLeases, at: datetime) -> Iterator[Pair]:
             expired_at=step.lease_expires_at or at,
         )
         yield step.step_id, payload
-    pending = dag.steps(StepStatus.PENDING) if command.may_promote else ()
+    pending = dag.steps(TaskStepStatus.PENDING) if command.may_promote else ()
     freed = (step for step in (*expired, *pending) if dag.waits_for(step.step_id) == 0)
     is_active = command.may_promote and dag.is_active
     yield from _promote(freed, dag.task.status, is_active=is_active)

@@ -24,13 +24,13 @@ from agent_core.tasks.model import (
     NewTask,
     Operation,
     Report,
-    Step,
     StepId,
-    StepStatus,
     TaskId,
     TaskJournal,
     TaskScope,
     TaskStatus,
+    TaskStep,
+    TaskStepStatus,
     Text,
     Update,
 )
@@ -81,7 +81,7 @@ class UpdateArguments(Arguments):
 
 class QueryArguments(Arguments):
     task_id: TaskId
-    statuses: tuple[StepStatus, ...] | None = None
+    statuses: tuple[TaskStepStatus, ...] | None = None
     worker_pool_id: SafeId | None = None
     claimed_by_agent_id: SafeId | None = None
     include_terminal_steps: bool = False
@@ -279,7 +279,7 @@ class _Calls:
 
     async def query_steps(self, given: QueryArguments, by: Actor) -> ToolReturn:
         dag = await self._board.get(given.task_id, by)
-        seeks_work = self._scope is not None and given.statuses == (StepStatus.READY,)
+        seeks_work = self._scope is not None and given.statuses == (TaskStepStatus.READY,)
         limit = given.limit or (_READY_LIMIT if seeks_work else _LIMIT)
         found = select_steps(
             dag,
@@ -307,7 +307,7 @@ class _Calls:
     async def update_step(self, given: UpdateStepArguments, by: Actor) -> ToolReturn:
         report = Report(
             step_id=given.step_id,
-            status=StepStatus(given.status) if given.status else None,
+            status=TaskStepStatus(given.status) if given.status else None,
             result_summary=given.result_summary,
             artifact_ids=given.artifact_ids,
             reason=given.reason,
@@ -333,12 +333,12 @@ def _is_wanted(log: AnyLog, given: ListArguments) -> bool:
 def select_steps(
     dag: Dag,
     scope: TaskScope | None,
-    statuses: tuple[StepStatus, ...] = (),
+    statuses: tuple[TaskStepStatus, ...] = (),
     *,
     worker_pool_id: str | None = None,
     claimed_by_agent_id: str | None = None,
     includes_terminal: bool = False,
-) -> Iterable[Step]:
+) -> Iterable[TaskStep]:
     """Steps in order of creation. Without `statuses`, those that are not over, or all of them."""
     default = () if includes_terminal else UNFINISHED
     return (
@@ -365,7 +365,7 @@ def task_summary(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
     return {**header, "step_counts": counts, "diagnostics": diagnostics}
 
 
-def step_view(dag: Dag, step: Step) -> dict[str, Any]:
+def step_view(dag: Dag, step: TaskStep) -> dict[str, Any]:
     """A step, with the reason for its state where one was given."""
     view = step.model_dump(mode="json", exclude_none=True)
     if reason := dag.reasons.get(step.step_id):

@@ -7,11 +7,11 @@ import pytest
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.agents.roles import READERS
-from agent_core.agents.workers import Worker, WorkerQuery, Workers
+from agent_core.agents.workers import Worker, Workers
 from agent_core.config.models import AgentsConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.tasks.graph import Dag
-from agent_core.tasks.model import Step, Task
+from agent_core.tasks.model import Task, TaskStep
 from agent_core.types import utc_now
 
 DEFINITION = "default_worker_agent"
@@ -44,7 +44,7 @@ def dag(**pools: str | None) -> Dag:
     )
     made = Dag(header)
     for step_id, pool_id in pools.items():
-        made.put(Step(step_id=step_id, worker_pool_id=pool_id, updated_at=now))
+        made.put(TaskStep(step_id=step_id, worker_pool_id=pool_id, updated_at=now))
     return made
 
 
@@ -104,44 +104,39 @@ def test_the_first_idle_one_that_may_have_the_tools_goes(tmp_path: Path) -> None
         ("p", [{"worker_id": "reader", "allowed_tools": ["code.search"]}]),
         ("q", [{"worker_id": "any"}, {"worker_id": "other"}]),
     )
-    wanted = WorkerQuery(session_id="s", tools=("code.write_file",))
-    first = found.select(wanted, dag(s1=None))
-    found.claim(first.worker.agent_id("s"), "run_1")
-    second = found.select(wanted, dag(s1=None))
-    found.claim(second.worker.agent_id("s"), "run_2")
+    tools = ("code.write_file",)
+    first = found.select(dag(s1=None), "s", tools=tools)
+    found.claim(first.agent_id("s"), "run_1")
+    second = found.select(dag(s1=None), "s", tools=tools)
+    found.claim(second.agent_id("s"), "run_2")
     with pytest.raises(ToolError) as busy:
-        found.select(wanted, dag(s1=None))
-    assert [first.worker.worker_id, second.worker.worker_id] == ["any", "other"]
+        found.select(dag(s1=None), "s", tools=tools)
+    assert [first.worker_id, second.worker_id] == ["any", "other"]
     assert busy.value.code is ErrorCode.WORKER_POOL_BUSY
     # Another session has workers of the same configuration, and they are idle.
-    elsewhere = WorkerQuery(session_id="s2", tools=("code.write_file",))
-    assert found.select(elsewhere, dag(s1=None)).worker.worker_id == "any"
+    assert found.select(dag(s1=None), "s2", tools=tools).worker_id == "any"
 
 
 def test_tools_that_nobody_may_have_are_an_argument_that_does_not_fit(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"allowed_tools": ["code.search"]}]))
     with pytest.raises(ToolError) as caught:
-        found.select(WorkerQuery(session_id="s", tools=("code.write_file",)), dag(s1=None))
+        found.select(dag(s1=None), "s", tools=("code.write_file",))
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
 def test_steps_of_another_pool_are_not_for_a_worker(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"worker_id": "a"}]), ("q", [{"worker_id": "b"}]))
     steps = dag(s1="q", s2=None)
-    only_q = WorkerQuery(session_id="s", step_ids=("s1",))
-    assert found.select(only_q, steps).worker.worker_id == "b"
-    assert (
-        found.select(WorkerQuery(session_id="s", step_ids=("s1", "s2")), steps).worker.pool_id
-        == "p"
-    )
+    assert found.select(steps, "s", step_ids=("s1",)).worker_id == "b"
+    assert found.select(steps, "s", step_ids=("s1", "s2")).pool_id == "p"
     with pytest.raises(ToolError) as caught:
-        found.select(WorkerQuery(session_id="s", step_ids=("s1",), pool_id="p"), steps)
+        found.select(steps, "s", step_ids=("s1",), pool_id="p")
     assert caught.value.code is ErrorCode.WORKER_NOT_AVAILABLE
 
 
 def test_an_empty_task_can_have_a_worker_too(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"worker_id": "a"}]))
-    assert found.select(WorkerQuery(session_id="s"), dag()).reason == "first_idle"
+    assert found.select(dag(), "s").worker_id == "a"
 
 
 def test_a_release_that_comes_late_frees_nobody_else(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from agent_core.tasks.model import (
     StepReady,
     StepReopened,
     StepStarted,
-    StepStatus,
     Task,
     TaskCancelled,
     TaskCompleted,
@@ -31,6 +30,7 @@ from agent_core.tasks.model import (
     TaskReopened,
     TaskRunning,
     TaskStatus,
+    TaskStepStatus,
     TaskUpdated,
 )
 from agent_core.tasks.rules import decide, decide_creation
@@ -56,7 +56,7 @@ def a_task() -> tuple[Dag, list[Change]]:
 
 def claim(run_id: str, *, token: int | None) -> StepClaimed:
     return StepClaimed(
-        previous_status=StepStatus.READY,
+        previous_status=TaskStepStatus.READY,
         claimed_by_agent_id="agent_w",
         claimed_by_run_id=run_id,
         lease_expires_at=NOW,
@@ -72,8 +72,8 @@ def test_an_empty_history_is_no_task() -> None:
     ("payload", "step_id"),
     [
         (TaskRunning(previous_status=TaskStatus.PENDING), "s1"),
-        (StepReady(previous_status=StepStatus.PENDING), None),
-        (StepReady(previous_status=StepStatus.PENDING), "s9"),
+        (StepReady(previous_status=TaskStepStatus.PENDING), None),
+        (StepReady(previous_status=TaskStepStatus.PENDING), "s9"),
         (TaskUpdated(operations=(DeleteStep(op="delete_step", step_id="s1"),)), None),
         (TaskUpdated(operations=(), updated_after_dispatch_step_ids=("s1",)), None),
         (TaskRunning(previous_status=TaskStatus.PENDING), None),
@@ -81,14 +81,14 @@ def test_an_empty_history_is_no_task() -> None:
         (TaskCompleted(), None),
         (TaskFailed(), None),
         (TaskCancelled(), None),
-        (StepReady(previous_status=StepStatus.PENDING), "s1"),
-        (StepReady(previous_status=StepStatus.PENDING), "s2"),
-        (StepReopened(previous_status=StepStatus.FAILED), "s1"),
-        (StepStarted(previous_status=StepStatus.CLAIMED, lease_expires_at=NOW), "s1"),
-        (StepCompleted(previous_status=StepStatus.CLAIMED), "s1"),
-        (StepBlocked(previous_status=StepStatus.READY), "s1"),
-        (StepFailed(previous_status=StepStatus.CLAIMED), "s1"),
-        (StepCancelled(previous_status=StepStatus.PENDING), "s1"),
+        (StepReady(previous_status=TaskStepStatus.PENDING), "s1"),
+        (StepReady(previous_status=TaskStepStatus.PENDING), "s2"),
+        (StepReopened(previous_status=TaskStepStatus.FAILED), "s1"),
+        (StepStarted(previous_status=TaskStepStatus.CLAIMED, lease_expires_at=NOW), "s1"),
+        (StepCompleted(previous_status=TaskStepStatus.CLAIMED), "s1"),
+        (StepBlocked(previous_status=TaskStepStatus.READY), "s1"),
+        (StepFailed(previous_status=TaskStepStatus.CLAIMED), "s1"),
+        (StepCancelled(previous_status=TaskStepStatus.PENDING), "s1"),
         (claim("run_a", token=1), "s2"),
     ],
 )
@@ -120,13 +120,13 @@ def test_fencing_tokens_only_grow_and_old_claims_without_one_count() -> None:
     apply(dag, Change(NOW, claim("run_a", token=None), "s1"))
     assert dag.claims["run_a"].token == 1
     expired = StepLeaseExpired(
-        previous_status=StepStatus.CLAIMED,
+        previous_status=TaskStepStatus.CLAIMED,
         claimed_by_agent_id="agent_w",
         claimed_by_run_id="run_a",
         expired_at=NOW,
     )
     apply(dag, Change(NOW, expired, "s1"))
-    apply(dag, Change(NOW, StepReady(previous_status=StepStatus.PENDING), "s1"))
+    apply(dag, Change(NOW, StepReady(previous_status=TaskStepStatus.PENDING), "s1"))
     for run_id, token in (("run_b", 1), ("run_a", 2)):
         with pytest.raises(AgentCoreError, match="task_step_claimed cannot be"):
             apply(dag, Change(NOW, claim(run_id, token=token), "s1"))

@@ -501,7 +501,7 @@ async def test_j8_claiming_what_is_not_ready_writes_nothing(desk: Desk) -> None:
     assert refused.value.code is ErrorCode.STEP_NOT_READY
     assert refused.value.details["waits_for"] == ["s1"]
     assert desk.lines() == before
-    assert desk.board.claimed_by("run_a") is None
+    assert desk.board.step_held_by("run_a") is None
 
 
 async def test_j9_a_run_claims_one_step(desk: Desk) -> None:

@@ -32,9 +32,9 @@ from agent_core.tasks.model import (
     ReportStep,
     RunEnding,
     StepFields,
-    StepStatus,
     Task,
     TaskStatus,
+    TaskStepStatus,
     Update,
     UpdateStep,
     UpdateTask,
@@ -91,12 +91,12 @@ reports = st.builds(
     status=st.sampled_from(
         [
             None,
-            StepStatus.RUNNING,
-            StepStatus.BLOCKED,
-            StepStatus.COMPLETED,
-            StepStatus.COMPLETED,
-            StepStatus.FAILED,
-            StepStatus.CANCELLED,
+            TaskStepStatus.RUNNING,
+            TaskStepStatus.BLOCKED,
+            TaskStepStatus.COMPLETED,
+            TaskStepStatus.COMPLETED,
+            TaskStepStatus.FAILED,
+            TaskStepStatus.CANCELLED,
         ]
     ),
     result_summary=st.none() | st.text(max_size=3),
@@ -174,7 +174,7 @@ def assert_indexes_hold(dag: Dag) -> None:
     steps = {step.step_id: step for step in dag.steps()}
     assert dag.counts() == Counter(step.status.value for step in steps.values())
     assert list(dag.roots()) == [s.step_id for s in steps.values() if not s.depends_on_step_ids]
-    done = {step_id for step_id, s in steps.items() if s.status is StepStatus.COMPLETED}
+    done = {step_id for step_id, s in steps.items() if s.status is TaskStepStatus.COMPLETED}
     for step_id, step in steps.items():
         assert dag.waits_for(step_id) == len(set(step.depends_on_step_ids) - done)
         waiting = [s.step_id for s in steps.values() if step_id in s.depends_on_step_ids]
@@ -189,12 +189,12 @@ def assert_state_is_allowed(dag: Dag) -> None:
     steps = {step.step_id: step for step in dag.steps()}
     assert find_cycle(steps, lambda step_id: steps[step_id].depends_on_step_ids) == []
     for step in steps.values():
-        if step.status is StepStatus.READY:
+        if step.status is TaskStepStatus.READY:
             assert dag.waits_for(step.step_id) == 0
-        if step.status is StepStatus.PENDING:
+        if step.status is TaskStepStatus.PENDING:
             assert dag.waits_for(step.step_id) > 0
         assert (step.lease_expires_at is not None) is step.status.is_claim
-        if step.status in {StepStatus.PENDING, StepStatus.READY, StepStatus.BLOCKED}:
+        if step.status in {TaskStepStatus.PENDING, TaskStepStatus.READY, TaskStepStatus.BLOCKED}:
             assert step.claimed_by_run_id is None
         if step.status.is_claim:
             assert step.claimed_by_run_id in dag.claims
@@ -202,19 +202,19 @@ def assert_state_is_allowed(dag: Dag) -> None:
         assert not dag.is_active
     if dag.task.status.is_terminal:
         assert not dag.is_active
-        assert StepStatus.PENDING.value not in dag.counts()
+        assert TaskStepStatus.PENDING.value not in dag.counts()
 
 
 def assert_nothing_came_back(before: Dag, after: Dag, command: Command) -> None:
     """Results of completed steps stay; cancelled ones stay cancelled, unless deleted."""
-    for old in before.steps(StepStatus.COMPLETED):
+    for old in before.steps(TaskStepStatus.COMPLETED):
         new = after.step(old.step_id)
         words = {"title", "summary", "updated_at"}
         assert new.model_dump(exclude=words) == old.model_dump(exclude=words)
-    for old in before.steps(StepStatus.CANCELLED):
+    for old in before.steps(TaskStepStatus.CANCELLED):
         new = after.find(old.step_id)
         assert isinstance(command, Update) or new is not None
-        if new is not None and new.status is not StepStatus.CANCELLED:
+        if new is not None and new.status is not TaskStepStatus.CANCELLED:
             assert isinstance(command, Update)
             assert any(op.op == "delete_step" for op in command.operations)
     assert after.next_token >= before.next_token
@@ -257,7 +257,7 @@ class History:
         run_id = (held and held.claimed_by_run_id) or "run_0"
         match command:
             case ClaimStep(step_id="ready"):
-                step = next(self.dag.steps(StepStatus.READY), None)
+                step = next(self.dag.steps(TaskStepStatus.READY), None)
                 return replace(command, step_id=step.step_id if step else "s0")
             case ReportStep(holder="holder", report=said):
                 step_id = held.step_id if held else said.step_id
@@ -265,7 +265,7 @@ class History:
             case CloseRun(run_id="holder"):
                 return replace(command, run_id=run_id)
             case Update(operations=(ReopenStep(step_id="stuck"),)):
-                stuck = next(self.dag.steps(StepStatus.BLOCKED, StepStatus.FAILED), None)
+                stuck = next(self.dag.steps(TaskStepStatus.BLOCKED, TaskStepStatus.FAILED), None)
                 step_id = stuck.step_id if stuck else "s0"
                 return Update((ReopenStep(op="reopen_step", step_id=step_id),))
             case _:

@@ -18,9 +18,9 @@ from agent_core.tasks.model import (
     NewStep,
     Report,
     ReportStep,
-    StepStatus,
     Task,
     TaskScope,
+    TaskStepStatus,
     Update,
 )
 from agent_core.tasks.rules import decide, decide_creation
@@ -90,10 +90,12 @@ def work_off(count: int, shape: Shape) -> None:
             apply(dag, change)
 
     for number in range(count):
-        ((step, *_), _) = page_of(select_steps(dag, scope, (StepStatus.READY,)), limit=5, offset=0)
+        ((step, *_), _) = page_of(
+            select_steps(dag, scope, (TaskStepStatus.READY,)), limit=5, offset=0
+        )
         run_id = f"run_{number}"
         do(ClaimStep(step.step_id, "agent_w", run_id, NOW))
-        done = Report(step_id=step.step_id, status=StepStatus.COMPLETED)
+        done = Report(step_id=step.step_id, status=TaskStepStatus.COMPLETED)
         do(ReportStep(done, run_id, NOW))
         assert task_summary(dag)["diagnostics"]["stalled"] is False
     assert dag.is_completable

@@ -24,7 +24,7 @@ SERVERS = Path(__file__).parent / "mcp_servers"
 
 @dataclass
 class Bench:
-    """Servers, what they offer, and what was heard of them."""
+    """Servers, what they offer, and what they reported."""
 
     mcp: McpTools
     diary: Path
@@ -77,7 +77,7 @@ def diary_lines(diary: Path, start: str = "") -> list[str]:
 
 
 def plain(diary: Path, *traits: str, timeout_ms: int = 10_000) -> StdioServer:
-    """A rude server that writes a diary."""
+    """A hostile server that writes a diary."""
     return StdioServer(
         command=sys.executable,
         args=["-S", str(SERVERS / "plain.py"), *traits],
@@ -115,7 +115,7 @@ async def bench(
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process still runs; a moment is allowed for being reaped by somebody else."""
+    """Whether the process still runs; a moment is allowed for another process to reap it."""
     for _ in range(50):
         try:
             os.kill(pid, 0)

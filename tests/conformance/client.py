@@ -32,7 +32,7 @@ from tool_facts import Kept
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
 PREFIX = "mcp.suite."
 CALLBACK = "http://localhost:3030/callback"
-"""Where a browser would be sent back to. Nobody listens: the address is read, not visited."""
+"""Where a browser would be sent back to. There is no server: the address is read, not visited."""
 
 
 class Memory:
@@ -75,7 +75,7 @@ class Browser:
 
 
 def suite_context() -> dict[str, Any]:
-    """What the scenario tells the client beforehand: credentials, or the calls it wants to see."""
+    """What the scenario gives the client beforehand: credentials, or the calls it wants to see."""
     return json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 
 

@@ -1,4 +1,4 @@
-"""The page for users says what is true."""
+"""The page for users claims what is true."""
 
 import asyncio
 import re

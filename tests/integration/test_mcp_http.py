@@ -1,4 +1,4 @@
-"""MCP servers over HTTP: the SDK's own server, and a rude one behind a real socket."""
+"""MCP servers over HTTP: the SDK's own server, and a hostile one behind a real socket."""
 
 import asyncio
 import json
@@ -246,7 +246,7 @@ async def test_a_refusal_names_the_status(tmp_path: Path) -> None:
     assert "401" in bench_.failures[0].message
 
 
-async def test_an_address_where_nobody_listens_is_a_failure(tmp_path: Path) -> None:
+async def test_an_address_without_a_server_is_a_failure(tmp_path: Path) -> None:
     server = HttpServer(url="http://127.0.0.1:9/mcp?key=s3cret")
     async with bench(tmp_path / "diary", {"shop": server}) as bench_:
         assert await bench_.tools() == {}

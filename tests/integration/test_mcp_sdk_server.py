@@ -20,7 +20,7 @@ def workshop(folder: Path) -> StdioServer:
     return StdioServer(command=sys.executable, args=[script], cwd=str(folder))
 
 
-async def test_what_a_server_says_reaches_the_model(tmp_path: Path) -> None:
+async def test_the_answer_of_a_server_reaches_the_model(tmp_path: Path) -> None:
     async with bench(tmp_path / "diary", {"shop": workshop(tmp_path)}) as bench_:
         tools = await bench_.tools()
         greet = tools["mcp.shop.greet"].definition

@@ -1,4 +1,4 @@
-"""MCP servers over stdio: real processes, well-behaved, rude, dying and changing."""
+"""MCP servers over stdio: real processes, well-behaved, hostile, dying and changing."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ async def test_n4_a_disabled_tool_is_absent_and_its_neighbours_are_not(diary: Pa
     assert "mcp.shop.write" in names
 
 
-async def test_n5_what_is_not_said_to_be_readonly_asks(diary: Path) -> None:
+async def test_n5_what_is_not_marked_readonly_asks(diary: Path) -> None:
     async with bench(diary, {"shop": plain(diary)}) as bench_:
         tools = await bench_.tools()
         reader, writer = tools["mcp.shop.echo"], tools["mcp.shop.write"]
@@ -460,7 +460,7 @@ async def test_a_failure_that_took_long_is_not_repeated_at_once(diary: Path) -> 
 
 
 async def test_the_folder_of_a_server_is_not_the_current_one(diary: Path) -> None:
-    # `python -m` imports from where it stands: a server must not stand in somebody's project.
+    # `python -m` imports from its folder: a server must not start in the user's project.
     (diary.parent / "home").mkdir()
     code = "import os, sys; sys.stderr.write(os.getcwd()); sys.exit(1)"
     server = StdioServer(command=sys.executable, args=["-c", code], cwd=str(diary.parent / "home"))

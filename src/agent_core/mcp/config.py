@@ -2,7 +2,7 @@
 
 The format is the one other clients use, so that a file can be copied. It is the user's file: a
 project never brings servers of its own. Nothing in it is expanded (a `$NAME` in `env` or
-`headers` is sent as it stands), except the placeholders and the tilde of `cwd`.
+`headers` is sent unchanged), except the placeholders and the tilde of `cwd`.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ _TRANSPORT = AliasChoices("transport", "type")  # other clients write `type`
 
 
 class StdioServer(Section):
-    """A server that is started as a child process and spoken to through its pipes.
+    """A server that is started as a child process and reached through its pipes.
 
     `timeout_ms` bounds start, handshake and listing, not the calls.
     """
@@ -103,7 +103,7 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
     """Every server that `<home>/mcp.json` names, disabled ones too; none without the file.
 
     A server's `cwd` starts at the home and is the home by default, never the project: an
-    interpreter that is started in a folder may import what lies there.
+    interpreter that is started in a folder may import the files in it.
 
     Raises:
         ConfigError: the file is not what it should be. Names the file and the place in it, never
@@ -152,7 +152,7 @@ def config_hash(server: ServerConfig) -> str:
 
 
 def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
-    """One entry; a ValueError says what follows the place of the mistake."""
+    """One entry; a ValueError has what follows the place of the mistake."""
     if not _SERVER_ID.fullmatch(server_id):
         rule = "1 to 64 letters, digits, '_' or '-' (it becomes part of the tools' names)"
         raise ValueError(f": a server id has {rule}")

@@ -70,7 +70,7 @@ class Connection:
     Args:
         server_id: for messages.
         config: how the server is reached.
-        host: the program around it.
+        host: what the program gives its servers.
         on_change: called when the server announces that its tools have changed.
     """
 
@@ -220,7 +220,7 @@ class Connection:
         return is_refusal and self._is_forgotten
 
     def _has_ended(self, cause: MCPError) -> bool:
-        # Servers use the same code for failures of their own; only the words tell them apart.
+        # Servers use the same code for failures of their own; only the text distinguishes them.
         return self._over.is_set() or cause.message == "Connection closed"
 
     async def _own(self) -> None:

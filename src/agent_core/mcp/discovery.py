@@ -38,7 +38,7 @@ def log_line(server_id: str, line: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the program around the servers gives every connection.
+    """What the program gives every connection.
 
     Attributes:
         env_allowlist: the environment variables that a server process inherits.
@@ -85,7 +85,7 @@ class ToolSpec:
         name: the server's own name for it.
         description: shown to the model.
         input_schema: a JSON Schema of the arguments.
-        is_readonly: the server says that it changes nothing, and nothing that contradicts it.
+        is_readonly: the server declares that it changes nothing, and nothing that contradicts it.
         fingerprint: of the whole description and schema: what a user's agreement is bound to.
         fault: why the tool is left out, if it is, as one clause; nothing else of it is kept then.
     """
@@ -144,7 +144,7 @@ class DiscoveryCache:
         self._entries[key] = (time.monotonic(), specs)
 
     def drop(self, key: tuple[str, str]) -> None:
-        """Forget it: the server says that it has changed, or it has gone."""
+        """Forget it: the server announces a change, or it has gone."""
         self._entries.pop(key, None)
 
 

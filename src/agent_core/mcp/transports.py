@@ -304,7 +304,7 @@ async def with_plain_hints(
 ) -> AsyncGenerator[Streams]:
     """The same transport; in every list of tools the hints are booleans or not there.
 
-    The SDK takes `"true"`, `1` or `"yes"` for true. A hint opens a door, so only what is true in
+    The SDK takes `"true"`, `1` or `"yes"` for true. A hint lowers a guard, so only what is true in
     JSON counts; and one hint that is no boolean must not cost the whole list of tools.
     """
     async with transport as (incoming, outgoing):

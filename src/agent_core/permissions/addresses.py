@@ -1,6 +1,6 @@
 """Which hosts a network call names, so that the network policy can judge it before it is made.
 
-Every string of the arguments is looked at, keys included, at any depth, as it stands and without
+Every string of the arguments is searched, keys included, at any depth, as it stands and without
 its percent-encoding. What may be a host and cannot be read beyond doubt is given back with a `?`
 in front: no list of allowed hosts has it.
 """

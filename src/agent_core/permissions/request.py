@@ -1,7 +1,7 @@
 """The question about a call: what a person reads, and what an answer "for the session" covers.
 
 The question is complete, bounded and not deceiving. A grant never covers more than its question
-says. A call with a reason of its own has no grant: its answer is for this call only.
+names. A call with a reason of its own has no grant: its answer is for this call only.
 """
 
 import json

@@ -201,7 +201,7 @@ def _not_started(error: OSError | ValueError, program: str) -> ToolError:
 
 
 class Child:
-    """A program and our ends of its pipes. Made by `open_child`, which also ends it.
+    """A program and this side of its pipes. Made by `open_child`, which also ends it.
 
     Raises:
         OSError: its folder cannot be opened, or there is no supervisor.
@@ -294,7 +294,7 @@ class Child:
         """Wait until the program runs.
 
         Raises:
-            OSError: the system would not start it; a TimeoutError if it does not say so in time.
+            OSError: the system would not start it; a TimeoutError if it does not report so in time.
         """
         loop = asyncio.get_running_loop()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # reported below
@@ -327,7 +327,9 @@ class Child:
         finally:
             if not self._is_gone:
                 with contextlib.suppress(OSError):
-                    self._control.shutdown(socket.SHUT_WR)  # to the keeper this is our death
+                    self._control.shutdown(
+                        socket.SHUT_WR
+                    )  # to the keeper it is as if this process had died
                 await to_the_end(self._gone())
 
     async def _gone(self) -> None:

@@ -82,7 +82,7 @@ def _parent_of(pid: int) -> int | None:
 
 
 def kill_child(pid: int) -> None:
-    """End a child that was not waited for yet, and its group if that is not ours.
+    """End a child that was not waited for yet, and its group if it leads one.
 
     Only children are ever sent a signal: the number of one that was not waited for cannot mean
     another process. What they leave behind becomes a child, and is next.
@@ -119,7 +119,7 @@ def _has_ended(pid: int) -> bool:
 
 
 class Keeper:
-    """Stands between the runtime and one program, from its start to the last of its descendants."""
+    """Guards one program for the runtime, from its start to the last of its descendants."""
 
     def __init__(self, control: socket.socket, wake: int) -> None:
         self._control = control
@@ -248,7 +248,7 @@ def serve(requests: socket.socket) -> None:
     adopt = adoption()
     adopt()
     wake = _open_exit_pipe()
-    gc.freeze()  # what a keeper shares with us is not looked through, and so not copied
+    gc.freeze()  # what a keeper shares with us is not collected, and so not copied
     keepers = set[int]()
     is_open = True
     while is_open or keepers:

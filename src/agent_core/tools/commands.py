@@ -18,9 +18,9 @@ class Word:
     """A word of a command.
 
     Attributes:
-        literal: what it says; None if something is expanded in it.
+        literal: its text; None if something is expanded in it.
         text: what is written in it, without what is expanded.
-        has_value: a placeholder stands in it.
+        has_value: a placeholder is in it.
         prefix: what is written before the first expansion.
     """
 

@@ -43,7 +43,7 @@ _WHAT = "tool"
 
 
 class ToolFile(Section):
-    """One file of `<home>/tools`. What it does not say comes from `[tools]`."""
+    """One file of `<home>/tools`. What it leaves out comes from `[tools]`."""
 
     name: ToolName
     description: str

@@ -1,4 +1,4 @@
-"""What a function's signature says: the parameters a model fills, their types and defaults."""
+"""What a function's signature declares: the parameters a model fills, their types and defaults."""
 
 import collections.abc
 import copy
@@ -39,7 +39,7 @@ class Parameter:
         shown_default: the default as JSON text, if it has a form in JSON that is worth showing.
         description: from the docstring.
         takes_context: it is filled in with the `ToolContext`, and not shown.
-        has_field_default: its default stands in a `Field`, so that Python does not fill it in.
+        has_field_default: its default is that of a `Field`, so that Python does not fill it in.
         value: makes the default of a `Field`.
     """
 
@@ -80,7 +80,7 @@ def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
 
 
 def returns_generator(function: Callable[..., Any]) -> bool:
-    """Whether the annotation of the result says that it is a generator or an iterator."""
+    """Whether the annotation declares the result to be a generator or an iterator."""
     annotation = _signature(function).return_annotation
     try:
         hint = _evaluate(annotation, _scope_of(function))

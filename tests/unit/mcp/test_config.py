@@ -53,7 +53,7 @@ def test_a_file_of_another_client_is_understood(folders: tuple[Path, Path]) -> N
     }
 
 
-def test_a_server_stands_in_the_home_unless_the_file_says_otherwise(
+def test_a_server_starts_in_the_home_unless_the_file_names_a_folder(
     folders: tuple[Path, Path],
 ) -> None:
     home, project = folders

@@ -27,7 +27,7 @@ def test_the_order_of_keys_changes_nothing() -> None:
     assert spec(schema=turned).fingerprint == spec().fingerprint
 
 
-def test_a_long_description_is_cut_and_still_told_apart() -> None:
+def test_a_long_description_is_cut_and_still_distinguished() -> None:
     long = "x" * MAX_DESCRIPTION_CHARS
     one, two = spec(long + "1"), spec(long + "2")
     assert one.description == two.description

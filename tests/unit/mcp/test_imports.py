@@ -1,4 +1,4 @@
-"""The SDK costs most of a second: nobody pays for servers they do not have."""
+"""The SDK takes most of a second to import: it is imported only for servers."""
 
 import subprocess
 import sys

@@ -71,7 +71,7 @@ async def test_every_kind_of_content_has_a_place() -> None:
         ("[" * 100_000, {"a": 1}, [TextBlock(text="[" * 100_000), JsonBlock(data={"a": 1})]),
     ],
 )
-async def test_what_is_said_twice_is_passed_on_once(
+async def test_repeated_content_is_passed_on_once(
     text: str, structured: dict[str, Any], expected: list[Any]
 ) -> None:
     answer = CallToolResult(content=[TextContent(text=text)], structured_content=structured)
@@ -85,7 +85,7 @@ async def test_the_items_of_a_list_are_passed_on_once() -> None:
     assert blocks == [TextBlock(text="milk"), TextBlock(text='{"a": 1}')]
 
 
-async def test_a_failure_says_what_the_server_said() -> None:
+async def test_a_failure_has_the_text_of_the_server() -> None:
     answer = CallToolResult(content=[TextContent(text="no " * 1000)], is_error=True)
     result = await tool_result(answer, Kept())
     assert result.is_error

@@ -35,7 +35,7 @@ RUN = RunIdentity(session_id="s1", agent_id="a1", run_id="r1")
 
 
 class Record:
-    """A journal that keeps what it is told."""
+    """A journal that keeps its events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[EventType, dict[str, Any]]] = []
@@ -61,7 +61,7 @@ class Record:
 
 
 class User:
-    """Answers as told, and remembers the questions."""
+    """Gives these answers, and remembers the questions."""
 
     def __init__(self, *answers: str) -> None:
         self._answers = [Decision(answer) for answer in answers]
@@ -72,7 +72,7 @@ class User:
         return PermissionDecision(decision=self._answers.pop(0), reason="because")
 
 
-def guard(
+def new_guard(
     callback: PermissionCallback | None,
     *,
     timeout_s: float | None = None,
@@ -90,14 +90,14 @@ def guard(
 async def test_h1_what_does_not_ask_passes_without_a_word() -> None:
     journal = Record()
     tool = TOOL.model_copy(update={"permission": ToolPermission.READONLY})
-    await guard(None).require(CALL, tool, Access(), RUN, journal)
+    await new_guard(None).require(CALL, tool, Access(), RUN, journal)
     assert journal.events == []
 
 
 async def test_h2_a_deny_is_a_refusal_with_the_users_reason() -> None:
     journal = Record()
     with pytest.raises(PermissionDeniedError, match="because") as caught:
-        await guard(User("deny")).require(CALL, TOOL, ASKS, RUN, journal)
+        await new_guard(User("deny")).require(CALL, TOOL, ASKS, RUN, journal)
     assert caught.value.code is ErrorCode.PERMISSION_DENIED
     assert journal.kinds == ["permission_requested", "permission_decided"]
 
@@ -116,13 +116,13 @@ async def test_lists_of_names_decide_alone_where_nothing_is_to_be_asked(
     allowed: list[str] | None, denied: Collection[str], passes: bool
 ) -> None:
     user, journal = User(), Record()
-    door = PermissionGuard(user, allowed=allowed, denied=denied, mode="allow")
-    assert door.is_listed(TOOL.name) is passes
+    guard = PermissionGuard(user, allowed=allowed, denied=denied, mode="allow")
+    assert guard.is_listed(TOOL.name) is passes
     if passes:
-        await door.require(CALL, TOOL, ASKS, RUN, journal)
+        await guard.require(CALL, TOOL, ASKS, RUN, journal)
     else:
         with pytest.raises(PermissionDeniedError, match=r"lists do not allow code\.write_file"):
-            await door.require(CALL, TOOL, ASKS, RUN, journal)
+            await guard.require(CALL, TOOL, ASKS, RUN, journal)
     assert (user.asked, journal.events) == ([], [])
 
 
@@ -134,63 +134,63 @@ async def test_what_a_list_allows_is_still_asked_for_by_the_rules() -> None:
 
 async def test_h3_allow_once_is_asked_again() -> None:
     user = User("allow_once", "allow_once")
-    door = guard(user)
+    guard = new_guard(user)
     for _ in range(2):
-        await door.require(CALL, TOOL, ASKS, RUN, Record())
+        await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 2
 
 
 async def test_h4_allow_for_session_covers_the_same_tool_scope_and_session_only() -> None:
     user = User("allow_for_session", "allow_once", "allow_once", "allow_once", "allow_once")
-    door = guard(user)
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    guard = new_guard(user)
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 1
     elsewhere = Access(asks=True, scope="/p/docs")
     other_tool = TOOL.model_copy(update={"name": "code.edit_file"})
     changed = TOOL.model_copy(update={"description": "writes, honestly"})
     other_session = RUN.model_copy(update={"session_id": "s2"})
-    await door.require(CALL, TOOL, elsewhere, RUN, Record())
-    await door.require(CALL, other_tool, ASKS, RUN, Record())
-    await door.require(CALL, changed, ASKS, RUN, Record())
-    await door.require(CALL, TOOL, ASKS, other_session, Record())
+    await guard.require(CALL, TOOL, elsewhere, RUN, Record())
+    await guard.require(CALL, other_tool, ASKS, RUN, Record())
+    await guard.require(CALL, changed, ASKS, RUN, Record())
+    await guard.require(CALL, TOOL, ASKS, other_session, Record())
     assert len(user.asked) == 5
 
 
 async def test_h5_nothing_is_remembered_beyond_the_guard_or_the_session() -> None:
     user = User("allow_for_session", "allow_for_session", "allow_once")
-    door = guard(user)
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
-    door.forget(RUN.session_id)
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
-    await guard(user).require(CALL, TOOL, ASKS, RUN, Record())
+    guard = new_guard(user)
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
+    guard.forget(RUN.session_id)
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
+    await new_guard(user).require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 3
 
 
 async def test_the_user_can_switch_remembering_off() -> None:
     user = User("allow_for_session", "allow_for_session")
-    door = guard(user, allow_for_session_enabled=False)
+    guard = new_guard(user, allow_for_session_enabled=False)
     for _ in range(2):
-        await door.require(CALL, TOOL, ASKS, RUN, Record())
+        await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 2
 
 
 async def test_a_deny_is_not_remembered() -> None:
     user = User("deny", "allow_once")
-    door = guard(user)
+    guard = new_guard(user)
     with pytest.raises(PermissionDeniedError):
-        await door.require(CALL, TOOL, ASKS, RUN, Record())
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
+        await guard.require(CALL, TOOL, ASKS, RUN, Record())
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
 
 
 async def test_h6_without_a_callback_the_refusal_is_the_one_of_the_access() -> None:
     journal = Record()
     outside = Access(asks=True, refusal=ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS)
     with pytest.raises(PermissionDeniedError) as caught:
-        await guard(None).require(CALL, TOOL, outside, RUN, journal)
+        await new_guard(None).require(CALL, TOOL, outside, RUN, journal)
     assert caught.value.code is ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
     with pytest.raises(PermissionDeniedError) as caught:
-        await guard(None).require(CALL, TOOL, ASKS, RUN, journal)
+        await new_guard(None).require(CALL, TOOL, ASKS, RUN, journal)
     assert caught.value.code is ErrorCode.PERMISSION_DENIED
     assert journal.events == []
 
@@ -240,9 +240,9 @@ async def test_a_callback_that_fails_in_any_way_denies(
     callback: Callable[[PermissionRequest], Awaitable[object]],
 ) -> None:
     journal = Record()
-    door = guard(cast("PermissionCallback", callback), timeout_s=0.05)
+    guard = new_guard(cast("PermissionCallback", callback), timeout_s=0.05)
     with pytest.raises(PermissionDeniedError) as caught:
-        await door.require(CALL, TOOL, ASKS, RUN, journal)
+        await guard.require(CALL, TOOL, ASKS, RUN, journal)
     assert caught.value.code is ErrorCode.PERMISSION_DENIED
     assert journal.kinds == ["permission_requested", "permission_failed"]
     assert SECRET not in str(journal.events) + caught.value.message
@@ -257,7 +257,7 @@ async def test_the_question_is_stored_before_it_is_asked() -> None:
         assert journal.events[0][1]["request_id"] == request.request_id
         return PermissionDecision(decision=Decision.ALLOW_ONCE)
 
-    await guard(callback).require(CALL, TOOL, ASKS, RUN, journal)
+    await new_guard(callback).require(CALL, TOOL, ASKS, RUN, journal)
     assert journal.events[1][1]["decision"] == "allow_once"
 
 
@@ -273,7 +273,7 @@ async def test_cancelling_does_not_wait_for_a_callback_that_will_not_let_go() ->
                 continue
         return PermissionDecision(decision=Decision.ALLOW_ONCE)
 
-    asking = asyncio.create_task(guard(callback).require(CALL, TOOL, ASKS, RUN, Record()))
+    asking = asyncio.create_task(new_guard(callback).require(CALL, TOOL, ASKS, RUN, Record()))
     await entered.wait()
     asking.cancel()
     await asyncio.wait([asking], timeout=1)
@@ -289,18 +289,18 @@ async def test_questions_of_several_runs_are_asked_side_by_side() -> None:
         await both.wait()
         return PermissionDecision(decision=Decision.ALLOW_ONCE)
 
-    door = guard(callback)
+    guard = new_guard(callback)
     async with asyncio.timeout(1):
-        await asyncio.gather(*(door.require(CALL, TOOL, ASKS, RUN, Record()) for _ in range(2)))
+        await asyncio.gather(*(guard.require(CALL, TOOL, ASKS, RUN, Record()) for _ in range(2)))
 
 
 async def test_a_host_the_policy_refuses_is_not_asked_for() -> None:
     user = User()
-    door = guard(user, network_policy={"default": "deny"})
+    guard = new_guard(user, network_policy={"default": "deny"})
     tool = TOOL.model_copy(update={"tags": {"network"}})
     call = CALL.model_copy(update={"arguments": {"to": [{"where": "evil.example"}]}})
     with pytest.raises(PermissionDeniedError, match=r"evil\.example"):
-        await door.require(call, tool, Access(), RUN, Record())
+        await guard.require(call, tool, Access(), RUN, Record())
     assert user.asked == []
 
 
@@ -316,20 +316,20 @@ def calling(**arguments: Any) -> ToolCall:
 @pytest.mark.parametrize("reason", ["sensitive", "outside_roots", "program_home"])
 async def test_a_call_with_a_reason_is_asked_for_whatever_was_allowed(reason: str) -> None:
     user = User(*["allow_for_session"] * 5)
-    door = guard(user)
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    guard = new_guard(user)
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
     with_reason = replace(ASKS, reason=reason)
-    await door.require(CALL, TOOL, with_reason, RUN, Record())
-    await door.require(CALL, TOOL, with_reason, RUN, Record())
+    await guard.require(CALL, TOOL, with_reason, RUN, Record())
+    await guard.require(CALL, TOOL, with_reason, RUN, Record())
     assert len(user.asked) == 3
     assert user.asked[1].target_scope == "this call only"
 
 
 async def test_an_answer_to_a_call_with_a_reason_covers_no_call_without_one() -> None:
     user = User(*["allow_for_session"] * 2)
-    door = guard(user)
-    await door.require(CALL, TOOL, replace(ASKS, reason="sensitive"), RUN, Record())
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    guard = new_guard(user)
+    await guard.require(CALL, TOOL, replace(ASKS, reason="sensitive"), RUN, Record())
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 2
 
 
@@ -346,24 +346,24 @@ async def test_a_tool_without_a_scope_of_its_own_is_remembered_with_its_argument
     tool: ToolDefinition,
 ) -> None:
     user = User(*["allow_for_session"] * 9)
-    door = guard(user)
+    guard = new_guard(user)
     asks = Access(asks=True)
     for _ in range(2):
-        await door.require(calling(a=1, b=[2]), tool, asks, RUN, Record())
-    await door.require(calling(b=[2], a=1), tool, asks, RUN, Record())
+        await guard.require(calling(a=1, b=[2]), tool, asks, RUN, Record())
+    await guard.require(calling(b=[2], a=1), tool, asks, RUN, Record())
     assert len(user.asked) == 1
     for other in ({"a": 1}, {"a": 1, "b": [2, 3]}, {"a": "1", "b": [2]}, {"a": True, "b": [2]}):
-        await door.require(calling(**other), tool, asks, RUN, Record())
+        await guard.require(calling(**other), tool, asks, RUN, Record())
     assert len(user.asked) == 5
     assert user.asked[0].target_scope == f'{tool.name} with exactly {{"a": 1, "b": [2]}}'
 
 
-async def test_what_a_question_cuts_off_is_still_told_apart() -> None:
+async def test_what_a_question_cuts_off_is_still_distinguished() -> None:
     user = User(*["allow_for_session"] * 2)
-    door = guard(user)
+    guard = new_guard(user)
     long = "x" * 50_000
     for end in ("one", "two", "one"):
-        await door.require(calling(text=long + end), TOOL, Access(asks=True), RUN, Record())
+        await guard.require(calling(text=long + end), TOOL, Access(asks=True), RUN, Record())
     assert len(user.asked) == 2
     first, second = (str(request.target_scope) for request in user.asked)
     assert "SHA-256" in first
@@ -373,9 +373,9 @@ async def test_what_a_question_cuts_off_is_still_told_apart() -> None:
 
 async def test_a_tool_that_only_reads_is_remembered_as_a_whole() -> None:
     user = User("allow_for_session")
-    door = guard(user, readonly_default="ask")
+    guard = new_guard(user, readonly_default="ask")
     for number in range(3):
-        await door.require(calling(a=number), reader(), Access(), RUN, Record())
+        await guard.require(calling(a=number), reader(), Access(), RUN, Record())
     assert [request.target_scope for request in user.asked] == ["every call of own.tool"]
 
 
@@ -391,20 +391,20 @@ async def test_a_tool_that_only_reads_is_remembered_as_a_whole() -> None:
 )
 async def test_a_tool_that_changed_is_asked_for_again(changed: dict[str, Any]) -> None:
     user = User(*["allow_for_session"] * 2)
-    door = guard(user, readonly_default="ask")
+    guard = new_guard(user, readonly_default="ask")
     for tool in (reader(), reader(), reader(**changed)):
-        await door.require(calling(), tool, Access(asks=True), RUN, Record())
+        await guard.require(calling(), tool, Access(asks=True), RUN, Record())
     assert len(user.asked) == 2
 
 
 async def test_an_answer_for_hosts_covers_these_hosts_only() -> None:
     user = User(*["allow_for_session"] * 4)
-    door = guard(user)
+    guard = new_guard(user)
     tool = reader(tags={"network"})
     for page in ("https://a.example/1", "https://a.example/2", "https://a.example/?b.example"):
-        await door.require(calling(url=page), tool, Access(asks=True), RUN, Record())
+        await guard.require(calling(url=page), tool, Access(asks=True), RUN, Record())
     both = calling(url="https://a.example", also="b.example")
-    await door.require(both, tool, Access(asks=True), RUN, Record())
+    await guard.require(both, tool, Access(asks=True), RUN, Record())
     assert [request.network_host for request in user.asked] == ["a.example", "a.example,b.example"]
 
 
@@ -417,14 +417,16 @@ async def test_calls_side_by_side_never_run_unasked() -> None:
         await release.wait()
         return PermissionDecision(decision=Decision.ALLOW_FOR_SESSION)
 
-    door = guard(callback)
-    waiting = [asyncio.create_task(door.require(CALL, TOOL, ASKS, RUN, Record())) for _ in range(2)]
+    guard = new_guard(callback)
+    waiting = [
+        asyncio.create_task(guard.require(CALL, TOOL, ASKS, RUN, Record())) for _ in range(2)
+    ]
     while len(entered) < 2:  # noqa: ASYNC110 - both questions are put before one is answered
         await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
     release.set()
     await asyncio.gather(*waiting)
-    await door.require(CALL, TOOL, ASKS, RUN, Record())
+    await guard.require(CALL, TOOL, ASKS, RUN, Record())
     assert len(entered) == 2
 
 
@@ -449,7 +451,7 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
         diff="--- a\n+++ b\n",
     )
     tool = TOOL.model_copy(update={"tags": {"code", "dangerous"}})
-    await guard(user).require(CALL, tool, access, run, Record())
+    await new_guard(user).require(CALL, tool, access, run, Record())
     asked = user.asked[0]
     assert (asked.agent_id, asked.run_id) == ("a2", "r2")
     assert (asked.parent_agent_id, asked.parent_run_id) == ("a1", "r1")
@@ -468,7 +470,7 @@ async def test_the_places_that_are_the_reason_are_named_in_the_question() -> Non
     user = User(*["allow_once"] * 2)
     places = tuple(f"/elsewhere/{number}" for number in range(60))
     access = replace(ASKS, reason="outside_roots", places=places)
-    await guard(user).require(CALL, TOOL, access, RUN, Record())
+    await new_guard(user).require(CALL, TOOL, access, RUN, Record())
     asked = user.asked[0]
     assert asked.metadata["reason"] == "outside_roots"
     assert asked.metadata["places"][0] == "/elsewhere/0"
@@ -485,7 +487,7 @@ async def test_a_request_hides_secrets_and_hides_nothing_else() -> None:
         target="/p/a\rb",
         diff=f"+{SECRET}\n+\x1b]0;title\x07\n" + "x" * 100_000,
     )
-    await guard(user).require(CALL, TOOL, access, RUN, journal)
+    await new_guard(user).require(CALL, TOOL, access, RUN, journal)
     asked = user.asked[0]
     assert asked.args_summary == (
         r"echo [redacted:KEY]\n\x1b[2J\u202e\u200b\U000e0041 password=[redacted:password] \udc80"
@@ -496,19 +498,21 @@ async def test_a_request_hides_secrets_and_hides_nothing_else() -> None:
     assert SECRET not in str(journal.events)
 
 
-async def test_a_long_summary_is_cut_and_says_so() -> None:
+async def test_a_long_summary_is_cut_with_a_mark() -> None:
     user = User("allow_once")
     access = Access(asks=True, summary="x" * (MAX_SUMMARY + 5))
-    await guard(user).require(CALL, TOOL, access, RUN, Record())
+    await new_guard(user).require(CALL, TOOL, access, RUN, Record())
     assert user.asked[0].args_summary == "x" * MAX_SUMMARY + "… (+5 characters)"
 
 
-async def test_a_hook_that_let_the_call_pass_is_heard_in_the_question() -> None:
+async def test_the_question_shows_the_summary_of_a_hook_that_let_the_call_pass() -> None:
     user = User("deny")
     summary = {"event": "PreToolUse", "command": "check", "decision": "allow", "reason": SECRET}
     with pytest.raises(PermissionDeniedError):
-        await guard(user).require(CALL, TOOL, replace(ASKS, hook_summary=summary), RUN, Record())
-    told = user.asked[0].hook_summary
-    assert told is not None
-    assert told["command"] == "check"
-    assert SECRET not in told["reason"]
+        await new_guard(user).require(
+            CALL, TOOL, replace(ASKS, hook_summary=summary), RUN, Record()
+        )
+    shown = user.asked[0].hook_summary
+    assert shown is not None
+    assert shown["command"] == "check"
+    assert SECRET not in shown["reason"]

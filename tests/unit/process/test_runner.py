@@ -90,7 +90,7 @@ async def test_there_is_nothing_to_read_and_no_file_left_open(tmp_path: Path) ->
     assert listed.stdout.text.split() == ["0", "1", "2", "3"]
 
 
-async def test_what_is_given_to_read_arrives_whole_even_if_nobody_reads_it(tmp_path: Path) -> None:
+async def test_input_is_given_whole_even_if_it_is_not_read(tmp_path: Path) -> None:
     text = b"x" * 1_000_000
     counted = await run(sh("wc -c", cwd=tmp_path, stdin=text), timeout_s=5)
     assert counted.stdout.text.strip() == "1000000"
@@ -122,7 +122,7 @@ async def test_a_flood_is_cut_in_the_middle_and_kept_on_disk(tmp_path: Path) -> 
     assert done.stdout.spool.closed
 
 
-async def test_a_timeout_ends_the_whole_group_and_keeps_what_was_said(tmp_path: Path) -> None:
+async def test_a_timeout_ends_the_whole_group_and_keeps_the_output(tmp_path: Path) -> None:
     script = "sleep 60 & echo $! > child; echo said; wait"
     started = time.monotonic()
     done = await run(sh(script, cwd=tmp_path), timeout_s=0.3)
@@ -271,7 +271,7 @@ async def test_no_child_survives_a_parent_that_was_killed(tmp_path: Path) -> Non
         (["/bin/echo", "\ud800"], ErrorCode.VALIDATION_ERROR),
     ],
 )
-async def test_what_cannot_be_started_is_said_clearly(
+async def test_what_cannot_be_started_is_a_clear_error(
     tmp_path: Path, argv: list[str], code: ErrorCode
 ) -> None:
     before = open_files()
@@ -317,7 +317,7 @@ def test_a_program_is_looked_up_once_and_its_links_are_kept(tmp_path: Path) -> N
         ("a\0b", ErrorCode.VALIDATION_ERROR),
     ],
 )
-def test_a_program_that_is_not_there_is_said_clearly(
+def test_a_program_that_is_not_there_is_a_clear_error(
     tmp_path: Path, name: str, code: ErrorCode
 ) -> None:
     (tmp_path / "plain").write_text("", encoding="utf-8")

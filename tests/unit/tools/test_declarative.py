@@ -113,15 +113,15 @@ async def test_arguments_arrive_as_json_too_and_a_result_may_come_back(
     assert result.content[0].model_dump()["data"] == {"text": "é"}
 
 
-@pytest.mark.parametrize("said", ['{"content": 5}', '{"a": 1}', "[1]", "{", '{"content": []} x'])
+@pytest.mark.parametrize("printed", ['{"content": 5}', '{"a": 1}', "[1]", "{", '{"content": []} x'])
 async def test_anything_else_it_prints_is_text(
-    setup: Setup, context: ToolContext, said: str
+    setup: Setup, context: ToolContext, printed: str
 ) -> None:
     made = only(setup, args=["{{args.text}}"])
-    assert text_of(await answer(made, context, text=said)) == said + "\n"
+    assert text_of(await answer(made, context, text=printed)) == printed + "\n"
 
 
-async def test_a_program_that_fails_is_an_error_with_what_it_said(
+async def test_a_program_that_fails_is_an_error_with_its_output(
     setup: Setup, context: ToolContext
 ) -> None:
     made = only(setup, command="sh", args=["-c", "echo out; echo bad >&2; exit 3"])
@@ -224,9 +224,9 @@ BROKEN: list[tuple[object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("file", "said"), BROKEN)
+@pytest.mark.parametrize(("file", "reason"), BROKEN)
 def test_a_file_that_cannot_be_used_is_reported_and_the_others_work(
-    setup: Setup, file: object, said: str
+    setup: Setup, file: object, reason: str
 ) -> None:
     put(setup, file, "broken.json")
     put(setup, ECHO, "good.json")
@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_others_work(
     assert len(problems) == 1
     assert problems[0].code is ErrorCode.CONFIG_ERROR
     assert "broken.json" in str(problems[0])
-    assert said in str(problems[0])
+    assert reason in str(problems[0])
 
 
 def test_a_name_that_is_taken_is_reported(setup: Setup) -> None:

@@ -155,7 +155,7 @@ async def test_the_program_that_was_agreed_to_is_the_one_that_runs(
     assert answer["stdout"] == "second\n"
 
 
-async def test_h6_a_command_always_asks_and_says_what_it_is(code: Code, project: Path) -> None:
+async def test_h6_a_command_always_asks_and_shows_what_it_is(code: Code, project: Path) -> None:
     access = (await code.prepare("run_command", argv=["ls", "a b"])).access
     assert access.asks
     assert access.dangerous
@@ -177,7 +177,7 @@ async def test_h6_a_command_always_asks_and_says_what_it_is(code: Code, project:
         ({"argv": ["ls"], "timeout_ms": 0}, ErrorCode.VALIDATION_ERROR),
     ],
 )
-async def test_a_command_that_cannot_run_is_said_clearly(
+async def test_a_command_that_cannot_run_is_a_clear_error(
     code: Code, project: Path, arguments: dict[str, object], expected: ErrorCode
 ) -> None:
     (project / "plain").write_text("", encoding="utf-8")
@@ -190,7 +190,7 @@ async def test_a_cancelled_command_is_gone(code: Code, project: Path) -> None:
     script = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
     action = await code.prepare("run_command", argv=[sys.executable, "-c", script])
     running = asyncio.create_task(done(action))
-    while not (pid := written(project / "pid")):  # noqa: ASYNC110 - a file tells nobody
+    while not (pid := written(project / "pid")):  # noqa: ASYNC110 - nothing signals a new file
         await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

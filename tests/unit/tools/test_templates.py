@@ -132,11 +132,11 @@ def test_a_placeholder_that_is_a_plain_word_is_fine(template: str) -> None:
     assert parse_script(template).fields
 
 
-@pytest.mark.parametrize(("template", "said"), REFUSED)
-def test_a_placeholder_that_could_become_shell_text_is_refused(template: str, said: str) -> None:
+@pytest.mark.parametrize(("template", "reason"), REFUSED)
+def test_a_placeholder_that_could_become_shell_text_is_refused(template: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"placeholder|line|form") as refused:
         parse_script(template)
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
     assert len(str(refused.value)) < 400
 
 
@@ -150,7 +150,7 @@ def test_the_refusal_names_the_line_the_placeholder_and_the_cure() -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("template", RUN)
 def test_a_program_gets_exactly_the_values(place: Path, shell: str, template: str) -> None:
-    """Filled with plain words the script says where the values go; hostile ones go there, too."""
+    """Filled with plain words the script shows where the values go; hostile ones go there, too."""
     plain = {"x": "PLAINX", "y": "PLAINY", "n": 7, "b": True, "l": [1, "a b"]}
     expected = seen_by_probe(place, shell, template, plain)
     assert expected

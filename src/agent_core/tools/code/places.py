@@ -1,7 +1,7 @@
 """The places that the words of a command name, before it runs.
 
-A word is looked at as it stands, and in the pieces that options, scripts and addresses are made of.
-This says what a person has to see. It is no boundary: a script can build a path in other ways.
+A word is resolved whole, and in the pieces that options, scripts and addresses are made of. This
+is what a person has to see. It is no boundary: a script can build a path in other ways.
 """
 
 import os
@@ -59,7 +59,7 @@ class NamedPlaces:
 def find_named_places(
     policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
 ) -> NamedPlaces:
-    """Look at every word of a command but the program itself, which must only not be our own."""
+    """Resolve every word of a command; its program and folder are only checked for our own files."""
     for place in (program, cwd):
         if policy.is_protected(Path(os.path.realpath(place))):
             return NamedPlaces(protected=str(place))
@@ -90,7 +90,7 @@ def find_named_places(
 def _words(argv: Sequence[str]) -> Iterator[str]:
     """The words, and the pieces of those that are options or scripts; addresses are no paths.
 
-    Each is given as it stands, without the `@` of a file with arguments, and as the value behind a
+    Each is given unchanged, without the `@` of a file with arguments, and as the value behind a
     short option.
     """
     for argument in argv:

@@ -1,6 +1,6 @@
 """What an answer "for the session" covers of a command: these words, unless it is known harmless.
 
-Known harmless is what stands in a table: programs with the options that only read what they are
+Known harmless is what is in a table: programs with the options that only read what they are
 given, checked option by option. An option that is not in the table, an abbreviation of one, another
 environment or a program file that tools can write all mean the same: exactly this command. There is
 no list of dangerous programs.
@@ -258,7 +258,7 @@ def _harmless_subcommand(command: CommandLine) -> str | None:
 
 
 def _is_known_program(command: CommandLine) -> bool:
-    """Is it the program that its name says, in an environment that changes nothing about it?"""
+    """Is it the program of its name, in an environment that changes nothing about it?"""
     name, real = command.program.name, Path(os.path.realpath(command.program))
     if name not in _READERS and name != "git":
         return False

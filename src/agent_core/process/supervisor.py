@@ -82,7 +82,7 @@ def _parent_of(pid: int) -> int | None:
 
 
 def kill_child(pid: int) -> None:
-    """End a child that was not waited for yet, and its group if it leads one.
+    """End a child that was not waited for yet, and its group unless this process is in it.
 
     Only children are ever sent a signal: the number of one that was not waited for cannot mean
     another process. What they leave behind becomes a child, and is next.

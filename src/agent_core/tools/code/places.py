@@ -59,7 +59,7 @@ class NamedPlaces:
 def find_named_places(
     policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
 ) -> NamedPlaces:
-    """Resolve every word of a command; its program and folder are only checked for our own files."""
+    """Resolve every word of a command; program and folder must not be our own."""
     for place in (program, cwd):
         if policy.is_protected(Path(os.path.realpath(place))):
             return NamedPlaces(protected=str(place))

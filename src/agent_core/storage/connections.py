@@ -4,13 +4,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import migrations
 from agent_core.storage.faults import is_busy, is_read_only
-from agent_core.storage.migrations import is_current, migrate, version_of
 
 Result = TypeVar("Result")
 
@@ -30,7 +31,15 @@ def open_writer(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
         StorageError: `migration_failed`, or the folder or file cannot be made.
         sqlite3.Error: the file cannot be used.
     """
-    _create(path)
+    try:
+        make_private(path.parent)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StorageError(
+            ErrorCode.STORAGE_ERROR,
+            f"the session database {path} cannot be opened for writing: {error.strerror}",
+            details={"path": str(path)},
+        ) from error
     _refuse_newer(path, patience)
     connection = _connect(path, min(patience, BUSY_TIMEOUT))
     try:
@@ -67,7 +76,7 @@ def open_in_memory() -> sqlite3.Connection:
     """A connection to an empty database of its own that no file holds."""
     connection = _connect(":memory:")
     connection.execute("PRAGMA foreign_keys = ON")
-    migrate(connection, Path(":memory:"))
+    migrations.migrate(connection, Path(":memory:"))
     return connection
 
 
@@ -89,41 +98,25 @@ def patiently(step: Callable[[], Result], patience: float = PATIENCE) -> Result:
         pause = min(pause * 2, 0.25)
 
 
-def _create(path: Path) -> None:
-    try:
-        make_private(path.parent)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise StorageError(
-            ErrorCode.STORAGE_ERROR,
-            f"the session database {path} cannot be opened for writing: {error.strerror}",
-            details={"path": str(path)},
-        ) from error
-
-
 def _refuse_newer(path: Path, patience: float) -> None:
     if path.stat().st_size == 0:
         return
-    try:
-        _look_at_version(path, patience, mode="ro")
-    except sqlite3.OperationalError as error:
-        if not is_read_only(error):
-            raise
-        # A process died in the middle of a change; only a writer may take that change back.
-        _look_at_version(path, patience, mode="rw")
-
-
-def _look_at_version(path: Path, patience: float, *, mode: str) -> None:
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}",
-        uri=True,
-        timeout=min(patience, BUSY_TIMEOUT),
-        isolation_level=None,
-    )
-    try:
-        patiently(lambda: version_of(connection, path), patience)
-    finally:
-        connection.close()
+    for mode in ("ro", "rw"):
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=min(patience, BUSY_TIMEOUT),
+            isolation_level=None,
+        )
+        try:
+            patiently(partial(migrations.version_of, connection, path), patience)
+            return
+        except sqlite3.OperationalError as error:
+            # A process died in the middle of a change; only a writer may take that change back.
+            if mode == "rw" or not is_read_only(error):
+                raise
+        finally:
+            connection.close()
 
 
 def _connect(path: Path | str, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
@@ -148,11 +141,11 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     _set_up(connection)
-    if is_current(connection, path):
+    if migrations.version_of(connection, path) == migrations.MIGRATIONS[-1].version:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        migrate(connection, path)
+        migrations.migrate(connection, path)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

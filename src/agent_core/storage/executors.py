@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
@@ -27,17 +26,9 @@ _READERS = 3
 _MEMORY = Path(":memory:")
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    job: Job[Any]
-    future: asyncio.Future[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    future: asyncio.Future[Any]
-    value: Any = None
-    error: Exception | None = None
+_Waiting = tuple[Job[Any], asyncio.Future[Any]]
+_Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
+"""A future with the value or the error it gets."""
 
 
 class WriterThread:
@@ -66,7 +57,7 @@ class WriterThread:
         if self._closed:
             future.set_exception(_closed_error(self._path))
         else:
-            self._queue.put(_Waiting(job, future))
+            self._queue.put((job, future))
         return future
 
     async def close(self) -> None:
@@ -79,36 +70,25 @@ class WriterThread:
     def _work(self) -> None:
         is_open = True
         while is_open:
-            group, is_open = self._next_group()
-            if group:
-                self._report(self._outcomes(group))
+            queued = [self._queue.get()]
+            while len(queued) < _GROUP and not self._queue.empty():
+                queued.append(self._queue.get())
+            is_open = None not in queued
+            if group := [waiting for waiting in queued if waiting is not None]:
+                outcomes = self._run(group)
+                with suppress(RuntimeError):  # the loop is gone, and the waiting callers with it
+                    self._loop.call_soon_threadsafe(_settle, outcomes)
         if self._connection is not None:
             self._connection.close()
 
-    def _next_group(self) -> tuple[list[_Waiting], bool]:
-        group: list[_Waiting] = []
-        waiting = self._queue.get()
-        while waiting is not None:
-            group.append(waiting)
-            if len(group) == _GROUP:
-                return group, True
-            try:
-                waiting = self._queue.get_nowait()
-            except Empty:
-                return group, True
-        return group, False
-
-    def _outcomes(self, group: Sequence[_Waiting]) -> list[_Outcome]:
+    def _run(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         try:
             return self._store(group)
         except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
             if len(group) == 1 or is_environmental(error):
                 failure = explain(error, self._path)
-                return [_Outcome(waiting.future, error=failure) for waiting in group]
-        outcomes: list[_Outcome] = []
-        for waiting in group:
-            outcomes += self._outcomes([waiting])
-        return outcomes
+                return [(future, None, failure) for _, future in group]
+        return [outcome for waiting in group for outcome in self._run([waiting])]
 
     def _ready_connection(self) -> sqlite3.Connection:
         """The connection, without a transaction: one that a failure left open is taken back.
@@ -130,7 +110,7 @@ class WriterThread:
         connection = self._ready_connection()
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._patience)
         try:
-            outcomes = [_Outcome(waiting.future, waiting.job(connection)) for waiting in group]
+            outcomes: list[_Outcome] = [(future, job(connection), None) for job, future in group]
             patiently(lambda: connection.execute("COMMIT"), self._patience)
         except BaseException:
             # A full disk may have rolled back already; what is left open now, the next job ends.
@@ -139,10 +119,6 @@ class WriterThread:
                     connection.execute("ROLLBACK")
             raise
         return outcomes
-
-    def _report(self, outcomes: list[_Outcome]) -> None:
-        with suppress(RuntimeError):  # the loop is gone, and the waiting callers with it
-            self._loop.call_soon_threadsafe(_settle, outcomes)
 
 
 class ReaderThreads:
@@ -236,14 +212,14 @@ class InlineConnection:
         return result
 
 
-def _settle(outcomes: list[_Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.future.done():
+def _settle(outcomes: Sequence[_Outcome]) -> None:
+    for future, value, error in outcomes:
+        if future.done():
             continue
-        if outcome.error is not None:
-            outcome.future.set_exception(outcome.error)
+        if error is not None:
+            future.set_exception(error)
         else:
-            outcome.future.set_result(outcome.value)
+            future.set_result(value)
 
 
 def _closed_error(path: Path) -> StorageError:

@@ -177,15 +177,6 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return version or 0
 
 
-def is_current(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether there is nothing to migrate.
-
-    Raises:
-        StorageError: `migration_failed`, as for `version_of`.
-    """
-    return version_of(connection, path) == MIGRATIONS[-1].version
-
-
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring the database up to date inside the caller's transaction.
 
@@ -196,24 +187,19 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     current = version_of(connection, path)
     if current == 0:
         connection.execute(_LEDGER)
-    for migration in MIGRATIONS:
-        if migration.version > current:
-            _apply(connection, migration, path)
-
-
-def _apply(connection: sqlite3.Connection, migration: Migration, path: Path) -> None:
-    try:
-        for statement in migration.statements:
-            connection.execute(statement)
-        connection.execute(
-            "INSERT INTO schema_migrations (version, name, applied_at) VALUES (?, ?, ?)",
-            (migration.version, migration.name, iso(utc_now())),
-        )
-    except sqlite3.Error as error:
-        if is_environmental(error):
-            raise
-        raise StorageError(
-            ErrorCode.MIGRATION_FAILED,
-            f"{path} could not be brought to schema {migration.version} ({migration.name}):"
-            f" {error}. It is as it was; keep a copy of it and report this",
-        ) from error
+    for migration in (one for one in MIGRATIONS if one.version > current):
+        try:
+            for statement in migration.statements:
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO schema_migrations (version, name, applied_at) VALUES (?, ?, ?)",
+                (migration.version, migration.name, iso(utc_now())),
+            )
+        except sqlite3.Error as error:
+            if is_environmental(error):
+                raise
+            raise StorageError(
+                ErrorCode.MIGRATION_FAILED,
+                f"{path} could not be brought to schema {migration.version} ({migration.name}):"
+                f" {error}. It is as it was; keep a copy of it and report this",
+            ) from error

@@ -71,7 +71,7 @@ class Owner:
         """Whether the runtime behind this id is gone."""
         if owner_id == self.owner_id:
             return False
-        if _scope_of(owner_id) == self._scope:
+        if owner_id.rpartition(".")[2] == self._scope:
             is_free = _is_free(_path(self._folder, owner_id))
             if is_free is not None:
                 return is_free
@@ -80,16 +80,11 @@ class Owner:
     def sweep(self) -> None:
         """Remove the lock files of dead owners."""
         for path in self._folder.glob("*.lock"):
-            with suppress(OSError):
-                _remove_if_free(path)
+            _is_free(path, remove=True)
 
 
 def _scope(folder: Path) -> str:
     return hashlib.sha256(f"{platform.node()}\0{folder}".encode(errors="replace")).hexdigest()[:12]
-
-
-def _scope_of(owner_id: str) -> str:
-    return owner_id.rpartition(".")[2]
 
 
 def _path(folder: Path, owner_id: str) -> Path:
@@ -114,8 +109,8 @@ def _lock(folder: Path) -> tuple[str, int]:
         os.close(descriptor)
 
 
-def _is_free(path: Path) -> bool | None:
-    """Whether the lock is free; None if that cannot be determined."""
+def _is_free(path: Path, *, remove: bool = False) -> bool | None:
+    """Whether the lock is free, and its file removed if so; None if that cannot be determined."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -123,26 +118,14 @@ def _is_free(path: Path) -> bool | None:
     except OSError:
         return None
     try:
-        return _shares(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_if_free(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        if _shares(descriptor):
-            path.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)
-
-
-def _shares(descriptor: int) -> bool | None:
-    """Whether a shared lock can be had: two processes that try at once do not see each other."""
-    try:
+        # A shared lock: two processes that try at once do not see each other.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if remove:
+            path.unlink(missing_ok=True)
     except BlockingIOError:
         return False
     except OSError:
         return None
+    finally:
+        os.close(descriptor)
     return True

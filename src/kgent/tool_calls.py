@@ -435,6 +435,6 @@ def build_tool(
         ),
         parse=dict,  # the call itself checks its arguments, so that it is on record
         prepare=prepare,
-        lane=Concurrency.READ if reads else Concurrency.TASK,
+        concurrency=Concurrency.READ if reads else Concurrency.TASK,
         keeps_own_limits=True,
     )

@@ -81,11 +81,11 @@ async def test_n5_what_is_not_marked_readonly_asks(diary: Path) -> None:
     async with bench(diary, {"shop": plain(diary)}) as bench_:
         tools = await bench_.tools()
         reader, writer = tools["mcp.shop.echo"], tools["mcp.shop.write"]
-        assert (reader.definition.permission, reader.lane) == (
+        assert (reader.definition.permission, reader.concurrency) == (
             ToolPermission.READONLY,
             Concurrency.READ,
         )
-        assert (writer.definition.permission, writer.lane) == (
+        assert (writer.definition.permission, writer.concurrency) == (
             ToolPermission.WRITE,
             Concurrency.WRITE,
         )

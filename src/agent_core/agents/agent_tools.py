@@ -1,14 +1,15 @@
 """The tools that start other agents: their arguments, and what models read about them."""
 
 from collections.abc import Awaitable, Callable
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
-from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.types import Access, ToolDefinition, ToolPermission
+from agent_core.tools.handler import model_tool
+from agent_core.tools.schema import Arguments
+from agent_core.types import Access
 
 A = TypeVar("A", bound=Arguments)
 _LONGEST = 100_000
@@ -126,22 +127,17 @@ def agent_tool(
     concurrency: Concurrency,
 ) -> Tool:
     """Build the tool `agent.<name>`."""
-    definition = _definition(name, arguments)
 
     async def prepare(checked: A, context: ToolContext) -> Action:
         return Action(Access(summary=_summary(checked)), partial(run, checked, context))
 
-    return Tool(definition, model_check(definition.name, arguments), prepare, concurrency)
-
-
-@cache
-def _definition(name: str, arguments: type[Arguments]) -> ToolDefinition:
-    return ToolDefinition(
-        name=f"agent.{name}",
-        description=_DESCRIPTIONS[name],
-        input_schema=model_schema(arguments),
-        permission=ToolPermission.READONLY,
-        tags={"internal"},
+    return model_tool(
+        f"agent.{name}",
+        _DESCRIPTIONS[name],
+        arguments,
+        prepare,
+        tags=("internal",),
+        concurrency=concurrency,
     )
 
 

@@ -1,16 +1,16 @@
 """How a plan begins: the template, as context. The plan itself is an ordinary file."""
 
 import asyncio
-from functools import cache
 from pathlib import Path
 
 from pydantic import Field
 
 from agent_core.assets import load_asset
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
-from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
+from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
+from agent_core.tools.handler import model_tool
+from agent_core.tools.schema import Arguments
+from agent_core.types import Access, NodeType, user_text
 
 
 class PlanTemplate(Arguments):
@@ -18,17 +18,6 @@ class PlanTemplate(Arguments):
 
     goal: str | None = Field(None, description="What the plan is for.")
     suggested_dir: str | None = Field(None, description="Another folder of the project.")
-
-
-@cache
-def _definition() -> ToolDefinition:
-    return ToolDefinition(
-        name="agent.plan_template",
-        description="Get the template and the rules for writing a plan file. Writes nothing.",
-        input_schema=model_schema(PlanTemplate),
-        permission=ToolPermission.READONLY,
-        tags={"internal", "readonly"},
-    )
 
 
 def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
@@ -58,8 +47,8 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
 
         return Action(Access(summary=arguments.goal or "", target=str(folder)), run)
 
-    definition = _definition()
-    return Tool(definition, model_check(definition.name, PlanTemplate), prepare, Concurrency.READ)
+    description = "Get the template and the rules for writing a plan file. Writes nothing."
+    return model_tool("agent.plan_template", description, PlanTemplate, prepare)
 
 
 def _instruction(goal: str | None, folder: str) -> ToolOutput:

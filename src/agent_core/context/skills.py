@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from agent_core.context.tokens import estimate_text
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import content_hash, fit_lines, one_line
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
+from agent_core.tools.handler import model_tool
 from agent_core.tools.loaded import LoadedTexts, View
-from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
+from agent_core.tools.schema import Arguments
+from agent_core.types import Access, NodeType, user_text
 
 _NAME = re.compile(r"[\w][\w .:-]{0,79}")
 _DESCRIPTION_CHARS = 1024
@@ -123,17 +123,6 @@ class LoadSkill(Arguments):
     name: str = Field(description="A name from the skill catalog.")
 
 
-@cache
-def _definition() -> ToolDefinition:
-    return ToolDefinition(
-        name=LOAD_SKILL,
-        description="Load a skill from the catalog; its text follows this call's result.",
-        input_schema=model_schema(LoadSkill),
-        permission=ToolPermission.READONLY,
-        tags={"internal", "readonly"},
-    )
-
-
 def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
     """`internal.load_skill` for one run."""
     loaded = LoadedTexts(view, NodeType.SKILL_CONTEXT, "name")
@@ -143,8 +132,8 @@ def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
         access = Access(summary=skill.name, target=str(skill.path))
         return Action(access, lambda: _load(skill, loaded, context.tool_call_id))
 
-    check = model_check(LOAD_SKILL, LoadSkill)
-    return Tool(_definition(), check, prepare, Concurrency.READ)
+    description = "Load a skill from the catalog; its text follows this call's result."
+    return model_tool(LOAD_SKILL, description, LoadSkill, prepare)
 
 
 async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:

@@ -45,7 +45,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     waiting = list(calls)
     adds: list[Draft] = []
     try:
-        for concurrency, batch in batches(calls, ctx.toolbox.lane):
+        for concurrency, batch in batches(calls, ctx.toolbox.concurrency):
             stop_if_cancelled()
             is_alone = len(batch) == 1
             done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch)

@@ -271,7 +271,7 @@ class McpTools:
             definition=definition,
             parse=SchemaCheck(name, spec.input_schema),
             prepare=prepare,
-            lane=concurrency_of(definition),
+            concurrency=concurrency_of(definition),
         )
 
     async def _run(

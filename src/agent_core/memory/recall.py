@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from string import Template
 from typing import Any, cast
 
@@ -22,10 +22,11 @@ from agent_core.memory.entry import Memory
 from agent_core.memory.extraction import AskModel
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import fit_lines
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
+from agent_core.tools.handler import model_tool
 from agent_core.tools.loaded import LoadedTexts, View
-from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.types import Access, NodeType, ToolDefinition, ToolPermission, user_text
+from agent_core.tools.schema import Arguments
+from agent_core.types import Access, NodeType, user_text
 
 logger = logging.getLogger(__name__)
 
@@ -242,18 +243,6 @@ class RecallArguments(Arguments):
     query: str = Field(min_length=1, description="What you want to know about the user.")
 
 
-@cache
-def _definition() -> ToolDefinition:
-    return ToolDefinition(
-        name="internal.recall_memory",
-        description="Recall what is remembered about the user; the texts follow this call's "
-        "result. Changes nothing.",
-        input_schema=model_schema(RecallArguments),
-        permission=ToolPermission.READONLY,
-        tags={"internal", "readonly"},
-    )
-
-
 def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
     """`internal.recall_memory` for one run; `recall` gets the query and the tool call's id."""
 
@@ -261,6 +250,8 @@ def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
         access = Access(summary=arguments.query[:200])
         return Action(access, lambda: recall(arguments.query, context.tool_call_id))
 
-    definition = _definition()
-    check = model_check(definition.name, RecallArguments)
-    return Tool(definition, check, prepare, Concurrency.READ)
+    description = (
+        "Recall what is remembered about the user; the texts follow this call's result. Changes "
+        "nothing."
+    )
+    return model_tool("internal.recall_memory", description, RecallArguments, prepare)

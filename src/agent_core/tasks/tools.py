@@ -35,7 +35,8 @@ from agent_core.tasks.model import (
     Update,
 )
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
-from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.tools.handler import model_tool
+from agent_core.tools.schema import Arguments
 from agent_core.types import (
     Access,
     AgentRole,
@@ -43,7 +44,6 @@ from agent_core.types import (
     JsonBlock,
     NodeType,
     SafeId,
-    ToolDefinition,
     ToolPermission,
     ToolResult,
     user_text,
@@ -208,13 +208,6 @@ def _tool(
     concurrency: Concurrency | None = None,
 ) -> Tool:
     full_name = f"agent.task_{name}"
-    definition = ToolDefinition(
-        name=full_name,
-        description=description,
-        input_schema=model_schema(arguments),
-        permission=ToolPermission.WRITE if writes else ToolPermission.READONLY,
-        tags={"internal"},
-    )
 
     async def call(checked: A, context: ToolContext) -> ToolReturn | ToolOutput:
         role = context.run.role
@@ -227,11 +220,14 @@ def _tool(
     async def prepare(checked: A, context: ToolContext) -> Action:
         return Action(Access(summary=full_name), partial(call, checked, context))
 
-    return Tool(
-        definition=definition,
-        parse=model_check(full_name, arguments),
-        prepare=prepare,
-        lane=concurrency or (Concurrency.TASK if writes else Concurrency.READ),
+    return model_tool(
+        full_name,
+        description,
+        arguments,
+        prepare,
+        permission=ToolPermission.WRITE if writes else ToolPermission.READONLY,
+        tags=("internal",),
+        concurrency=concurrency or (Concurrency.TASK if writes else Concurrency.READ),
     )
 
 

@@ -154,7 +154,7 @@ class Tool:
         parse: checks raw arguments and returns what `prepare` takes. Raises `ToolError`
             (`validation_error`, `details.path` is a JSON path) if they do not fit.
         prepare: works out what a call would do, without doing any of it.
-        lane: which calls of a turn may run beside its own.
+        concurrency: which calls of a turn may run beside its own.
         keeps_own_limits: its result has limits of its own; the general one does not apply.
         is_side_effect_free: it certainly changes nothing, which only our own can promise: that it
             began need not be on record before it does.
@@ -163,7 +163,7 @@ class Tool:
     definition: ToolDefinition
     parse: Callable[[Mapping[str, Any]], Any]
     prepare: Prepare
-    lane: Concurrency
+    concurrency: Concurrency
     keeps_own_limits: bool = False
     is_side_effect_free: bool = False
 
@@ -191,26 +191,26 @@ _JOINS: Mapping[Concurrency, frozenset[Concurrency]] = {
 
 
 def batches(
-    calls: Iterable[ToolCall], lane_of: Callable[[ToolCall], Concurrency]
+    calls: Iterable[ToolCall], find_concurrency: Callable[[ToolCall], Concurrency]
 ) -> Iterator[tuple[Concurrency, list[ToolCall]]]:
     """The calls in order, those that may run side by side in one batch."""
     batch: list[ToolCall] = []
     first = last = Concurrency.READ
     for call in calls:
-        lane = lane_of(call)
-        if batch and lane not in _JOINS[last]:
+        concurrency = find_concurrency(call)
+        if batch and concurrency not in _JOINS[last]:
             yield first, batch
             batch = []
-        first = first if batch else lane
+        first = first if batch else concurrency
         batch.append(call)
-        last = lane
+        last = concurrency
     if batch:
         yield first, batch
 
 
-def ends_turn(lane: Concurrency, result: ToolResult) -> bool:
+def ends_turn(concurrency: Concurrency, result: ToolResult) -> bool:
     """Whether the later calls of the turn must not run, because they count on this one."""
-    return lane is Concurrency.WRITE and result.is_error
+    return concurrency is Concurrency.WRITE and result.is_error
 
 
 def not_run(call: ToolCall) -> ToolResult:

@@ -177,7 +177,7 @@ class _Program:
             definition=definition,
             parse=check,
             prepare=prepare,
-            lane=concurrency_of(definition),
+            concurrency=concurrency_of(definition),
             keeps_own_limits=True,
         )
 

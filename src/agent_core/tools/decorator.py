@@ -167,7 +167,7 @@ def _function_tool(
         definition=definition,
         parse=partial(signature.check, definition.name),
         prepare=prepare,
-        lane=concurrency_of(definition),
+        concurrency=concurrency_of(definition),
         function=function,
         parameters=shown,
     )

@@ -1,17 +1,25 @@
 """Makes a tool of a definition and a handler, and calls handlers, async or plain."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import cache, partial
 from typing import Any, cast
 
 import orjson
 
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools.base import Action, Tool, ToolContext, ToolReturn, concurrency_of
+from agent_core.tools.base import (
+    Action,
+    Concurrency,
+    Prepare,
+    Tool,
+    ToolContext,
+    ToolReturn,
+    concurrency_of,
+)
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import storable
-from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.schema import Arguments, SchemaCheck, model_check, model_schema
 from agent_core.tools.threads import in_own_thread
 from agent_core.types import Access, ToolDefinition, ToolPermission
 
@@ -48,6 +56,52 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         return Action(access, partial(call, handler, arguments, context))
 
     return Tool(definition, check, prepare, concurrency_of(definition))
+
+
+def model_tool(
+    name: str,
+    description: str,
+    arguments: type[Arguments],
+    prepare: Prepare,
+    *,
+    permission: ToolPermission = ToolPermission.READONLY,
+    tags: Collection[str] = ("internal", "readonly"),
+    concurrency: Concurrency | None = None,
+    keeps_own_limits: bool = False,
+    is_side_effect_free: bool = False,
+) -> Tool:
+    """Make a tool of the program's own, whose arguments are a model that `prepare` takes.
+
+    The concurrency follows from the permission where none is given.
+    """
+    definition = _definition(name, description, arguments, permission, frozenset(tags))
+    return Tool(
+        definition=definition,
+        parse=model_check(name, arguments),
+        prepare=prepare,
+        concurrency=concurrency or concurrency_of(definition),
+        keeps_own_limits=keeps_own_limits,
+        is_side_effect_free=is_side_effect_free,
+    )
+
+
+@cache
+def _definition(
+    name: str,
+    description: str,
+    arguments: type[Arguments],
+    permission: ToolPermission,
+    tags: frozenset[str],
+) -> ToolDefinition:
+    """One object for all runs: what is made of a definition is kept by identity."""
+    schema = {key: value for key, value in model_schema(arguments).items() if key != "description"}
+    return ToolDefinition(
+        name=name,
+        description=description,
+        input_schema=schema,
+        permission=permission,
+        tags=set(tags),
+    )
 
 
 def _find_misfit(handler: Handler) -> str | None:

@@ -138,10 +138,10 @@ class Toolbox:
             )
         return found, found.parse(call.arguments)
 
-    def lane(self, call: ToolCall) -> Concurrency:
+    def concurrency(self, call: ToolCall) -> Concurrency:
         """How a call is ordered. One for an unknown tool has no effect: it only reads."""
         found = self._tools.get(call.name)
-        return found.lane if found else Concurrency.READ
+        return found.concurrency if found else Concurrency.READ
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -174,5 +174,5 @@ def apply_override(tool: Tool, override: ToolOverrideConfig) -> Tool:
         )
         return replace(action, access=access)
 
-    lane = tool.lane if keeps_permission else concurrency_of(definition)
-    return replace(tool, definition=definition, prepare=prepare, lane=lane)
+    concurrency = tool.concurrency if keeps_permission else concurrency_of(definition)
+    return replace(tool, definition=definition, prepare=prepare, concurrency=concurrency)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from functools import cache
 from inspect import cleandoc
 from pathlib import Path
 from typing import Protocol, Self
@@ -14,16 +13,16 @@ from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode
 from agent_core.process import Launcher, Output
-from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext, concurrency_of
+from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
+from agent_core.tools.handler import model_tool
 from agent_core.tools.paths import PathPolicy, ResolvedPath
-from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.tools.schema import Arguments
 from agent_core.types import (
     Access,
     ContentBlock,
     Draft,
     ErrorPayload,
-    ToolDefinition,
     ToolPermission,
     ToolResult,
 )
@@ -156,29 +155,15 @@ def code_tool(
         tag: beside `code` and the permission.
         keeps_own_limits: the general limit of results does not apply.
     """
-    definition = _definition(name, arguments, permission, tag)
-    return Tool(
-        definition=definition,
-        parse=model_check(definition.name, arguments),
-        prepare=prepare,
-        lane=concurrency_of(definition),
-        keeps_own_limits=keeps_own_limits,
-        is_side_effect_free=permission is ToolPermission.READONLY,
-    )
-
-
-@cache
-def _definition(
-    name: str, arguments: type[Arguments], permission: ToolPermission, tag: str
-) -> ToolDefinition:
-    """One object for all workspaces: what is made of a definition is kept by identity."""
-    schema = {key: value for key, value in model_schema(arguments).items() if key != "description"}
-    return ToolDefinition(
-        name=f"code.{name}",
-        description=cleandoc(arguments.__doc__ or ""),
-        input_schema=schema,
+    return model_tool(
+        f"code.{name}",
+        cleandoc(arguments.__doc__ or ""),
+        arguments,
+        prepare,
         permission=permission,
         tags={"code", permission.value, tag},
+        keeps_own_limits=keeps_own_limits,
+        is_side_effect_free=permission is ToolPermission.READONLY,
     )
 
 

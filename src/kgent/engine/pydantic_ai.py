@@ -133,7 +133,7 @@ def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
         description=tool.definition.description,
         json_schema=dict(tool.definition.input_schema),
         takes_ctx=True,
-        sequential=tool.lane is not Concurrency.READ,
+        sequential=tool.concurrency is not Concurrency.READ,
     )
 
 

@@ -75,7 +75,7 @@ async def test_a_program_gets_its_arguments_one_by_one(setup: Setup, context: To
     made = only(setup, tags=["demo"])
     assert made.definition.tags == {"declarative", "demo"}
     assert made.definition.permission is ToolPermission.WRITE
-    assert made.lane is Concurrency.WRITE
+    assert made.concurrency is Concurrency.WRITE
     result = await answer(made, context, text="a  $(b); 'c", count=2)
     assert text_of(result) == "a  $(b); 'c 2\n"
     assert not result.is_error

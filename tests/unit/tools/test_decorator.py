@@ -111,7 +111,7 @@ async def test_a_context_is_filled_in_and_not_shown(context: ToolContext) -> Non
     assert list(who.definition.input_schema["properties"]) == ["greeting"]
     assert who.definition.name == "who.am_i"
     assert who.definition.tags == {"x"}
-    assert who.lane is Concurrency.READ
+    assert who.concurrency is Concurrency.READ
     assert await answer(who, context, greeting="hi") == "hi run_1"
 
 

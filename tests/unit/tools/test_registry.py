@@ -67,7 +67,7 @@ def test_a_tool_outside_the_box_is_not_available() -> None:
     with pytest.raises(ToolError, match=r"code\.read_file") as refusal:
         box.resolve(call("code.readfile"))
     assert refusal.value.code is ErrorCode.TOOL_NOT_AVAILABLE
-    assert box.lane(call("code.readfile")) is Concurrency.READ
+    assert box.concurrency(call("code.readfile")) is Concurrency.READ
     with pytest.raises(ToolError, match="no tools"):
         Toolbox().resolve(call("x" * 10_000))
 
@@ -89,12 +89,12 @@ def test_a_call_resolves_to_its_tool_and_parsed_arguments() -> None:
     assert Toolbox([add]).resolve(call("add", a="2")) == (add, {"a": 2})
 
 
-async def test_an_override_changes_who_is_asked_and_the_lane(context: ToolContext) -> None:
+async def test_an_override_changes_who_is_asked_and_the_order(context: ToolContext) -> None:
     made = tool_from(definition("a"), echo)
     reads = apply_override(made, ToolOverrideConfig(permission="readonly", tags=["safe"]))
     assert reads.definition.permission is ToolPermission.READONLY
     assert reads.definition.tags == {"safe"}
-    assert reads.lane is Concurrency.READ
+    assert reads.concurrency is Concurrency.READ
     assert not (await reads.prepare({}, context)).access.asks
     writes = apply_override(reads, ToolOverrideConfig(permission="write"))
     assert (await writes.prepare({}, context)).access.asks

@@ -17,11 +17,10 @@ from agcore.memory.knowledge import (
     dice,
     words_of,
 )
-from agcore.memory.sqlite import SqliteStore
+from agcore.memory.sqlite import InMemoryStore, SqliteStore
 from agcore.memory.store import (
     EvictionConfig,
     EvictionPolicy,
-    InMemoryStore,
     MemoryError,  # noqa: A004 - the toolkit's own
     MemoryFilter,
     MemoryItem,

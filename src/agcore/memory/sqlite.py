@@ -1,4 +1,4 @@
-"""A store in one SQLite file: survives restarts, and several processes may share it.
+"""The two memory stores: a table in an SQLite database, in memory or in a file.
 
 Threads, patience with other processes and the explanation of SQLite's errors are the engine's.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import finalize
 
 from agcore.memory.store import (
     EVERYTHING,
@@ -24,7 +25,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, patiently
-from agent_core.storage.executors import ReaderThreads, WriterThread
+from agent_core.storage.executors import InlineConnection, ReaderThreads, WriterThread
 from agent_core.tools.results import storable_text
 from agent_core.types import utc_now
 
@@ -74,31 +75,21 @@ WHERE id >= ? AND id < ? AND created_at >= ? ORDER BY created_at, id LIMIT ?
 """
 
 
-class SqliteStore:
-    """A memory store in a file; see `MemoryStore`. Open it with `open`, close it with `close`."""
+class _ItemTable:
+    """A memory store in an SQLite database, wherever its jobs run."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, eviction: EvictionConfig
+        self,
+        name: object,
+        eviction: EvictionConfig | None,
+        *,
+        writer: WriterThread | InlineConnection,
+        reader: ReaderThreads | InlineConnection,
     ) -> None:
-        self._path = path
-        self._eviction = eviction
-        self._writer = WriterThread(connection, path)
-        self._readers = ReaderThreads(path)
-
-    @classmethod
-    async def open(cls, path: str | Path, eviction: EvictionConfig | None = None) -> Self:
-        """Open the file, and make it if it is missing, readable for this user only.
-
-        Raises:
-            MemoryError: `Storage`; it cannot be made or read, or is something else.
-        """
-        try:
-            file, connection = await asyncio.to_thread(_open, Path(path))
-        except (OSError, sqlite3.Error) as error:
-            raise MemoryStorageError(
-                f"the memory store {path} cannot be opened: {error}"
-            ) from error
-        return cls(file, connection, eviction or EvictionConfig())
+        self._name = name
+        self._eviction = eviction or EvictionConfig()
+        self._writer = writer
+        self._reader = reader
 
     async def save(self, item: MemoryItem) -> None:
         """See `MemoryStore.save`; what is too old or too much goes."""
@@ -160,17 +151,6 @@ class SqliteStore:
         rows = await self._read(lambda connection: connection.execute(_LIST, key).fetchall())
         return [_item(row) for row in rows]
 
-    async def close(self) -> None:
-        """Finish what is under way and close the file. Harmless when called again."""
-        await self._readers.close()
-        await self._writer.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     def _evict(self, connection: sqlite3.Connection) -> None:
         if self._eviction.ttl is not None:
             connection.execute(_FORGET_OLD, [self._oldest()])
@@ -189,13 +169,58 @@ class SqliteStore:
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return await self._readers.read(query)
+            return await self._reader.read(query)
         except StorageError as error:
             raise self._failed(error) from error
 
     def _failed(self, error: StorageError) -> MemoryStorageError:
         reason = error.__cause__ or "it is closed"
-        return MemoryStorageError(f"the memory store {self._path} cannot be used: {reason}")
+        return MemoryStorageError(f"the memory store {self._name} cannot be used: {reason}")
+
+
+class InMemoryStore(_ItemTable):
+    """A memory store that lives as long as the process; see `MemoryStore`."""
+
+    def __init__(self, eviction: EvictionConfig | None = None) -> None:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        finalize(self, connection.close)
+        connection.executescript(_SCHEMA)
+        inline = InlineConnection(connection)
+        super().__init__("in memory", eviction, writer=inline, reader=inline)
+
+
+class SqliteStore(_ItemTable):
+    """A memory store in a file that survives restarts, and that several processes may share.
+
+    Open it with `open`, close it with `close`; see `MemoryStore`.
+    """
+
+    @classmethod
+    async def open(cls, path: str | Path, eviction: EvictionConfig | None = None) -> Self:
+        """Open the file, and make it if it is missing, readable for this user only.
+
+        Raises:
+            MemoryError: `Storage`; it cannot be made or read, or is something else.
+        """
+        try:
+            file, connection = await asyncio.to_thread(_open, Path(path))
+        except (OSError, sqlite3.Error) as error:
+            raise MemoryStorageError(
+                f"the memory store {path} cannot be opened: {error}"
+            ) from error
+        writer, reader = WriterThread(connection, file), ReaderThreads(file)
+        return cls(file, eviction, writer=writer, reader=reader)
+
+    async def close(self) -> None:
+        """Finish what is under way and close the file. Harmless when called again."""
+        await self._reader.close()
+        await self._writer.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 def _open(path: Path) -> tuple[Path, sqlite3.Connection]:

@@ -1,6 +1,7 @@
 """Phase 4a: sessions and their turns, streamed or not."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -301,8 +302,8 @@ async def test_a_turn_that_is_cancelled_leaves_a_session_that_can_go_on() -> Non
 
 async def test_a_conversation_that_cannot_be_stored_is_an_error_of_memory() -> None:
     class Full(InMemoryStore):
-        async def save(self, item: MemoryItem) -> None:
-            raise MemoryError.Storage(f"no room for {item.id}")
+        async def save_new(self, items: Sequence[MemoryItem]) -> bool:
+            raise MemoryError.Storage(f"no room for {items[0].id}")
 
     memory = ConversationMemory(Full(), "s1")
     session = AgentSession(AGENT, "s1", bundle(MockProvider(["ok"])), conversation=memory)

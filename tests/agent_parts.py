@@ -24,7 +24,7 @@ def is_summary(request: ChatRequest) -> bool:
 
 
 class Echo(BaseTool):
-    """Says its text, and in which session."""
+    """Answers with its text and the session."""
 
     name = "echo"
 

@@ -31,7 +31,7 @@ def add(a: int, b: int) -> int:
 
 
 class Announces:
-    """A hook: it is told what happens, and may object where that makes sense."""
+    """A hook: it observes, and may block where that makes sense."""
 
     async def execute(self, context: HookContext) -> HookResult:
         print(f"  (hook: {context.event} {context.turn_index})")

@@ -1,4 +1,4 @@
-"""What was said: a window for the next request, everything in the store, and after a restart.
+"""A conversation: a window for the next request, everything in the store, and after a restart.
 
 Runs offline, without a model: python examples/agcore/conversation_memory_demo.py
 """

@@ -57,7 +57,7 @@ async def main() -> None:
     print("\nOne call:", await registry.invoke("get_weather", {"city": "Genf"}))
     print("A function is a tool too:", await registry.invoke("add", {"a": 19, "b": 23}))
 
-    print("\nSeveral at once, answers in order, one failure sinks nobody:")
+    print("\nSeveral at once, answers in order, one failure leaves the others alone:")
     outcomes = await registry.invoke_all(
         [
             ToolInvocation("get_weather", {"city": "Oslo"}),

@@ -27,7 +27,7 @@ FOOTER = PromptTemplate("footer", "Write {{{{raw}}}}{{ name }}{{{{/raw}}}} where
 def main() -> None:
     templates = PromptTemplateRegistry([REPORT, FOOTER])
     print("Templates:", ", ".join(templates.names()))
-    print("The report wants:", ", ".join(REPORT.variables()))
+    print("The report needs:", ", ".join(REPORT.variables()))
 
     context = TemplateContext(
         city="Genf",
@@ -47,8 +47,8 @@ def main() -> None:
         .compose()
     )
     for message in messages:
-        speaker = f"{message.role}/{message.name}" if message.name else message.role
-        print(f"\n[{speaker}]\n{message.text}")
+        author = f"{message.role}/{message.name}" if message.name else message.role
+        print(f"\n[{author}]\n{message.text}")
 
     print("\nWhat goes wrong is named:")
     try:

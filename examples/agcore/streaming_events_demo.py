@@ -55,7 +55,7 @@ async def show(events: AsyncGenerator[StreamEvent]) -> None:
 
 
 class SaysSo:
-    """Hears of every attempt that failed."""
+    """Prints every attempt that failed."""
 
     async def execute(self, context: HookContext) -> HookResult:
         print(f"  (attempt {context.attempt} failed: {context.error})")

@@ -33,7 +33,7 @@ Here is my plan:
 
 
 class Ticks:
-    """Hears of every step that is done."""
+    """Prints every step that is done."""
 
     async def execute(self, context: HookContext) -> HookResult:
         print(f"  step {context.plan_step_index} is done")
@@ -56,7 +56,7 @@ def show(plan: Plan) -> None:
 
 
 async def main() -> None:
-    print("What is no plan says why:")
+    print("Why an answer is no plan:")
     for raw in ("I would rather not.", "{}", '{"steps": []}', '{"steps": [{"text": "?"}]}'):
         try:
             await JsonPlanParser().parse(raw, "anything")
@@ -67,7 +67,7 @@ async def main() -> None:
     agent = PlanningAgent(session(MockProvider([PLAN, "Sunny.", "A hat."])))
     show(await agent.run("Get dressed for today"))
 
-    print("\nA plan of ours, and a step that fails:")
+    print("\nA plan made by hand, and a step that fails:")
     provider = MockProvider(["Sunny.", LlmError.Other("the model is down"), "Gone."])
     agent = PlanningAgent(session(provider))
     plan = Plan.of("Get out", ["Look out.", "Find the key.", "Leave."])

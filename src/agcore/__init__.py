@@ -4,8 +4,8 @@
     from agcore.llm import HookExecutor, MockProvider
     from agcore.tools import ToolRegistry
 
-`llm` asks models, `prompt` writes what they are asked, `tools` does what they ask for, `memory`
-keeps what was said and learnt, `agent` puts the four together. Everything stands on the engine of
+`llm` calls models, `prompt` writes their prompts, `tools` runs their tool calls, `memory` keeps
+conversations and knowledge, `agent` puts the four together. Everything stands on the engine of
 `agent_core`. A part is imported when it is first used; `import agcore` alone costs nothing.
 """
 

@@ -52,7 +52,7 @@ class RuntimeBundle:
         provider: the model.
         tool_registry: the tools, `retrieve` included if there is a retriever.
         hook_executor: the application's hooks.
-        memory_store: for whatever the application wants to keep.
+        memory_store: for the application's own use.
         retriever: searches the knowledge pages.
         session_memory_backend: where session memories are kept; None keeps each in its session.
         config: limits and settings.
@@ -89,7 +89,7 @@ class Agent:
 
     Args:
         name: for people and for notices.
-        system_prompt: what the model is told to be; None for an agent of tools alone.
+        system_prompt: describes the role to the model; None for an agent of tools alone.
         tools: names of the tools it may use; None means all of the bundle's.
     """
 
@@ -179,7 +179,7 @@ class AgentBuilder:
         return self
 
     def memory_store(self, store: MemoryStore) -> Self:
-        """A store for whatever the application wants to keep."""
+        """A store for the application's own use."""
         self._memory_store = store
         return self
 
@@ -214,8 +214,8 @@ class AgentBuilder:
             AgentError: `Config`; a required part is missing, or a tool of the application is
                 called `retrieve` although there is a retriever.
         """
-        provider = _required(self._provider, "provider")
-        registry = _required(self._tool_registry, "tool_registry")
+        provider = _require(self._provider, "provider")
+        registry = _require(self._tool_registry, "tool_registry")
         try:
             registry = registry.plus([RetrieveTool(self._retriever)] if self._retriever else [])
         except ToolError as error:
@@ -223,7 +223,7 @@ class AgentBuilder:
         return RuntimeBundle(
             provider=provider,
             tool_registry=registry,
-            hook_executor=_required(self._hook_executor, "hook_executor"),
+            hook_executor=_require(self._hook_executor, "hook_executor"),
             memory_store=self._memory_store,
             retriever=self._retriever,
             session_memory_backend=self._session_memory_backend,
@@ -233,7 +233,7 @@ class AgentBuilder:
         )
 
 
-def _required(part: T | None, name: str) -> T:
+def _require(part: T | None, name: str) -> T:
     if part is None:
         raise AgentConfigError(f"missing {name}")
     return part

@@ -1,15 +1,4 @@
-"""What can go wrong with an agent: the failures of its parts, and those of the whole.
-
-* AgentError               any of them; `AgentError.Llm` and so on name the kinds
-  + AgentLlmError          a model call failed; `source` is the `LlmError`
-  + AgentToolError         a tool failed outside of a turn
-  + AgentMemoryError       a store failed
-  + PlanParseError         what the model wrote is no plan
-  + HookBlockedError       a hook blocked it
-  + LimitExceededError     a limit of `AgentConfig` is reached
-  + AgentConfigError       something is missing or does not fit together
-  + OtherAgentError        everything else
-"""
+"""The failures of an agent and of its parts; `AgentError.Llm` and so on name the kinds."""
 
 from typing import ClassVar
 
@@ -37,7 +26,7 @@ class AgentError(AgentCoreError):
         super().__init__(self.default_code, message)
 
     def is_recoverable(self) -> bool:
-        """Whether the same may succeed later; what a part says, and no for all of our own."""
+        """Whether the same may succeed later: as the failed part has it, else false."""
         return False
 
 
@@ -53,7 +42,7 @@ class _PartError(AgentError):
         self.__cause__ = source
 
     def is_recoverable(self) -> bool:
-        """What the part says."""
+        """Whether the part's error is recoverable."""
         return self.source.is_recoverable()
 
 
@@ -70,7 +59,7 @@ class AgentMemoryError(_PartError):
 
 
 class PlanParseError(AgentError):
-    """What the model wrote is no plan; the message says why."""
+    """The model's answer is no plan; the message names the reason."""
 
     default_code = ErrorCode.SCHEMA_ERROR
 

@@ -58,32 +58,25 @@ _BEFORE = {
 
 
 class Step:
-    """One step of a plan. A wrong move raises `AgentError.Other` and changes nothing."""
+    """One step of a plan. A wrong move raises `AgentError.Other` and changes nothing.
+
+    Attributes:
+        index: its place in the plan, from 0.
+        description: what is to be done.
+        status: its state.
+        response: the answer, once completed.
+        error: why it failed, once failed.
+    """
 
     def __init__(self, index: int, description: str) -> None:
         self.index = index
         self.description = description
-        self._status = StepStatus.PENDING
-        self._response: ChatResponse | None = None
-        self._error: AgentError | None = None
+        self.status = StepStatus.PENDING
+        self.response: ChatResponse | None = None
+        self.error: AgentError | None = None
 
     def __repr__(self) -> str:
-        return f"Step({self.index}, {self.description!r}, {self._status.value})"
-
-    @property
-    def status(self) -> StepStatus:
-        """Its state."""
-        return self._status
-
-    @property
-    def response(self) -> ChatResponse | None:
-        """What it answered, once completed."""
-        return self._response
-
-    @property
-    def error(self) -> AgentError | None:
-        """Why it failed, once failed."""
-        return self._error
+        return f"Step({self.index}, {self.description!r}, {self.status.value})"
 
     def start(self) -> None:
         """Begin to run."""
@@ -92,23 +85,23 @@ class Step:
     def complete(self, response: ChatResponse) -> None:
         """End well."""
         self._move(StepStatus.COMPLETED)
-        self._response = response
+        self.response = response
 
     def fail(self, error: AgentError) -> None:
         """End with an error."""
         self._move(StepStatus.FAILED)
-        self._error = error
+        self.error = error
 
     def skip(self) -> None:
         """End without being done, or without being finished."""
         self._move(StepStatus.SKIPPED)
 
     def _move(self, to: StepStatus) -> None:
-        if self._status not in _BEFORE[to]:
+        if self.status not in _BEFORE[to]:
             raise OtherAgentError(
-                f"step {self.index} is {self._status.value} and cannot become {to.value}"
+                f"step {self.index} is {self.status.value} and cannot become {to.value}"
             )
-        self._status = to
+        self.status = to
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +186,7 @@ class TaskAgent(Protocol):
 class PlanningAgent:
     """The reference: asks the session's agent for a plan, then gives it the steps one by one.
 
-    With a conversation in its session every step sees what those before it have said.
+    With a conversation in its session every step sees the answers of those before it.
 
     Args:
         session: where plan and steps are turns.

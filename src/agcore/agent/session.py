@@ -56,7 +56,7 @@ class AgentSession:
     """One session of one agent. Turns that are submitted at once run one after the other.
 
     No history is kept unless a `ConversationMemory` is passed in: then every turn sees what it
-    gives, what others have added to it included, and what is said is added to it: of a turn that
+    gives, what others have added to it included, and its messages are added to it: of a turn that
     fails or is cancelled, the tool calls that have begun, each with its answer.
 
     Args:
@@ -134,7 +134,7 @@ class AgentSession:
             return [*self._cycle.messages(await self._history()), *self._notices]
 
     def swap_agent(self, agent: Agent) -> None:
-        """Go on with another agent. The history stays, and a notice in it says what has changed."""
+        """Go on with another agent. The history stays, with a notice of the change in it."""
         before, self.agent = self.agent, agent
         if self._conversation is not None:
             text = f"From here on you are {agent.name}, not {before.name} any more. Your system"
@@ -143,7 +143,7 @@ class AgentSession:
             self._notices.append(notice)
 
     async def submit_turn(self, text: str) -> ChatResponse:
-        """Say something, let the tools run that the model asks for, and get the answer.
+        """Send a user message, run the tools the model calls, and return the answer.
 
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
@@ -201,7 +201,7 @@ class AgentSession:
                     await hooks.execute(end)
 
     def _learn(self) -> None:
-        """Tell everything that stores or shows something which values it must leave out."""
+        """Pass the secrets to everything that stores or shows text."""
         for secrets in self.bundle.known_secrets():
             self._cycle.with_secrets(secrets)
             self.session_memory.learn(secrets)

@@ -117,7 +117,7 @@ class HookedProvider:
             replace(self._settings, messages=[*system, *sent], tools=request.tools)
         )
         try:
-            async with aclosing(self._answered(turn.request, turn)) as deltas:
+            async with aclosing(self._deltas(turn.request, turn)) as deltas:
                 async for delta in deltas:
                     yield delta
             yield self._completed(turn)
@@ -139,7 +139,7 @@ class HookedProvider:
         request = self._clean.request(replace(self._settings, messages=messages, tools=tools))
         turn = _Turn(request=request)
         try:
-            async with aclosing(self._answered(request, turn)) as deltas:
+            async with aclosing(self._deltas(request, turn)) as deltas:
                 async for _ in deltas:
                     pass
         except ContextLengthError as error:
@@ -153,7 +153,7 @@ class HookedProvider:
         context = HookContext(event=HookEvent.ON_ERROR, request=turn.request, error=error)
         await self.hooks.execute(context)
 
-    async def _answered(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
+    async def _deltas(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
         """One request, tried until it is answered; nothing is tried again once text was seen.
 
         Raises:
@@ -199,7 +199,7 @@ class HookedProvider:
                 response = await self._provider.chat(request)
             else:
                 response = None
-                async with aclosing(joined(self._provider.stream(request))) as pieces:
+                async with aclosing(join_chunks(self._provider.stream(request))) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, ChatResponse):
                             response = piece
@@ -235,7 +235,7 @@ class HookedProvider:
         )
 
 
-async def joined(
+async def join_chunks(
     pieces: AsyncIterator[ChatChunk | ChatResponse],
 ) -> AsyncGenerator[ModelTextDelta | ChatResponse]:
     """Text as it arrives, and the whole reply last. Closing it closes `pieces`.

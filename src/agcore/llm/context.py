@@ -121,7 +121,7 @@ class ChatContext:
     def build(
         self,
         path: Sequence[Node],
-        tools: Sequence[ToolDefinition],  # noqa: ARG002 - the cycle says what is offered
+        tools: Sequence[ToolDefinition],  # noqa: ARG002 - the cycle names the definitions
         *,
         may_drop: bool = False,
     ) -> BuiltRequest:
@@ -178,7 +178,7 @@ class ChatContext:
         piece = max(room - around - share, _LEAST_PIECE)
         compactor = Compactor(self._summarise, estimate=estimate_text, store=_forget)
         compaction = await compactor.compact(
-            list(_thinned(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
+            list(_thin(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
             cut,
             Limits(summary=share, kept=share, piece=piece),
         )
@@ -193,7 +193,7 @@ async def _forget(_: str) -> str:
     return ""
 
 
-def _thinned(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
+def _thin(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
     """The path; before `end` the latest nodes in `room` tokens, of older ones only the rules.
 
     One submission must not become a hundred calls.

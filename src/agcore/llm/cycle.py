@@ -165,7 +165,7 @@ class LlmCycle:
         return self
 
     def with_messages(self, messages: Iterable[ChatMessage]) -> Self:
-        """Replace the history. Calls in it that have no answer are sent with one that says so.
+        """Replace the history. Calls in it that have no answer are sent as calls without a result.
 
         A summary that the cycle has made stays in force for the messages that it covers.
         """
@@ -222,9 +222,9 @@ class LlmCycle:
         self._calls.cost.reset()
 
     async def submit(self, prompt: str, tools: Sequence[ToolDefinition] = ()) -> ChatResponse:
-        """Say `prompt` and get one reply. Both join the history.
+        """Send `prompt` and return one reply. Both join the history.
 
-        Tools the model asks for are the caller's to run: add their answers with
+        Tools the model calls are the caller's to run: add their answers with
         `extend_messages` before the next submission.
 
         Raises:
@@ -244,7 +244,7 @@ class LlmCycle:
         return await self._calls.ask(messages, tools)
 
     async def submit_with_tools(self, prompt: str, tools: ToolRunner) -> ChatResponse:
-        """Say `prompt`, run the tools the model asks for, and go on until it asks for none.
+        """Send `prompt`, run the tools the model calls, and repeat until it calls none.
 
         Raises:
             LlmError: as `submit`; `ToolTurnLimitError` after `max_tool_turns` rounds.
@@ -290,7 +290,7 @@ class LlmCycle:
         is_complete = False
         try:
             async for event in reading:
-                for shown in self._shown(event, run.ctx.journal.path):
+                for shown in self._convert_event(event, run.ctx.journal.path):
                     yield shown
             outcome = await running
             is_complete = outcome.status is RunStatus.COMPLETED
@@ -323,7 +323,7 @@ class LlmCycle:
             limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
         )
 
-    def _shown(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
+    def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
         """The events of the toolkit that an event of the run stands for."""
         payload, call_id = event.payload, event.tool_call_id or ""
         match event.event_type:

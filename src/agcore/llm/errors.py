@@ -1,16 +1,4 @@
-"""What can go wrong with a model call, by what the caller can do about it.
-
-* LlmError                        any of them; `LlmError.RateLimit` and so on name the kinds
-  + AuthenticationError           the service refuses the key, or there is none
-  + RateLimitError                too many calls; retried
-  + RequestError                  the service refuses the request with a status; 5xx is retried
-  + RequestTimeoutError           no answer in time; retried
-  + StreamBrokenError             the answer broke off
-  + ContextLengthError            the prompt is too long; compaction may help
-  + OtherLlmError                 everything else
-    - ToolTurnLimitError          the model still calls tools after the last round allowed
-    - RequestBlockedError         a hook stopped the call
-"""
+"""The kinds of failed model calls; `LlmError.RateLimit` and so on name them."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -22,7 +10,7 @@ from agent_core.types import ErrorPayload
 
 
 class LlmError(ProviderError):
-    """A model call failed. `retryable` says that the same call may succeed later."""
+    """A model call failed. `retryable` means that the same call may succeed later."""
 
     Authentication: ClassVar[type["AuthenticationError"]]
     RateLimit: ClassVar[type["RateLimitError"]]
@@ -52,8 +40,8 @@ class RateLimitError(LlmError):
     """Too many calls.
 
     Args:
-        message: what the service said.
-        retry_after_s: how long it asked to be left alone, in seconds.
+        message: the explanation of the service.
+        retry_after_s: how long it asked to wait, in seconds.
     """
 
     default_code = ErrorCode.PROVIDER_RATE_LIMITED

@@ -97,7 +97,7 @@ class ChatHistory:
         exchanges: list[list[Node]] = []
         for place, node in enumerate(path[start:], start):
             if node.node_type is NodeType.COMPACTION:
-                self._summarised(path, place)
+                self._set_summary(path, place)
             elif node.node_type is NodeType.MESSAGE and node.role is Role.TOOL:
                 exchanges[-1].append(node)
             elif node.node_type is NodeType.MESSAGE and not node.is_partial:
@@ -107,7 +107,9 @@ class ChatHistory:
             if any(result.tool_call_id in begun for result in results):
                 break
             exchanges.pop()
-        added = [message for exchange in exchanges for message in self._said(*exchange)]
+        added = [
+            message for exchange in exchanges for message in self._exchange_messages(*exchange)
+        ]
         self._messages += added
         return added
 
@@ -146,14 +148,14 @@ class ChatHistory:
         self._by_node[node.node_id] = message
         return (node,)
 
-    def _said(self, node: Node, *answers: Node) -> Iterable[ChatMessage]:
-        """The messages of one exchange: what was said, and the results of its calls in order."""
-        said = self._by_node.get(node.node_id)
-        if said is None:
-            said = ChatMessage(role=ChatRole(node.role.value), content=node.content)
-            self._by_node[node.node_id] = said
-        self._nodes.get(said, lambda _: (node,))
-        yield said
+    def _exchange_messages(self, node: Node, *answers: Node) -> Iterable[ChatMessage]:
+        """The messages of one exchange: the first node, and the results of its calls in order."""
+        message = self._by_node.get(node.node_id)
+        if message is None:
+            message = ChatMessage(role=ChatRole(node.role.value), content=node.content)
+            self._by_node[node.node_id] = message
+        self._nodes.get(message, lambda _: (node,))
+        yield message
         if not answers:
             return
         # A result that was cut short counts as partial in the engine; here it must be seen.
@@ -168,7 +170,7 @@ class ChatHistory:
         self._nodes.get(answer, lambda _: whole)
         yield answer
 
-    def _summarised(self, path: Sequence[Node], place: int) -> None:
+    def _set_summary(self, path: Sequence[Node], place: int) -> None:
         node = path[place]
         kept = node.metadata.get(FIRST_KEPT)
         covered = takewhile(lambda each: each.node_id != kept, path[:place])

@@ -27,10 +27,10 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookContext:
-    """What a hook is told.
+    """What happens at a hook.
 
     Attributes:
-        event: why it is called.
+        event: the point at which it is called.
         request: what is sent; at `PRE_REQUEST`, `POST_REQUEST`, `ON_RETRY` and `ON_ERROR`.
         error: what failed; at `ON_RETRY` and `ON_ERROR`.
         attempt: which attempt has failed, from 1; at `ON_RETRY`.
@@ -48,7 +48,7 @@ class HookContext:
 
 @dataclass(frozen=True, slots=True)
 class HookResult:
-    """What a hook says: go on, or stop and why."""
+    """The answer of a hook: go on, or stop and why."""
 
     blocked: bool = False
     reason: str = ""
@@ -65,7 +65,7 @@ class HookResult:
 
 
 class Hook(Protocol):
-    """A piece of the application that wants to know, or to object."""
+    """Code of the application that observes, or objects."""
 
     async def execute(self, context: HookContext) -> HookResult:
         """Look at what is about to happen or has happened."""

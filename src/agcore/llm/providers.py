@@ -52,7 +52,7 @@ class LlmProvider(Protocol):
         """Get one reply.
 
         Raises:
-            LlmError: the call failed; `retryable` says whether it is worth another try.
+            LlmError: the call failed; `retryable` if it is worth another try.
         """
         ...
 
@@ -201,8 +201,8 @@ class AdapterProvider:
 
     def _conversation(self, messages: Iterable[ChatMessage]) -> Iterator[ModelMessage]:
         """The messages; answers that stand in a row are one message to the engine."""
-        said = (message for message in messages if message.role not in INSTRUCTION_ROLES)
-        for role, group in groupby(said, key=lambda message: message.role):
+        spoken = (message for message in messages if message.role not in INSTRUCTION_ROLES)
+        for role, group in groupby(spoken, key=lambda message: message.role):
             together = list(group)
             if role is ChatRole.TOOL and len(together) > 1:
                 content = [block for message in together for block in message.content]
@@ -235,7 +235,11 @@ class MockProvider:
         self._chunks = chunks
 
     async def chat(self, request: ChatRequest) -> ChatResponse:
-        """The next reply of the script."""
+        """The next reply of the script.
+
+        Raises:
+            LlmError: the script has it, or has no reply left.
+        """
         self.requests.append(request)
         reply = next(self._replies, None)
         if callable(reply):

@@ -1,7 +1,7 @@
 """Messages, requests, replies and stream events of the toolkit.
 
 A message is made of the engine's content blocks. It adds the roles `system` and `developer`, which
-the engine keeps apart from the conversation, and a speaker's name.
+the engine keeps apart from the conversation, and an author's name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from agent_core.types import (
 
 
 class ChatRole(StrEnum):
-    """Who speaks in a message."""
+    """The role of a message's author."""
 
     SYSTEM = "system"
     DEVELOPER = "developer"
@@ -59,7 +59,7 @@ class ChatMessage(Frozen):
 
     @classmethod
     def assistant_text(cls, text: str, tool_calls: Iterable[ToolCall] = ()) -> "ChatMessage":
-        """What the model said, and the tools it asked for."""
+        """A reply of the model: text, and the tools it calls."""
         content: list[ContentBlock] = [TextBlock(text=text)] if text else []
         content += [
             ToolCallBlock(tool_call_id=c.tool_call_id, name=c.name, arguments=c.arguments)
@@ -97,7 +97,7 @@ class ChatMessage(Frozen):
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tools it asks for."""
+        """The tools it calls."""
         return [
             ToolCall(
                 tool_call_id=block.tool_call_id,
@@ -164,12 +164,12 @@ class ChatResponse:
 
     @property
     def text(self) -> str:
-        """What the model said."""
+        """The text of the reply."""
         return self.message.text
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tools the model asks for."""
+        """The tools the model calls."""
         return self.message.tool_calls
 
 

@@ -4,7 +4,6 @@ from agcore.memory.conversation import (
     ConversationMemory,
     ConversationMemoryConfig,
     MemoryStrategy,
-    StoredMessage,
 )
 from agcore.memory.knowledge import (
     KnowledgePage,
@@ -47,7 +46,6 @@ __all__ = [
     "RetrieverConfig",
     "ScoredItem",
     "SqliteStore",
-    "StoredMessage",
     "dice",
     "session_prefix",
     "words_of",

@@ -1,4 +1,4 @@
-"""What was said in a session: a window in memory for the next request, all of it in the store."""
+"""Conversations: a window in memory for the next request, all messages in the store."""
 
 import asyncio
 import logging
@@ -39,8 +39,8 @@ class ConversationMemoryConfig:
 
     Attributes:
         strategy: the last turns, or everything.
-        max_turns: how many turns the window holds. A turn is what a user says and everything
-            up to the next time; the window never cuts one in two.
+        max_turns: how many turns the window holds. A turn is a message of the user and everything
+            up to the next one; the window never cuts one in two.
     """
 
     strategy: MemoryStrategy = MemoryStrategy.SLIDING_WINDOW
@@ -63,7 +63,7 @@ class ConversationMemory:
     Tasks, objects and processes may add to one session at once: nothing is overwritten, messages
     that are added together stay together, and every writer sees what the others have added. What
     the store has forgotten is missing, wherever it stood. The order is that of the numbers in
-    the ids, whatever the clock does.
+    the ids, not that of the clock.
 
     Adding messages and getting the window cost the same however long the conversation is; so does
     going on with one that is in the store already.
@@ -85,7 +85,7 @@ class ConversationMemory:
         self._config = config or ConversationMemoryConfig()
         is_full = self._config.strategy is MemoryStrategy.FULL
         self._most_turns = sys.maxsize if is_full else self._config.max_turns
-        self._window: deque[list[StoredMessage]] = deque()  # by turn
+        self._window: deque[list[_Stored]] = deque()  # by turn
         self._seen: dict[int, datetime] = {}  # the window's numbers
         self._highest = -1
         self._is_loaded = False
@@ -105,48 +105,33 @@ class ConversationMemory:
         """
         await self.add_messages([message])
 
-    async def add_messages(self, messages: Iterable[ChatMessage]) -> "list[StoredMessage]":
+    async def add_messages(self, messages: Iterable[ChatMessage]) -> None:
         """Add messages in order, with nothing of another writer between them: all or none.
 
-        Returns:
-            The messages as they are stored.
-
         Raises:
-            MemoryError: they could not be stored.
+            MemoryError: they could not be stored, and are not part of the conversation.
         """
         contents = [
             (message, dump_text(message.model_dump())) for message in self._clean.messages(messages)
         ]
         if not contents:
-            return []
+            return
         async with self._lock:
             while True:
                 await self._catch_up()
-                numbered = enumerate(contents, self._highest + 1)
-                added = [
-                    (number, message, MemoryItem(id=self._id(number), content=content))
-                    for number, (message, content) in numbered
+                first = self._highest + 1
+                items = [
+                    MemoryItem(id=f"{self._prefix}{number:0{_DIGITS}d}", content=content)
+                    for number, (_, content) in enumerate(contents, first)
                 ]
-                if await self._store.save_new([item for _, _, item in added]):
+                if await self._store.save_new(items):
                     break  # otherwise another writer took the place: look again
-            stored = [
-                StoredMessage(number, item.created_at, message) for number, message, item in added
-            ]
-            for one in stored:
-                self._take(one)
-            self._highest = added[-1][0]
-            return stored
+            for number, ((message, _), item) in enumerate(zip(contents, items, strict=True), first):
+                self._take(_Stored(number, item.created_at, message))
+            self._highest = first + len(items) - 1
 
     async def get_history(self) -> list[ChatMessage]:
         """The messages for the next request, oldest first.
-
-        Raises:
-            MemoryError: as `get_stored`.
-        """
-        return [stored.message for stored in await self.get_stored()]
-
-    async def get_stored(self) -> "list[StoredMessage]":
-        """The messages for the next request as they are stored, oldest first.
 
         If the store cannot be read, these are the ones that this object knows already.
 
@@ -160,7 +145,7 @@ class ConversationMemory:
                 if not self._is_loaded:
                     raise
                 logger.warning("what others have added cannot be seen now: %s", error)
-            return [stored for turn in self._window for stored in turn]
+            return [stored.message for turn in self._window for stored in turn]
 
     async def get_archive(self) -> list[ChatMessage]:
         """Every message the store still has, oldest first."""
@@ -177,7 +162,7 @@ class ConversationMemory:
             self._highest = -1
 
     async def _catch_up(self) -> None:
-        """Take what the store has and this object has not seen, whoever added it."""
+        """Take what the store has and this object has not seen."""
         if not self._is_loaded and self._config.strategy is MemoryStrategy.FULL:
             unseen = await self._archive()
             self._highest = unseen[-1].number if unseen else -1
@@ -187,24 +172,24 @@ class ConversationMemory:
             self._take(stored)
         self._is_loaded = True
 
-    async def _archive(self) -> list["StoredMessage"]:
+    async def _archive(self) -> "list[_Stored]":
         items = await self._store.list(MemoryFilter(prefix=self._prefix))
-        found = [stored for item in items if (stored := self._stored(item))]
+        found = [stored for item in items if (stored := self._parse_item(item))]
         return sorted(found, key=lambda stored: stored.number)
 
-    async def _unseen(self) -> list["StoredMessage"]:
+    async def _unseen(self) -> "list[_Stored]":
         """What stands behind the last message seen, looked up from the end; at most a window.
 
         The next number follows the last one in the store, so that all writers agree on it.
         """
-        found: list[StoredMessage] = []
+        found: list[_Stored] = []
         turns, before, highest = 0, None, -1
         while turns < self._most_turns or highest < 0:
             item = await self._store.last(self._prefix, before)
             if item is None:
                 break
             before = item.id
-            stored = self._stored(item)
+            stored = self._parse_item(item)
             if stored is None:
                 continue
             highest = max(highest, stored.number)
@@ -215,7 +200,7 @@ class ConversationMemory:
         self._highest = highest
         return found[::-1]
 
-    def _take(self, stored: "StoredMessage") -> None:
+    def _take(self, stored: "_Stored") -> None:
         if _begins_turn(stored.message) or not self._window:
             self._window.append([])
         self._window[-1].append(stored)
@@ -225,11 +210,8 @@ class ConversationMemory:
                 if self._seen.get(old.number) == old.created_at:
                     del self._seen[old.number]
 
-    def _id(self, number: int) -> str:
-        return f"{self._prefix}{number:0{_DIGITS}d}"
-
-    def _stored(self, item: MemoryItem) -> "StoredMessage | None":
-        """The message of an item; None for an id that is no number, which is not ours."""
+    def _parse_item(self, item: MemoryItem) -> "_Stored | None":
+        """The message of an item; None for an id that is no number."""
         number = item.id.removeprefix(self._prefix)
         if len(number) != _DIGITS or not (number.isascii() and number.isdecimal()):
             return None
@@ -238,23 +220,18 @@ class ConversationMemory:
         except (ValueError, RecursionError):  # it keeps its place; the rest can be read
             logger.warning("the stored message %s cannot be read", item.id)
             message = _UNREADABLE
-        return StoredMessage(int(number), item.created_at, message)
+        return _Stored(int(number), item.created_at, message)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage:
+class _Stored:
     """A message, and where it stands. The time tells it from another one of that number."""
 
     number: int
     created_at: datetime
     message: ChatMessage
 
-    @property
-    def key(self) -> tuple[int, datetime]:
-        """Tells it from every other message of the conversation."""
-        return self.number, self.created_at
-
 
 def _begins_turn(message: ChatMessage) -> bool:
-    """What a user says begins a turn; what is put into a user's mouth does not."""
+    """Whether a message is the user's own; a synthetic one does not begin a turn."""
     return message.role is ChatRole.USER and not message.metadata.get("synthetic")

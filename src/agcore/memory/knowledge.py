@@ -65,7 +65,7 @@ def _words(folded: str) -> Iterator[str]:
 
 
 class PageIndexEntry(Frozen):
-    """What an index says of a page: enough to decide whether to read it."""
+    """A page in an index: enough to decide whether to read it."""
 
     page_id: str
     title: str

@@ -118,14 +118,14 @@ class _ItemTable:
 
     async def last(self, prefix: str, before: str | None = None) -> MemoryItem | None:
         """See `MemoryStore.last`."""
-        end = prefix + _LAST_CHARACTER if before is None else _checked_id(before)
-        key = [_checked_id(prefix), end, self._oldest()]
+        end = prefix + _LAST_CHARACTER if before is None else _check_id(before)
+        key = [_check_id(prefix), end, self._oldest()]
         rows = await self._read(lambda connection: connection.execute(_LAST, key).fetchall())
         return _item(rows[0]) if rows else None
 
     async def get(self, item_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""
-        key = [_checked_id(item_id), self._oldest()]
+        key = [_check_id(item_id), self._oldest()]
         rows = await self._read(lambda connection: connection.execute(_GET, key).fetchall())
         if not rows:
             return None
@@ -135,14 +135,14 @@ class _ItemTable:
 
     async def delete(self, item_id: str) -> None:
         """See `MemoryStore.delete`."""
-        key = [_checked_id(item_id)]
+        key = [_check_id(item_id)]
         await self._write(
             lambda connection: connection.execute("DELETE FROM item WHERE id = ?", key)
         )
 
     async def list(self, wanted: MemoryFilter = EVERYTHING) -> list[MemoryItem]:
         """See `MemoryStore.list`."""
-        prefix = _checked_id(wanted.prefix or "")
+        prefix = _check_id(wanted.prefix or "")
         since = self._oldest()
         if wanted.since is not None:
             since = max(since, _microseconds(wanted.since))
@@ -261,14 +261,14 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 def _row(item: MemoryItem) -> tuple[str, str, str, int]:
     return (
-        _checked_id(item.id),
+        _check_id(item.id),
         storable_text(item.content),
         dump_text(item.metadata),
         _microseconds(item.created_at),
     )
 
 
-def _checked_id(text: str) -> str:
+def _check_id(text: str) -> str:
     if storable_text(text) != text:
         raise InvalidMemoryError(f"the id {text[:80]!r} has characters that cannot be stored")
     return text

@@ -103,7 +103,7 @@ class PromptComposer:
         return self._add(ChatRole.TOOL, [block])
 
     def with_name(self, name: str) -> Self:
-        """Name the speaker of the last message.
+        """Name the author of the last message.
 
         Raises:
             PromptError: there is no message yet.
@@ -118,7 +118,7 @@ class PromptComposer:
         they were asked for.
 
         Raises:
-            PromptError: says which message is wrong and why.
+            PromptError: names the message that is wrong, and why.
         """
         order = _Order()
         for number, message in enumerate(self._messages):

@@ -33,7 +33,7 @@ _MISSING = object()
 class PromptError(AgentCoreError):
     """A template or a prompt cannot be used.
 
-    `details` says where: `template`, `line`, and `variable` or `partial` if one is missing.
+    `details` has the place: `template`, `line`, and `variable` or `partial` if one is missing.
     """
 
     def __init__(self, message: str, **details: Any) -> None:

@@ -1,13 +1,4 @@
-"""What can go wrong with a tool, by what the caller can do about it.
-
-* ToolError                      any of them; `ToolError.NotFound` and so on name the kinds
-  + ToolNotFoundError            there is no such tool
-  + ToolExecutionError           it ran and failed; recoverable
-  + InvalidArgumentsError        the arguments do not fit its schema
-  + ToolPermissionError          it must not be called
-  + ToolTimeoutError             it did not answer in time; recoverable
-  + McpToolError                 its server failed; recoverable
-"""
+"""The kinds of failed tool calls; `ToolError.NotFound` and so on name them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -21,7 +12,7 @@ class ToolError(CoreToolError):
 
     Args:
         tool_name: the tool that was called.
-        reason: what happened; without one, what the kind says.
+        reason: what happened; without one, the kind's default.
         details: facts for programs.
     """
 
@@ -71,7 +62,7 @@ class InvalidArgumentsError(ToolError):
 
 
 class ToolPermissionError(ToolError):
-    """A list, a rule or the user says that the tool must not be called; nothing was run."""
+    """A list, a rule or the user forbids the call; nothing was run."""
 
     default_code = ErrorCode.PERMISSION_DENIED
     default_reason = "the call is not allowed"

@@ -76,7 +76,7 @@ class McpClient:
             failures.append(failure)
 
         found = await self._servers.tools(on_failure=note)
-        self._tools = [_without_secrets(tool, self._redactor) for tool in found]
+        self._tools = [_redact_tool(tool, self._redactor) for tool in found]
         if failures:
             raise McpToolError(self._server_id, self._redactor.secrets_only(failures[0].message))
 
@@ -91,7 +91,7 @@ class McpClient:
             ToolError: of the kind that fits.
         """
         full = name if name.startswith(self._prefix) else self._prefix + name
-        # The connection has the same limit and says more; this one only has to come after it.
+        # The connection has the same limit and explains more; this one only has to come after it.
         registry = ToolRegistry(self._tools, timeout_s=self._timeout_s + 5)
         return await registry.invoke(full, arguments or {})
 
@@ -115,10 +115,10 @@ class McpClient:
         await self.close()
 
 
-def _without_secrets(tool: Tool, redactor: Redactor) -> Tool:
-    """The tool; what it says of itself, answers and complains of has no secret in it."""
-    told = tool.definition.model_dump(include={"description", "input_schema"})
-    clean = redactor.payload_secrets_only(told)
+def _redact_tool(tool: Tool, redactor: Redactor) -> Tool:
+    """The tool without secrets in its definition, its answers and its errors."""
+    shown = tool.definition.model_dump(include={"description", "input_schema"})
+    clean = redactor.payload_secrets_only(shown)
 
     async def prepare(arguments: Any, context: ToolContext) -> Action:
         action = await tool.prepare(arguments, context)

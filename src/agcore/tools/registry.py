@@ -56,7 +56,7 @@ class ToolOutcome:
 
     @property
     def is_error(self) -> bool:
-        """Whether the call failed; `error` then says why."""
+        """Whether the call failed; `error` is the reason then."""
         return self.error is not None
 
     def unwrap(self) -> Any:
@@ -161,7 +161,7 @@ class ToolRegistry:
     def for_run(self) -> RunTools:
         """The tools as they are now, for a run of a cycle."""
         return RunTools(
-            tools=[_timed(tool, self._timeout_s) for tool in self._tools.values()],
+            tools=[_with_timeout(tool, self._timeout_s) for tool in self._tools.values()],
             definitions=self.definitions(),
             guard=self._permissions,
             results=self._results,
@@ -191,7 +191,9 @@ class ToolRegistry:
                     artifact=opened.artifact,
                     is_cancelled=opened.is_cancelled,
                 )
-                action = await _timed(tool, timeout_s or self._timeout_s).prepare(parsed, context)
+                action = await _with_timeout(tool, timeout_s or self._timeout_s).prepare(
+                    parsed, context
+                )
                 await self._permissions.require(
                     call, tool.definition, action.access, run, _NullJournal()
                 )
@@ -254,7 +256,7 @@ def _show_nothing(_line: str) -> None:
     """Ignore the progress of a call that is made directly."""
 
 
-def _timed(tool: Tool, timeout_s: float) -> Tool:
+def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
     """The tool with a time limit; how long the user thinks about a question does not count."""
 
     async def prepare(arguments: Any, context: ToolContext) -> Action:

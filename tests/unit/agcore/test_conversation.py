@@ -36,7 +36,7 @@ class Counts(InMemoryStore):
         return await super().get(item_id)
 
     async def list(self, wanted: MemoryFilter | None = None) -> list[MemoryItem]:
-        raise AssertionError(f"nobody needs all of it: {wanted}")
+        raise AssertionError(f"all of it was listed: {wanted}")
 
 
 async def test_phase3_the_window_holds_the_last_turns_and_the_store_all() -> None:

@@ -56,7 +56,7 @@ async def test_phase3_the_index_shows_every_page_without_its_content() -> None:
     assert "content" not in (await knowledge.index())[0].model_dump()
 
 
-async def test_phase3_search_wants_every_word_and_every_tag() -> None:
+async def test_phase3_search_requires_every_word_and_every_tag() -> None:
     knowledge, _ = await library()
     assert [e.title for e in await knowledge.search("copy the DATABASE")] == ["Backups"]
     assert [e.title for e in await knowledge.search("系统编程")] == ["Rust 入门"]

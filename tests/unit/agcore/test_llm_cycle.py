@@ -69,7 +69,7 @@ class Echo(BaseTool):
 
 
 class Remembers:
-    """A hook that writes down what it is told, and may object."""
+    """A hook that records its contexts, and may object."""
 
     def __init__(self, objection: str = "") -> None:
         self.seen: list[HookContext] = []

@@ -40,7 +40,7 @@ def test_phase4a_a_step_begins_pending() -> None:
     assert not step.status.is_terminal
 
 
-def test_phase4a_states_are_told_apart() -> None:
+def test_phase4a_states_differ() -> None:
     assert [status for status in StepStatus if status.is_pending] == [StepStatus.PENDING]
     assert [status for status in StepStatus if status.is_terminal] == [
         StepStatus.COMPLETED,
@@ -118,7 +118,7 @@ async def test_phase4b_a_goal_is_planned_and_every_step_is_a_turn() -> None:
     assert sent[1:] == ["look", "leap"]
 
 
-async def test_phase4b_a_given_plan_is_carried_out_and_the_hook_hears_of_each_step() -> None:
+async def test_phase4b_a_given_plan_is_carried_out_and_the_hook_runs_for_each_step() -> None:
     watches = Watches(HookEvent.ON_PLAN_STEP_COMPLETE)
     parts = bundle(MockProvider(["a", "b"]), hooks=watches.executor)
     agent = PlanningAgent(AgentSession(Agent("helper"), "s1", parts))
@@ -141,7 +141,7 @@ async def test_phase4b_a_failure_stops_the_plan_and_leaves_the_rest_pending() ->
     assert [step.status.value for step in plan.steps] == ["completed", "failed", "completed"]
 
 
-async def test_phase4b_or_it_goes_on_if_it_is_told_to() -> None:
+async def test_phase4b_or_it_goes_on_by_setting() -> None:
     agent = planner(MockProvider(["a", LlmError.Other("down"), "c"]), stop_on_failure=False)
     plan = Plan.of("goal", ["1", "2", "3"])
     await agent.execute_plan(plan)

@@ -134,7 +134,7 @@ def test_values_are_never_read_as_template_or_as_code() -> None:
         rendered("{{x.__class__}}", x="text")
 
 
-def test_a_template_says_which_variables_it_wants() -> None:
+def test_a_template_lists_its_variables() -> None:
     template = PromptTemplate("t", "{{a}}{{#if b}}{{c.d}}{{/if}}{{#each e}}{{this}}{{/each}}{{a}}")
     assert template.variables() == ["a", "b", "c.d", "e", "this"]
 

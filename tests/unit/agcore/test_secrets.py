@@ -79,7 +79,7 @@ def require_clean(*shown: object) -> None:
 
 
 class Sees:
-    """A hook that remembers all it is told, and breaks with a secret in its words."""
+    """A hook that records its contexts, and raises with a secret in its words."""
 
     def __init__(self, hooks: HookExecutor) -> None:
         self.seen: list[HookContext] = []

@@ -223,7 +223,7 @@ async def test_a_watched_turn_that_fails_ends_with_an_error_and_does_not_count()
     assert session.turn_index() == 0
 
 
-async def test_a_watched_turn_that_is_left_does_not_count_and_blocks_nobody() -> None:
+async def test_a_watched_turn_that_is_left_does_not_count_and_blocks_nothing() -> None:
     session = AgentSession(AGENT, "s1", bundle(MockProvider(["abc", "ok"])))
     events = session.submit_turn_stream("go")
     await anext(events)

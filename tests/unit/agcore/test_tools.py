@@ -1,4 +1,4 @@
-"""Tools: registered, allowed, called alone and together, bounded, and told apart when they fail."""
+"""Tools: registered, allowed, called alone and together, bounded, and how they fail."""
 
 import asyncio
 import base64
@@ -208,7 +208,7 @@ async def test_a_name_on_both_lists_is_denied() -> None:
 
 
 @pytest.mark.parametrize("decision", [Decision.ALLOW_ONCE, Decision.DENY])
-async def test_somebody_who_can_be_asked_is_asked_before_a_write(decision: Decision) -> None:
+async def test_a_user_who_can_be_asked_is_asked_before_a_write(decision: Decision) -> None:
     asked: list[PermissionRequest] = []
 
     async def ask(request: PermissionRequest) -> PermissionDecision:
@@ -394,7 +394,7 @@ async def test_a_failed_read_does_not_stop_what_follows() -> None:
 
 
 @pytest.mark.parametrize("is_timeout", [True, False])
-async def test_a_tool_in_a_thread_hears_that_its_call_is_over(is_timeout: bool) -> None:
+async def test_a_tool_in_a_thread_learns_that_its_call_is_over(is_timeout: bool) -> None:
     heard = asyncio.Event()
     loop = asyncio.get_running_loop()
 

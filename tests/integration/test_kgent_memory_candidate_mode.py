@@ -1,5 +1,6 @@
 """What an agent wants remembered waits for people to decide, or goes to a store."""
 
+import asyncio
 from pathlib import Path
 
 from agcore.memory import InMemoryStore
@@ -38,4 +39,4 @@ def test_a_store_given_in_code_is_used(tmp_path: Path) -> None:
     store = InMemoryStore()
     path = profile(tmp_path, memory={"write_mode": "external"})
     run(path, "Write.", engine=MockAgentEngine([REMEMBERS]), memory=store)
-    assert len(store) == 1
+    assert len(asyncio.run(store.list())) == 1

@@ -11,7 +11,7 @@ from typing import Any
 from agent_core.redaction import Redactor
 from agent_core.tasks.board import BoardSettings, StopRun, TaskBoard, open_board
 from agent_core.tasks.model import Actor, TaskScope
-from agent_core.tasks.tools import task_tools
+from agent_core.tasks.tools import build_task_tools
 from agent_core.tools.base import Tool, ToolContext, ToolOutput
 from agent_core.tools.results import wrap
 from agent_core.types import (
@@ -144,7 +144,7 @@ class Desk:
         self, run_id: str, role: AgentRole, scope: TaskScope | None, stop_run: StopRun | None
     ) -> Caller:
         agent_id = run_id.replace("run", "agent")
-        tools = task_tools(self.board, self.notes, scope=scope, stop_run=stop_run)
+        tools = build_task_tools(self.board, self.notes, scope=scope, stop_run=stop_run)
         actor = Actor(agent_id, run_id, self.notes, scope)
         by_name = {tool.name: tool for tool in tools}
         return Caller(run_id, agent_id, role, by_name, self.notes, actor)

@@ -16,13 +16,13 @@ _LONGEST = 100_000
 _SHOWN = 200
 
 
-def _words(text: str) -> str:
+def _check_words(text: str) -> str:
     if not text.strip() or len(text) > _LONGEST:
         raise ValueError(f"has to say something, in at most {_LONGEST:,} characters")
     return text
 
 
-def _joined(given: object) -> object:
+def _join_lines(given: object) -> object:
     """Lines as one text: models often send a list where several things are meant."""
     if not isinstance(given, list):
         return given
@@ -32,8 +32,8 @@ def _joined(given: object) -> object:
 
 
 # What is checked here and not in the schema costs no tokens in every request.
-Words = Annotated[str, AfterValidator(_words)]
-Lines = Annotated[Words, BeforeValidator(_joined)]
+Words = Annotated[str, AfterValidator(_check_words)]
+Lines = Annotated[Words, BeforeValidator(_join_lines)]
 
 
 class Assignment(Arguments):
@@ -120,7 +120,7 @@ _DESCRIPTIONS = {
 }
 
 
-def agent_tool(
+def build_agent_tool(
     name: str,
     arguments: type[A],
     run: Callable[[A, ToolContext], Awaitable[ToolReturn]],

@@ -5,22 +5,38 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any
 
+from agent_core.agents.agent_tools import Assignment
+from agent_core.agents.report import ExpectedOutput
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
+from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import Outcome, RunContext, conclude, converse, settle
+from agent_core.loop import (
+    History,
+    NullCollaborators,
+    Outcome,
+    RunContext,
+    conclude,
+    converse,
+    settle,
+)
+from agent_core.tools.base import Tool
+from agent_core.tools.registry import Toolbox
 from agent_core.types import (
+    AgentDefinition,
     AgentRecord,
     AgentRole,
     Draft,
     EndReason,
     EventLevel,
     EventType,
+    Node,
     RunIdentity,
     RunRecord,
     RunStatus,
@@ -59,16 +75,60 @@ It gets the reason why the run was stopped, and the exception that ended it.
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBinding:
+    """What ties a run to a Task; by default nothing does.
+
+    Attributes:
+        tools: the task tools of the run.
+        board: the board that the run sees.
+        guard: wraps the run's tools.
+        begin: counts the run among those of its Task; it starts right after. May refuse.
+        before_end: puts the run's step in order before its end is written down.
+    """
+
+    tools: Sequence[Tool] = ()
+    board: TaskBoardSource | None = None
+    guard: Callable[[Toolbox], Toolbox] = lambda toolbox: toolbox
+    begin: Callable[[], None] = lambda: None
+    before_end: BeforeEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """Everything about one child that is known before it exists.
+
+    Attributes:
+        run: who it will be.
+        agent: its agent, stored unless it is there already.
+        assignment: what the parent asked for; `expected` is its shape for the answer.
+        path: the conversation it goes on from.
+        granted: the only working tools it may have; None: those of its role.
+        record: facts for its row and for the parent's events.
+        bind: ties the run, given its journal, to a Task.
+    """
+
+    run: RunIdentity
+    agent: AgentRecord
+    definition: AgentDefinition
+    assignment: Assignment
+    expected: ExpectedOutput | None
+    prompt: Draft
+    path: Sequence[Node] = ()
+    history: History = field(default_factory=NullCollaborators)
+    granted: frozenset[str] | None = None
+    record: dict[str, Any]
+    bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()
+
+
 class ChildRun:
     """A run that another run has started. Carried out once, in a task of its own.
 
     Args:
         ctx: what it is made of.
-        prompt: its task.
+        spec: what was settled before.
         parent: the journal of the run that started it; gets an event for each stage of the child.
         stream: its own events.
-        agent: its agent, stored with its first run.
-        record: facts for the run's row and for the parent's events.
         before_end: called once, whatever happens, before the end is written down.
 
     Attributes:
@@ -81,24 +141,20 @@ class ChildRun:
     def __init__(
         self,
         ctx: RunContext,
-        prompt: Draft,
+        spec: ChildSpec,
         *,
         parent: Journal,
         stream: EventStream,
-        agent: AgentRecord,
-        record: dict[str, Any],
-        before_end: BeforeEnd | None = None,
+        before_end: BeforeEnd | None,
     ) -> None:
         self.ctx = ctx
-        self.run = ctx.run
+        self.spec = spec
+        self.run = spec.run
         self.stream = stream
         self.parent = parent
         self.outcome = Outcome(EndReason.ABORTED_STREAMING)
         self.stop_reason: ChildCancelReason | None = None
         self.is_left_behind = False
-        self._prompt = prompt
-        self._agent = agent
-        self._record = record
         self._before_end = before_end
         self._working: asyncio.Task[Any] | None = None
         self._requested: set[ChildCancelReason] = set()
@@ -126,11 +182,11 @@ class ChildRun:
         """
         await self._add_rows(store)
         self._is_stored = True
-        role, agent_type = self.run.role, self._agent.agent_type
+        role, agent_type = self.run.role, self.spec.agent.agent_type
         created = EventType.CHILD_AGENT_CREATED
-        self.note_parent(created, role=role, agent_type=agent_type, **self._record)
+        self.note_parent(created, role=role, agent_type=agent_type, **self.spec.record)
         if self.run.role is AgentRole.WORKER:
-            self.note_parent(EventType.WORKER_DISPATCHED, **self._record)
+            self.note_parent(EventType.WORKER_DISPATCHED, **self.spec.record)
         journal = self.ctx.journal
         journal.begin()
         try:
@@ -151,7 +207,7 @@ class ChildRun:
             return
         outcome = self.outcome
         facts: dict[str, Any] = {
-            **{name: self._record[name] for name in _IDS if name in self._record},
+            **{name: self.spec.record[name] for name in _IDS if name in self.spec.record},
             "status": outcome.status,
             "turns": outcome.turns,
             "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
@@ -178,7 +234,7 @@ class ChildRun:
             ended_by: BaseException | None = None
             try:
                 await self.parent.commit()  # from here on, watchers of the parent find this run
-                await converse(self.ctx, self._prompt, stats)
+                await converse(self.ctx, self.spec.prompt, stats)
             except BaseException as error:
                 ended_by = error
                 if on_failure is not None and isinstance(error, Exception):
@@ -191,7 +247,7 @@ class ChildRun:
     async def _add_rows(self, store: SessionStore) -> None:
         run, now = self.run, utc_now()
         if await store.agent(run.agent_id) is None:
-            await store.add_agent(self._agent)
+            await store.add_agent(self.spec.agent)
         await store.add_run(
             RunRecord(
                 run_id=run.run_id,
@@ -200,7 +256,7 @@ class ChildRun:
                 parent_run_id=run.parent_run_id,
                 mode=run.mode,
                 status=RunStatus.PENDING,
-                metadata=self._record,
+                metadata=self.spec.record,
                 created_at=now,
                 updated_at=now,
             )
@@ -265,14 +321,14 @@ class ChildRuns:
         child.task.add_done_callback(partial(self._remove, run_id, cleanup))
         return child
 
-    async def wait(self, child: ChildRun, *, timeout_ms: int | None) -> None:
+    async def wait(self, child: ChildRun) -> None:
         """Return when the child has ended or was left behind; stop it when its time is over.
 
         Raises:
             AgentCoreError: the child could not be stored; there is none.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
-        limit_ms = timeout_ms or self._config.default_child_timeout_ms
+        limit_ms = child.spec.assignment.timeout_ms or self._config.default_child_timeout_ms
         try:
             await asyncio.wait([child.task], timeout=limit_ms / 1000)
             if not child.task.done():

@@ -46,7 +46,7 @@ class AgentDefinitions:
             source: {} for source in AgentSource
         }
         self._places: dict[str, Path] = {}
-        for definition in _built_in():
+        for definition in _load_built_in():
             self._by_source[AgentSource.BUILTIN][definition.agent_definition_id] = definition
         for path in _files(home / "agents"):
             self._add(read_definition(path), path)
@@ -97,7 +97,7 @@ class AgentDefinitions:
         place = str(path) if path else "registered in code"
         if key in table:
             other = f" and in {self._places[key]}" if path else ""
-            raise _refused(
+            raise _build_refusal(
                 ErrorCode.DUPLICATE_AGENT_DEFINITION,
                 f"the agent definition {key} is there twice: {place}{other}; "
                 "nothing overrides within one source, so rename or remove one",
@@ -114,7 +114,7 @@ class AgentDefinitions:
         if definition.overrides is None:
             if below:
                 target = f"{below[-1]}:{key}"
-                raise _refused(
+                raise _build_refusal(
                     ErrorCode.DUPLICATE_AGENT_DEFINITION,
                     f"the agent definition {key} ({place}) has the id of {target}; "
                     f'take another id, or say overrides: "{target}"',
@@ -122,7 +122,7 @@ class AgentDefinitions:
                 )
             return
         if key == COMPACT_ID or definition.overrides not in {f"{source}:{key}" for source in below}:
-            raise _refused(
+            raise _build_refusal(
                 ErrorCode.INVALID_AGENT_OVERRIDE,
                 f"the agent definition {key} ({place}) overrides {definition.overrides!r}, "
                 f'which it cannot: it must be "<source>:{key}" of a definition that is there',
@@ -148,12 +148,14 @@ def check_definition(
     ]
     if unknown:
         message = f"the agent definition {key} suggests tools that do not exist: "
-        raise _refused(ErrorCode.INVALID_AGENT_DEFINITION, message + ", ".join(unknown), key)
+        raise _build_refusal(ErrorCode.INVALID_AGENT_DEFINITION, message + ", ".join(unknown), key)
     try:
         resolve_model(config, definition.model_profile)
     except ConfigError as error:
         message = f"the agent definition {key} has a model profile that cannot be used: "
-        raise _refused(ErrorCode.INVALID_AGENT_DEFINITION, message + error.message, key) from error
+        raise _build_refusal(
+            ErrorCode.INVALID_AGENT_DEFINITION, message + error.message, key
+        ) from error
 
 
 def check_definitions(
@@ -184,7 +186,7 @@ def read_definition(path: Path) -> AgentDefinition:
         if len(raw) > MAX_DEFINITION_BYTES:
             raise ValueError(f"it is larger than {MAX_DEFINITION_BYTES:,} bytes")
         raw.decode()
-        return _parsed(parse_front_matter(raw))
+        return _parse_definition(parse_front_matter(raw))
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         reason = f"{json_path(wrong['loc']).removeprefix('$.')}: {wrong['msg']}"
@@ -198,10 +200,10 @@ def read_definition(path: Path) -> AgentDefinition:
     ) from None
 
 
-def _parsed(taken_apart: FrontMatter) -> AgentDefinition:
-    fields = taken_apart.fields
-    if taken_apart.problem:
-        raise ValueError(taken_apart.problem)
+def _parse_definition(parts: FrontMatter) -> AgentDefinition:
+    fields = parts.fields
+    if parts.problem:
+        raise ValueError(parts.problem)
     if missing := [name for name in ("id", "name", "description") if not fields.get(name)]:
         raise ValueError(f"its front matter needs {', '.join(missing)}")
     if unknown := sorted(fields.keys() - set(_FIELDS)):
@@ -209,14 +211,14 @@ def _parsed(taken_apart: FrontMatter) -> AgentDefinition:
     given: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
     return AgentDefinition(
         agent_definition_id=given.pop("id"),
-        body=taken_apart.body.strip(),
+        body=parts.body.strip(),
         source=AgentSource.USER,
         **given,
     )
 
 
 @cache
-def _built_in() -> tuple[AgentDefinition, ...]:
+def _load_built_in() -> tuple[AgentDefinition, ...]:
     definitions: list[AgentDefinition] = []
     for asset_id in AGENT_IDS:
         asset = load_asset(asset_id)
@@ -232,9 +234,9 @@ def _built_in() -> tuple[AgentDefinition, ...]:
     return tuple(definitions)
 
 
-def compact_definition() -> AgentDefinition:
+def load_compact_definition() -> AgentDefinition:
     """The internal definition of the agent that summarises; it is not listed or overridden."""
-    return next(each for each in _built_in() if each.agent_definition_id == COMPACT_ID)
+    return next(each for each in _load_built_in() if each.agent_definition_id == COMPACT_ID)
 
 
 def _files(folder: Path) -> Iterable[Path]:
@@ -244,5 +246,5 @@ def _files(folder: Path) -> Iterable[Path]:
         return []
 
 
-def _refused(code: ErrorCode, message: str, definition_id: str) -> ConfigError:
+def _build_refusal(code: ErrorCode, message: str, definition_id: str) -> ConfigError:
     return ConfigError(code, message, details={"agent_definition_id": definition_id})

@@ -8,16 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from agent_core.agents.agent_tools import Dispatch, ListWorkers, WaitWorkers, agent_tool
-from agent_core.agents.child_runs import ChildCancelReason, ChildRun
+from agent_core.agents.agent_tools import Dispatch, ListWorkers, WaitWorkers, build_agent_tool
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
 from agent_core.agents.roles import does_work
-from agent_core.agents.spawner import (
-    ChildSpawner,
-    ChildSpec,
-    SpawnerDeps,
-    TaskBinding,
-    expected_output,
-)
+from agent_core.agents.spawner import ChildSpawner, SpawnerDeps, build_expected_output
 from agent_core.agents.workers import Worker
 from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
@@ -31,9 +25,9 @@ from agent_core.tasks import (
     RunEnding,
     TaskBoard,
     TaskScope,
-    board_text,
+    build_task_tools,
     open_board,
-    task_tools,
+    render_board,
 )
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
 from agent_core.tools.registry import Toolbox
@@ -122,10 +116,10 @@ class OrchestratorSpawner(ChildSpawner):
         """The tools that start agents and workers, and those of the Tasks."""
         return [
             *super().tools,
-            agent_tool("dispatch_worker", Dispatch, self.dispatch, Concurrency.AGENT),
-            agent_tool("wait_workers", WaitWorkers, self.wait_workers, Concurrency.WAIT),
-            agent_tool("list_workers", ListWorkers, self.list_workers, Concurrency.READ),
-            *task_tools(self._board, self._parent, stop_run=self._deps.children.stop),
+            build_agent_tool("dispatch_worker", Dispatch, self.dispatch, Concurrency.AGENT),
+            build_agent_tool("wait_workers", WaitWorkers, self.wait_workers, Concurrency.WAIT),
+            build_agent_tool("list_workers", ListWorkers, self.list_workers, Concurrency.READ),
+            *build_task_tools(self._board, self._parent, stop_run=self._deps.children.stop),
         ]
 
     @property
@@ -155,7 +149,7 @@ class OrchestratorSpawner(ChildSpawner):
         try:
             dag = await self._board.require_dispatchable(task_id, step_ids, self._actor)
             tools = await self._check_tools(AgentRole.WORKER, dispatch.allowed_tools)
-            expected = expected_output(dispatch)
+            expected = build_expected_output(dispatch)
             worker = workers.select(
                 dag,
                 session_id,
@@ -211,12 +205,12 @@ class OrchestratorSpawner(ChildSpawner):
                 "selection_reason": reason,
             }
             if dispatch.wait:
-                return await self._result(child, spec, handle)
+                return await self._result(child, handle)
         except AgentCoreError as error:
             self._note_failure(dispatch, error)
             raise
         handle["status"] = "running"
-        work = self._late_result(child, spec, handle, dispatch=dispatch)
+        work = self._late_result(child, handle, dispatch)
         task = asyncio.create_task(work, name=f"wait {run.run_id}")
         self._sent[run.run_id] = SentWorker(handle, task)
         return handle
@@ -252,17 +246,15 @@ class OrchestratorSpawner(ChildSpawner):
         if self._sent:
             await asyncio.wait([sent.work for sent in self._sent.values()])
 
-    async def _result(
-        self, child: ChildRun, spec: ChildSpec, handle: Mapping[str, Any]
-    ) -> ToolResult:
+    async def _result(self, child: ChildRun, handle: Mapping[str, Any]) -> ToolResult:
         """Wait for a worker; where its words and the Task's step differ, the step holds.
 
         What another run has made of a step whose claim this one has lost is not shown.
         """
-        error = await self._finish(child, spec)
+        error = await self._finish(child)
         claimed = await self._board.outcome(child.run.run_id, self._actor)
         step_id = claimed.step_id if claimed is not None else None
-        report = await self._store_report(child, spec, step_id=step_id)
+        report = await self._store_report(child, step_id=step_id)
         answer = dict(handle)
         answer.pop("status", None)
         if claimed is not None:
@@ -275,12 +267,12 @@ class OrchestratorSpawner(ChildSpawner):
         return ToolResult(content=[JsonBlock(data=answer)], is_error=error is not None, error=error)
 
     async def _late_result(
-        self, child: ChildRun, spec: ChildSpec, handle: Mapping[str, Any], *, dispatch: Dispatch
+        self, child: ChildRun, handle: Mapping[str, Any], dispatch: Dispatch
     ) -> ToolResult:
         """The result of a worker that was sent without waiting; an error is one too."""
         run_id = child.run.run_id
         try:
-            return await self._result(child, spec, handle)
+            return await self._result(child, handle)
         except AgentCoreError as error:
             self._note_failure(dispatch, error)
             failure = error
@@ -314,7 +306,7 @@ class OrchestratorSpawner(ChildSpawner):
             return self._board_text(run.agent_id, scope, budget)
 
         return TaskBinding(
-            tools=task_tools(self._board, journal, scope=scope),
+            tools=build_task_tools(self._board, journal, scope=scope),
             board=board,
             guard=partial(require_claim, has_lost_claim=self._board.has_lost_claim),
             begin=partial(self._board.admit, run.run_id, scope.task_id),
@@ -322,7 +314,7 @@ class OrchestratorSpawner(ChildSpawner):
         )
 
     def _board_text(self, agent_id: str, scope: TaskScope | None, budget: int) -> str:
-        return board_text(
+        return render_board(
             self._board.active(),
             now=utc_now(),
             agent_id=agent_id,

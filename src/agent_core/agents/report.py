@@ -67,7 +67,7 @@ def parse_answer(text: str) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def child_report(
+def build_report(
     text: str,
     path: Iterable[Node],
     *,
@@ -88,15 +88,15 @@ def child_report(
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if not isinstance(fields.get("summary"), str):
         fields = {"summary": text}
-    named = [each for each in _listed(fields.get("artifacts")) if isinstance(each, str)]
+    named = [each for each in _as_list(fields.get("artifacts")) if isinstance(each, str)]
     output: dict[str, Any] = {"output": value} if has_shape and value is not None else {}
     return {
         "status": status,
         "summary": fields["summary"],
-        "findings": _listed(fields.get("findings")),
+        "findings": _as_list(fields.get("findings")),
         "artifacts": list(dict.fromkeys([*named, *_artifact_ids(path)])),
         **({"step_id": step_id} if step_id is not None else {}),
-        "proposed_actions": _listed(fields.get("proposed_actions")),
+        "proposed_actions": _as_list(fields.get("proposed_actions")),
         "metadata": {**metadata, **output},
     }
 
@@ -118,7 +118,7 @@ def _artifact_ids(path: Iterable[Node]) -> Iterator[str]:
             )
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return cast("list[Any]", value) if isinstance(value, list) else [value]

@@ -65,7 +65,7 @@ def does_work(name: str) -> bool:
     return not name.startswith(_BUILT_IN)
 
 
-def tools_of(
+def select_tools(
     role: AgentRole, tools: Iterable[Tool], *, granted: Collection[str] | None = None
 ) -> Toolbox:
     """What a run of this role has of all these tools.

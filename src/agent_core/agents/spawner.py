@@ -11,22 +11,21 @@ from agent_core.agents.agent_tools import (
     ForkAssignment,
     ListDefinitions,
     SubAssignment,
-    agent_tool,
+    build_agent_tool,
 )
-from agent_core.agents.child_runs import BeforeEnd, ChildCancelReason, ChildRun, ChildRuns
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.report import ExpectedOutput, OutputSchemaCheck, child_report
+from agent_core.agents.report import ExpectedOutput, OutputSchemaCheck, build_report
 from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import Workers
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import History, NullCollaborators, RunContext
+from agent_core.loop import History, RunContext
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.loaded import View
-from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     AgentDefinition,
     AgentRecord,
@@ -109,52 +108,6 @@ class SpawnerDeps:
     redactor: Redactor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskBinding:
-    """What ties a run to a Task; by default nothing does.
-
-    Attributes:
-        tools: the task tools of the run.
-        board: the board that the run sees.
-        guard: wraps the run's tools.
-        begin: counts the run among those of its Task; it starts right after. May refuse.
-        before_end: puts the run's step in order before its end is written down.
-    """
-
-    tools: Sequence[Tool] = ()
-    board: TaskBoardSource | None = None
-    guard: Callable[[Toolbox], Toolbox] = lambda toolbox: toolbox
-    begin: Callable[[], None] = lambda: None
-    before_end: BeforeEnd | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildSpec:
-    """Everything about one child that is known before it exists.
-
-    Attributes:
-        run: who it will be.
-        agent: its agent, stored unless it is there already.
-        assignment: what the parent asked for; `expected` is its shape for the answer.
-        path: the conversation it goes on from.
-        granted: the only working tools it may have; None: those of its role.
-        record: facts for its row and for the parent's events.
-        bind: ties the run, given its journal, to a Task.
-    """
-
-    run: RunIdentity
-    agent: AgentRecord
-    definition: AgentDefinition
-    assignment: Assignment
-    expected: ExpectedOutput | None
-    prompt: Draft
-    path: Sequence[Node] = ()
-    history: History = field(default_factory=NullCollaborators)
-    granted: frozenset[str] | None = None
-    record: dict[str, Any]
-    bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()
-
-
 class ChildSpawner:
     """Starts sub agents and forks for one root run.
 
@@ -170,9 +123,9 @@ class ChildSpawner:
     def tools(self) -> list[Tool]:
         """The tools that start agents."""
         return [
-            agent_tool("create_sub_agent", SubAssignment, self.create, Concurrency.AGENT),
-            agent_tool("fork_agent", ForkAssignment, self.fork, Concurrency.AGENT),
-            agent_tool(
+            build_agent_tool("create_sub_agent", SubAssignment, self.create, Concurrency.AGENT),
+            build_agent_tool("fork_agent", ForkAssignment, self.fork, Concurrency.AGENT),
+            build_agent_tool(
                 "list_agent_definitions", ListDefinitions, self.list_definitions, Concurrency.READ
             ),
         ]
@@ -265,7 +218,7 @@ class ChildSpawner:
             ),
             definition=definition,
             assignment=assignment,
-            expected=expected_output(assignment),
+            expected=build_expected_output(assignment),
             prompt=self._prompt(parts, assignment, context),
             path=path,
             granted=None if tools is None else frozenset(tools),
@@ -275,8 +228,8 @@ class ChildSpawner:
             },
         )
         child = await self._start(spec)
-        error = await self._finish(child, spec)
-        report = await self._store_report(child, spec)
+        error = await self._finish(child)
+        report = await self._store_report(child)
         return ToolResult(content=[JsonBlock(data=report)], is_error=error is not None, error=error)
 
     async def _check_tools(
@@ -381,31 +334,24 @@ class ChildSpawner:
             ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))
             if spec.expected is not None:
                 ctx = replace(ctx, hooks=OutputSchemaCheck(ctx.hooks, journal, spec.expected))
-            child = ChildRun(
-                ctx,
-                spec.prompt,
-                parent=self._parent,
-                stream=stream,
-                agent=spec.agent,
-                record=spec.record,
-                before_end=binding.before_end,
-            )
             binding.begin()  # from here to its start nothing waits
-            return child
+            return ChildRun(
+                ctx, spec, parent=self._parent, stream=stream, before_end=binding.before_end
+            )
 
         return await deps.children.start(build, self._parent.run, on_end=on_end)
 
-    async def _finish(self, child: ChildRun, spec: ChildSpec) -> ErrorPayload | None:
+    async def _finish(self, child: ChildRun) -> ErrorPayload | None:
         """Wait for a child, and return the error if it did not do its task.
 
         Raises:
             AgentCoreError: it could not be stored; there is none.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
-        await self._deps.children.wait(child, timeout_ms=spec.assignment.timeout_ms)
-        outcome, cause = child.outcome, child.outcome.error
+        await self._deps.children.wait(child)
+        outcome, cause, expected = child.outcome, child.outcome.error, child.spec.expected
         if outcome.status is RunStatus.COMPLETED:
-            faults = spec.expected.faults(outcome.text) if spec.expected is not None else []
+            faults = expected.faults(outcome.text) if expected is not None else []
             if not faults:
                 return None
             event = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED
@@ -418,11 +364,8 @@ class ChildSpawner:
             what = f"it failed: {cause.message if cause else 'the cause is unknown'}"
             details = cause.details if cause else {}
         elif child.stop_reason is ChildCancelReason.TIMEOUT:
-            code, what, details = (
-                ErrorCode.TIMEOUT,
-                "it did not finish in time and was stopped",
-                {},
-            )
+            code, details = ErrorCode.TIMEOUT, {}
+            what = "it did not finish in time and was stopped"
         else:
             code, what = ErrorCode.CANCELLED, "it was stopped"
             reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
@@ -435,21 +378,19 @@ class ChildSpawner:
             details={**details, "child_run_id": run_id},
         )
 
-    async def _store_report(
-        self, child: ChildRun, spec: ChildSpec, *, step_id: str | None = None
-    ) -> dict[str, Any]:
+    async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
         """Build the report of a child that has ended, and keep it with its agent."""
         outcome, run = child.outcome, child.run
-        report = child_report(
+        report = build_report(
             outcome.text,
             [node for node in child.ctx.journal.path if node.run_id == run.run_id],
             status=outcome.status.value,
             step_id=step_id,
-            has_shape=spec.expected is not None,
+            has_shape=child.spec.expected is not None,
             metadata={
                 "child_run_id": run.run_id,
                 "child_agent_id": run.agent_id,
-                "agent_definition_id": spec.definition.agent_definition_id,
+                "agent_definition_id": child.spec.definition.agent_definition_id,
                 "end_reason": outcome.end_reason.value,
                 "turns": outcome.turns,
                 "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
@@ -459,7 +400,7 @@ class ChildSpawner:
         return report
 
 
-def expected_output(assignment: Assignment) -> ExpectedOutput | None:
+def build_expected_output(assignment: Assignment) -> ExpectedOutput | None:
     """The shape that the answer has to have, if the parent gave one.
 
     Raises:

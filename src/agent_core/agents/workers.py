@@ -61,7 +61,7 @@ class Workers:
     """
 
     def __init__(self, config: AgentsConfig, definitions: AgentDefinitions) -> None:
-        self.all = tuple(_entries(config))
+        self.all = tuple(_read_entries(config))
         self._definitions = definitions
         self._busy: dict[str, str] = {}
 
@@ -73,7 +73,7 @@ class Workers:
         """
         faults = {worker.pool_id: "" for worker in self.all}
         for worker in self.all:
-            if fault := self._fault(worker, tool_names):
+            if fault := self._find_fault(worker, tool_names):
                 faults[worker.pool_id] = faults[worker.pool_id] or fault
         if any(not fault for fault in faults.values()):
             return
@@ -170,7 +170,7 @@ class Workers:
         details = {"worker_agent_ids": agent_ids}
         return ToolError(ErrorCode.WORKER_POOL_BUSY, message, retryable=True, details=details)
 
-    def _fault(self, worker: Worker, tool_names: Collection[str]) -> str:
+    def _find_fault(self, worker: Worker, tool_names: Collection[str]) -> str:
         if self.definition(worker) is None:
             return f"worker {worker.worker_id} has no definition {worker.definition_id}"
         code = (name for name in worker.ceiling or () if name.startswith("code."))
@@ -179,11 +179,11 @@ class Workers:
         return ""
 
 
-def _entries(config: AgentsConfig) -> Iterator[Worker]:
+def _read_entries(config: AgentsConfig) -> Iterator[Worker]:
     for pool in config.worker_pools:
         taken: set[str] = set()
         for position, entry in enumerate(pool.workers, start=1):
-            worker_id = entry.worker_id or _derived(
+            worker_id = entry.worker_id or _derive_id(
                 pool.pool_id, position, entry.agent_definition_id
             )
             if worker_id in taken:
@@ -198,7 +198,7 @@ def _entries(config: AgentsConfig) -> Iterator[Worker]:
             yield Worker(pool.pool_id, worker_id, entry.agent_definition_id, ceiling)
 
 
-def _derived(pool_id: str, position: int, definition_id: str) -> str:
+def _derive_id(pool_id: str, position: int, definition_id: str) -> str:
     """The same after every restart, as long as the configuration is."""
     name = f"{pool_id}-{position}-{definition_id}"
     return name if len(name) <= _MAX_ID else _digest(name)

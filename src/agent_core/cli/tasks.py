@@ -13,7 +13,7 @@ from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
 from agent_core.redaction.visible import visible
-from agent_core.tasks.log_store import StoredTask, stored_tasks
+from agent_core.tasks.log_store import StoredTask, read_stored_tasks
 
 _PIPE_WIDTH = 120
 _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")
@@ -27,7 +27,9 @@ def show_task(options: Options) -> int:
     except ConfigError as error:
         return _fail(error.message, MISUSED)
     clean = build_terminal_redactor(os.environ, setup).text
-    found = stored_tasks(setup.tasks_dir, project_dir=setup.project, session_id=options.session_id)
+    found = read_stored_tasks(
+        setup.tasks_dir, project_dir=setup.project, session_id=options.session_id
+    )
     mine = [each for each in found.tasks if each.task_id == options.id]
     if not mine:
         known = ", ".join(dict.fromkeys(each.task_id for each in found.tasks)) or "none"
@@ -118,7 +120,7 @@ class LiveTasks:
 
     def _tasks(self) -> list[StoredTask]:
         setup = self._setup
-        found = stored_tasks(
+        found = read_stored_tasks(
             setup.tasks_dir, project_dir=setup.project, session_id=self._session_id
         )
         return list(found.tasks)

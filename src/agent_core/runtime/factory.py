@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from agent_core.agents.definitions import compact_definition
+from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import OpenJournal, RunSpec
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact import CompactPolicy
@@ -159,7 +159,7 @@ class RunFactory:
             model=model.model_copy(update=answer),
             context=self._setup.config.context,
             static=static_blocks(run.role, ()),
-            dynamic=[definition_block(compact_definition())],
+            dynamic=[definition_block(load_compact_definition())],
             scale=self._scale,
             metadata={**_ids(run), "purpose": "compact"},
         )

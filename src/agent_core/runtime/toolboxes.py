@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_core.agents.roles import BUILT_IN_TOOLS, tools_of
+from agent_core.agents.roles import BUILT_IN_TOOLS, select_tools
 from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
@@ -91,7 +91,7 @@ class Toolboxes:
         every = [*code, *built_in, *self._declared, *self._registered, *served]
         self._check_settings({tool.name for tool in every} | BUILT_IN_TOOLS)
         wanted = self._wanted(every)
-        return tools_of(seat.run.role, wanted, granted=seat.granted)
+        return select_tools(seat.run.role, wanted, granted=seat.granted)
 
     def _check_settings(self, known: set[str]) -> None:
         """Say once which names in the settings mean no tool: a typo would leave the tool on."""

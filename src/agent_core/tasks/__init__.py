@@ -5,7 +5,7 @@
 """
 
 from agent_core.tasks.board import BoardSettings, TaskBoard, open_board
-from agent_core.tasks.board_view import BoardLimits, board_text
+from agent_core.tasks.board_view import BoardLimits, render_board
 from agent_core.tasks.log_store import cleanup_ended_tasks
 from agent_core.tasks.model import (
     AbortTask,
@@ -17,7 +17,7 @@ from agent_core.tasks.model import (
     TaskStatus,
     TaskStepStatus,
 )
-from agent_core.tasks.tools import task_tools
+from agent_core.tasks.tools import build_task_tools
 
 __all__ = [
     "AbortTask",
@@ -31,8 +31,8 @@ __all__ = [
     "TaskScope",
     "TaskStatus",
     "TaskStepStatus",
-    "board_text",
+    "build_task_tools",
     "cleanup_ended_tasks",
     "open_board",
-    "task_tools",
+    "render_board",
 ]

@@ -121,7 +121,7 @@ def _create(document: TaskDocument) -> Dag:
     given |= {"worker_pool_id", "updated_at"}
     fresh = (TaskStep(**{name: getattr(step, name) for name in given}) for step in document.steps)
     if document.status is not TaskStatus.PENDING or tuple(fresh) != document.steps:
-        raise schema_error("a new Task and its steps are pending, and nobody has claimed one")
+        raise schema_error("a new Task and its steps are pending, and no run has claimed one")
     return dag
 
 

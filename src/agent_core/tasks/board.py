@@ -621,7 +621,7 @@ class TaskBoard:
                 f"{other.log.path}. Move one of them away"
             )
             error = task_error(ErrorCode.TASK_WAL_UNAVAILABLE, message, path=str(path))
-            found = self._store.unreadable(path.name, error)
+            found = self._store.describe_unreadable(path.name, error)
         if isinstance(found, EndedLog):
             self._ended.append(found)
         elif found is not None:

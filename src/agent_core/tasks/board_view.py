@@ -30,7 +30,7 @@ def estimate_tokens(text: str) -> int:
     return -(-len(text.encode()) // _BYTES_PER_TOKEN)
 
 
-def board_text(
+def render_board(
     tasks: Sequence[OpenTask],
     *,
     now: datetime,

@@ -18,7 +18,7 @@ from agent_core.tasks.model import PAYLOADS, Change, StepId, TaskCreated, TaskId
 from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 
 PADDING = b"\0 \t\r\n"
-"""What editors and crashes leave behind a line; it says nothing."""
+"""What editors and crashes leave behind a line; it has no meaning."""
 _BOM = b"\xef\xbb\xbf"
 _CUT = re.compile(rb"([^\0\r\n]*)(?:\0*|\0{2,}[\0\s]*)")
 _UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOTALL)
@@ -27,7 +27,7 @@ _UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOT
 
 class LogLine(Frozen):
     """One line of a log. Only `event_type`, `step_id` and `payload` decide what a Task becomes;
-    `created_at` stamps it, and the rest says who did it.
+    `created_at` stamps it, and the rest names who did it.
     """
 
     wal_seq: int
@@ -42,7 +42,7 @@ class LogLine(Frozen):
     created_at: UtcDatetime
 
     def change(self) -> Change:
-        """What the line says, checked.
+        """The change that the line holds, checked.
 
         Raises:
             SchemaError: no such change, or its payload has another shape.

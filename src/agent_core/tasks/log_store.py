@@ -133,7 +133,7 @@ class TaskLog:
         if (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino):
             raise LogChangedError(self.path, "it was replaced by another file")
         if ours.st_size != self._size:
-            raise LogChangedError(self.path, "somebody else has written to it")
+            raise LogChangedError(self.path, "another process has written to it")
 
 
 @dataclass(slots=True)
@@ -248,19 +248,19 @@ class TaskLogStore:
         except FileNotFoundError:
             return None
         except (OSError, TaskError) as error:
-            return self.ended(name) or self.unreadable(name, error)
+            return self.find_ended(name) or self.describe_unreadable(name, error)
         try:
-            return _ended(name, descriptor) or self._open_task(name, os.dup(descriptor))
+            return _read_ended(name, descriptor) or self._open_task(name, os.dup(descriptor))
         except (OSError, AgentCoreError) as error:
-            return self.unreadable(name, error)
+            return self.describe_unreadable(name, error)
         finally:
             os.close(descriptor)
 
-    def ended(self, name: str) -> EndedLog | None:
+    def find_ended(self, name: str) -> EndedLog | None:
         """The log, if its last line ends its Task; nothing is locked or kept open."""
         try:
             with self._opened_file(name) as descriptor:
-                return _ended(name, descriptor)
+                return _read_ended(name, descriptor)
         except (OSError, AgentCoreError):
             return None
 
@@ -302,7 +302,7 @@ class TaskLogStore:
         with self._opened_folder(create=False) as folder:
             os.unlink(name, dir_fd=folder)
 
-    def unreadable(self, name: str, error: OSError | AgentCoreError) -> UnreadableLog:
+    def describe_unreadable(self, name: str, error: OSError | AgentCoreError) -> UnreadableLog:
         """What is known of a log that cannot be used for this reason."""
         failure = self._as_unavailable(name, error)
         state = None if failure.retryable else self._state(name)
@@ -444,7 +444,9 @@ class StoredTasks:
     problems: tuple[str, ...] = ()
 
 
-def stored_tasks(wal_dir: Path, *, project_dir: Path, session_id: str | None = None) -> StoredTasks:
+def read_stored_tasks(
+    wal_dir: Path, *, project_dir: Path, session_id: str | None = None
+) -> StoredTasks:
     """Read the Tasks of a session, or of all: the last changed first. Nothing is locked.
 
     Args:
@@ -499,7 +501,7 @@ def cleanup_ended_tasks(
     for session_id in _session_ids(wal_dir):
         store = TaskLogStore(wal_dir, session_id, project_dir=project_dir)
         with suppress(OSError, AgentCoreError):
-            logs = [log for name in store.names() if (log := store.ended(name))]
+            logs = [log for name in store.names() if (log := store.find_ended(name))]
             found += [
                 (store, log.name)
                 for log in logs
@@ -565,7 +567,7 @@ def _size(descriptor: int) -> int:
     return size
 
 
-def _ended(name: str, descriptor: int) -> EndedLog | None:
+def _read_ended(name: str, descriptor: int) -> EndedLog | None:
     """The log, if its last line ends its Task; only its end is read."""
     size = _size(descriptor)
     length, last = 0, None

@@ -289,7 +289,7 @@ class ReportStep:
     """Write a report down.
 
     `holder` is the run that must hold the claim, and renews it until `lease`; None is the
-    orchestrator, who may speak for any step and renews nothing.
+    orchestrator, which may report on any step and renews nothing.
     """
 
     report: Report
@@ -427,7 +427,7 @@ class Actor:
 
 
 class Payload(Frozen):
-    """What a line says.
+    """What a line holds.
 
     `concerns_step`: the line names the step in `step_id`. `is_sparse`: absent values are left
     out of the log, for payloads that hold whole documents.

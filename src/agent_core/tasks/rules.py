@@ -54,7 +54,7 @@ from agent_core.tasks.model import (
 )
 
 Pair = tuple[str | None, Payload]
-"""The step a change concerns, or None for the Task, and what it says."""
+"""The step a change concerns, or None for the Task, and its payload."""
 
 _ENDS: Mapping[TaskStepStatus | None, type[StepEnd]] = {
     TaskStepStatus.BLOCKED: StepBlocked,
@@ -205,7 +205,7 @@ def _require_right(dag: Dag, step: TaskStep, command: ReportStep) -> None:
         if command.report.status is TaskStepStatus.CANCELLED and step.status not in OPEN:
             raise not_cancellable(step)
         if command.report.status is not TaskStepStatus.CANCELLED and not step.status.is_claim:
-            raise step_error(ErrorCode.NO_STEP_CLAIMED, step, ": nobody works on it")
+            raise step_error(ErrorCode.NO_STEP_CLAIMED, step, ": no run works on it")
         return
     if step.is_held_by(run_id):
         return

@@ -115,7 +115,7 @@ class AbortArguments(Arguments):
     reason: Text | None = None
 
 
-def task_tools(
+def build_task_tools(
     board: TaskBoard,
     journal: TaskJournal,
     *,
@@ -143,17 +143,17 @@ def task_tools(
         return [*shared, claims]
 
     async def create(new: NewTask, by: Actor) -> ToolReturn:
-        return written_answer(await board.create(new, by))
+        return build_answer(await board.create(new, by))
 
     async def update(given: UpdateArguments, by: Actor) -> ToolReturn:
-        return written_answer(await board.change(given.task_id, Update(given.operations), by))
+        return build_answer(await board.change(given.task_id, Update(given.operations), by))
 
     async def complete(given: CompleteArguments, by: Actor) -> ToolReturn:
-        return written_answer(await board.change(given.task_id, Complete(given.result_summary), by))
+        return build_answer(await board.change(given.task_id, Complete(given.result_summary), by))
 
     async def abort(status: TaskStatus, given: AbortArguments, by: Actor) -> ToolReturn:
         end = AbortTask(status, given.reason)
-        return written_answer(await board.abort(given.task_id, end, by, stop_run=stop_run))
+        return build_answer(await board.abort(given.task_id, end, by, stop_run=stop_run))
 
     fail, cancel = partial(abort, TaskStatus.FAILED), partial(abort, TaskStatus.CANCELLED)
     end = Concurrency.END
@@ -182,7 +182,7 @@ _UPDATE = (
 )
 _QUERY = "Find steps of a Task by status, pool or agent, in order of creation."
 _CLAIM = (
-    "Claim one ready step for this run; a run claims one step only. If somebody was faster, the "
+    "Claim one ready step for this run; a run claims one step only. If another run was faster, the "
     "answer says so: query again and take another step."
 )
 _UPDATE_STEP = (
@@ -248,30 +248,30 @@ class _Calls:
 
     async def get(self, given: GetArguments, by: Actor) -> ToolReturn:
         dag = await self._board.get(given.task_id, by)
-        return whole_task(dag, self._scope, includes_terminal=given.include_terminal_steps)
+        return view_task(dag, self._scope, includes_terminal=given.include_terminal_steps)
 
     async def list_tasks(self, given: ListArguments, by: Actor) -> ToolReturn:
         logs = await self._board.tasks(by)
         wanted = (log for log in logs if _is_wanted(log, given))
-        shown, more = page_of(wanted, limit=given.limit, offset=given.offset)
+        shown, more = take_page(wanted, limit=given.limit, offset=given.offset)
         return {"tasks": [await self._listed(log) for log in shown], **more}
 
     async def _listed(self, log: AnyLog) -> Mapping[str, Any]:
         match log:
             case OpenTask(dag=dag):
-                return task_summary(dag)
+                return summarise_task(dag)
             case UnreadableLog(error=error):
                 return {
                     "task_id": log.task_id,
                     "wal_path": error.details.get("path", log.name),
                     "status": "unavailable",
-                    "error": _error_view(error),
+                    "error": _view_error(error),
                 }
             case EndedLog():
                 try:
-                    return task_summary(await self._board.read(log))
+                    return summarise_task(await self._board.read(log))
                 except TaskError as error:
-                    return {"task_id": log.task_id, "error": _error_view(error)}
+                    return {"task_id": log.task_id, "error": _view_error(error)}
 
     async def query_steps(self, given: QueryArguments, by: Actor) -> ToolReturn:
         dag = await self._board.get(given.task_id, by)
@@ -285,9 +285,9 @@ class _Calls:
             claimed_by_agent_id=given.claimed_by_agent_id,
             includes_terminal=given.include_terminal_steps,
         )
-        steps, more = page_of(found, limit=limit, offset=given.offset)
-        shown = [step_view(dag, step) for step in steps]
-        return {"task": task_summary(dag, self._scope), "steps": shown, **more}
+        steps, more = take_page(found, limit=limit, offset=given.offset)
+        shown = [view_step(dag, step) for step in steps]
+        return {"task": summarise_task(dag, self._scope), "steps": shown, **more}
 
     async def claim_step(self, given: ClaimArguments, by: Actor) -> ToolReturn:
         try:
@@ -296,7 +296,7 @@ class _Calls:
             if error.code is not ErrorCode.STEP_ALREADY_CLAIMED:
                 raise
             # Not an error of the worker's, so not shown as one; programs find the code in it.
-            answer = JsonBlock(data={"claimed": False, **_error_view(error)})
+            answer = JsonBlock(data={"claimed": False, **_view_error(error)})
             return ToolResult(content=[answer], error=ErrorPayload.of(error))
         return {"claimed": True, **self._with_step(done, given.step_id)}
 
@@ -312,8 +312,8 @@ class _Calls:
         return self._with_step(done, given.step_id)
 
     def _with_step(self, done: Written, step_id: str) -> dict[str, Any]:
-        step = step_view(done.dag, done.dag.step(step_id))
-        return {"step": step, **written_answer(done, self._scope)}
+        step = view_step(done.dag, done.dag.step(step_id))
+        return {"step": step, **build_answer(done, self._scope)}
 
 
 def _is_wanted(log: AnyLog, given: ListArguments) -> bool:
@@ -346,7 +346,7 @@ def select_steps(
     )
 
 
-def task_summary(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
+def summarise_task(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
     """A Task without its steps; of a worker's Task only what concerns the worker."""
     header = dag.task.model_dump(mode="json")
     if scope is not None and scope.allowed_step_ids is not None:
@@ -361,7 +361,7 @@ def task_summary(dag: Dag, scope: TaskScope | None = None) -> dict[str, Any]:
     return {**header, "step_counts": counts, "diagnostics": diagnostics}
 
 
-def step_view(dag: Dag, step: TaskStep) -> dict[str, Any]:
+def view_step(dag: Dag, step: TaskStep) -> dict[str, Any]:
     """A step, with the reason for its state where one was given."""
     view = step.model_dump(mode="json", exclude_none=True)
     if reason := dag.reasons.get(step.step_id):
@@ -371,12 +371,12 @@ def step_view(dag: Dag, step: TaskStep) -> dict[str, Any]:
     return view
 
 
-def whole_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
+def view_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) -> dict[str, Any]:
     """A Task with its steps, the first hundred of a large one."""
     steps = list(select_steps(dag, scope, includes_terminal=includes_terminal))
     answer = {
-        **task_summary(dag, scope),
-        "steps": [step_view(dag, step) for step in steps[:_MAX_STEPS]],
+        **summarise_task(dag, scope),
+        "steps": [view_step(dag, step) for step in steps[:_MAX_STEPS]],
     }
     if len(steps) > _MAX_STEPS:
         answer["steps_left_out"] = len(steps) - _MAX_STEPS
@@ -384,7 +384,7 @@ def whole_task(dag: Dag, scope: TaskScope | None, *, includes_terminal: bool) ->
     return answer
 
 
-def page_of(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
+def take_page(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any], dict[str, Any]]:
     """One page, and how to get the next one."""
     found = list(islice(items, offset, offset + limit + 1))
     if len(found) <= limit:
@@ -392,15 +392,15 @@ def page_of(items: Iterable[Any], *, limit: int, offset: int) -> tuple[list[Any]
     return found[:limit], {"has_more": True, "next_offset": offset + limit}
 
 
-def written_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
+def build_answer(done: Written, scope: TaskScope | None = None) -> dict[str, Any]:
     """What a writing tool answers: the Task after it, and the ids of the log's lines."""
-    answer: dict[str, Any] = {"task": task_summary(done.dag, scope)}
+    answer: dict[str, Any] = {"task": summarise_task(done.dag, scope)}
     answer["wal_event_ids"] = done.event_ids[:_MAX_IDS]
     if len(done.event_ids) > _MAX_IDS:
         answer["wal_event_count"] = len(done.event_ids)
     return answer
 
 
-def _error_view(error: TaskError) -> Mapping[str, Any]:
+def _view_error(error: TaskError) -> Mapping[str, Any]:
     """An error inside an answer."""
     return {"code": error.code.value, "message": error.message, "details": error.details}

@@ -11,7 +11,7 @@ from agent_core.agents.definitions import (
     AgentDefinitions,
     check_definition,
     check_definitions,
-    compact_definition,
+    load_compact_definition,
     read_definition,
 )
 from agent_core.config.models import Config, ModelConfig
@@ -156,7 +156,7 @@ def test_the_definition_that_compacts_is_nobodys_to_see_or_replace(
     definitions = AgentDefinitions(tmp_path)
     assert definitions.find(COMPACT_ID) is None
     assert COMPACT_ID not in {each.agent_definition_id for each in definitions.listed()}
-    assert compact_definition().body
+    assert load_compact_definition().body
     with pytest.raises(ConfigError):
         definitions.register(defined(agent_definition_id=COMPACT_ID, overrides=overrides))
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from agent_core.agents.report import ExpectedOutput, child_report, parse_answer
+from agent_core.agents.report import ExpectedOutput, build_report, parse_answer
 from agent_core.errors import ErrorCode, ToolError
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
 def as_json(text: str, **more: Any) -> dict[str, Any]:
-    return child_report(text, [], status="completed", metadata={}, **more)
+    return build_report(text, [], status="completed", metadata={}, **more)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tasks.board_view import BoardLimits, board_text, estimate_tokens
+from agent_core.tasks.board_view import BoardLimits, estimate_tokens, render_board
 from agent_core.tasks.model import TaskScope
 from task_boards import Desk, created, desk_in, step
 
@@ -18,7 +18,7 @@ async def desk(project: Path) -> AsyncGenerator[Desk]:
 
 
 def text(desk: Desk, *, scope: TaskScope | None = None, **limits: int) -> str:
-    return board_text(
+    return render_board(
         desk.board.active(),
         now=desk.clock.now(),
         agent_id="agent_mine",

@@ -24,7 +24,7 @@ from agent_core.tasks.model import (
     Update,
 )
 from agent_core.tasks.rules import decide, decide_creation
-from agent_core.tasks.tools import page_of, select_steps, task_summary
+from agent_core.tasks.tools import select_steps, summarise_task, take_page
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STAMP = Stamp(session_id="sess_1", task_id="t1", agent_id="agent_o", run_id="run_o")
@@ -90,14 +90,14 @@ def work_off(count: int, shape: Shape) -> None:
             apply(dag, change)
 
     for number in range(count):
-        ((step, *_), _) = page_of(
+        ((step, *_), _) = take_page(
             select_steps(dag, scope, (TaskStepStatus.READY,)), limit=5, offset=0
         )
         run_id = f"run_{number}"
         do(ClaimStep(step.step_id, "agent_w", run_id, NOW))
         done = Report(step_id=step.step_id, status=TaskStepStatus.COMPLETED)
         do(ReportStep(done, run_id, NOW))
-        assert task_summary(dag)["diagnostics"]["stalled"] is False
+        assert summarise_task(dag)["diagnostics"]["stalled"] is False
     assert dag.is_completable
 
 

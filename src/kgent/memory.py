@@ -75,11 +75,7 @@ class StoreMemory:
         self._loop = loop
 
     def recall_memory(self, query: str, scope: str, limit: int) -> list[RecalledItem]:
-        """The items with the greatest overlap of words, best first.
-
-        Raises:
-            AgentCoreError: the store cannot be read.
-        """
+        """The items with the greatest overlap of words, best first."""
         prefix = f"kgent:{scope}:" if scope else "kgent:"
         stored = self._loop.run(self._store.list(MemoryFilter(prefix=prefix)))
         wanted = words_of(query)
@@ -101,11 +97,7 @@ class StoreMemory:
         return found
 
     def write_memory(self, content: str, scope: str, tags: list[str]) -> MemoryWriteResult:
-        """Keep an item.
-
-        Raises:
-            AgentCoreError: it could not be stored.
-        """
+        """Keep an item."""
         item_id = f"kgent:{scope}:{new_id('mem')}"
         item = MemoryItem(id=item_id, content=content, metadata={"scope": scope, "tags": tags})
         self._loop.run(self._store.save(item))

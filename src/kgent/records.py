@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,32 +44,15 @@ _LONGEST_LABEL = 100
 _FENCES = re.compile(r"`{3,}")
 
 
-class RunEventType(StrEnum):
-    """Everything that `events.jsonl` can hold."""
-
-    RUN_CREATED = "run.created"
-    RUN_STARTED = "run.started"
-    RUN_COMPLETED = "run.completed"
-    RUN_INCOMPLETE = "run.incomplete"
-    RUN_FAILED = "run.failed"
-    CONFIG_LOADED = "config.loaded"
-    PROMPT_RENDERED = "prompt.rendered"
-    SKILL_INDEXED = "skill.indexed"
-    SKILL_LOADED = "skill.loaded"
-    MEMORY_RECALL_STARTED = "memory.recall.started"
-    MEMORY_RECALL_COMPLETED = "memory.recall.completed"
-    MEMORY_WRITE_REQUESTED = "memory.write.requested"
-    TOOL_STARTED = "tool.started"
-    TOOL_COMPLETED = "tool.completed"
-    TOOL_FAILED = "tool.failed"
-    TOOL_BLOCKED = "tool.blocked"
-    FILE_READ = "file.read"
-    FILE_WRITTEN = "file.written"
-    FILE_REJECTED = "file.rejected"
-    DELIVERABLE_CHECK_STARTED = "deliverable.check.started"
-    DELIVERABLE_CHECK_COMPLETED = "deliverable.check.completed"
-    DELIVERABLE_MISSING = "deliverable.missing"
-    ERROR = "error"
+RunEventType = Literal[
+    "run.created", "run.started", "run.completed", "run.incomplete", "run.failed",
+    "config.loaded", "prompt.rendered", "skill.indexed", "skill.loaded",
+    "memory.recall.started", "memory.recall.completed", "memory.write.requested",
+    "tool.started", "tool.completed", "tool.failed", "tool.blocked",
+    "file.read", "file.written", "file.rejected",
+    "deliverable.check.started", "deliverable.check.completed", "deliverable.missing", "error",
+]  # fmt: skip
+"""Everything that `events.jsonl` can hold."""
 
 
 class Event(BaseModel):
@@ -160,7 +142,7 @@ class RunRecords:
 
     def emit(
         self,
-        event_type: str,
+        event_type: RunEventType,
         summary: str,
         data: Mapping[str, Any] | None = None,
         *,
@@ -178,7 +160,7 @@ class RunRecords:
                 run_id=self._ids.run_id,
                 session_id=self._ids.session_id,
                 task_id=self._ids.task_id,
-                type=str(event_type),
+                type=event_type,
                 timestamp=now(),
                 actor=actor,
                 severity=severity,

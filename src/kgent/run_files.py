@@ -66,11 +66,7 @@ class NamedRecord(BaseModel):
 
     @property
     def name(self) -> str:
-        """The path as the file system takes it.
-
-        Raises:
-            ValueError: `path_hex` is not hex.
-        """
+        """The path as the file system takes it."""
         return self.path if self.path_hex is None else os.fsdecode(bytes.fromhex(self.path_hex))
 
     @model_serializer(mode="wrap")
@@ -108,12 +104,7 @@ class _Content:
 
 
 def describe_file(root: Path, name: str) -> FileRecord:
-    """A file of the run folder, whose path is resolved, as it is now. Links are not followed.
-
-    Raises:
-        OSError: it cannot be read.
-        ToolError: it is not an ordinary file.
-    """
+    """A file of the run folder, whose path is resolved, as it is now. Links are not followed."""
     content = _Content()
     with open_file(root / name) as file:
         while chunk := file.read(_CHUNK):
@@ -122,11 +113,7 @@ def describe_file(root: Path, name: str) -> FileRecord:
 
 
 def make_readable(root: Path, name: str) -> None:
-    """Let the owner read a file of the run folder. Links are not followed.
-
-    Raises:
-        OSError: the rights cannot be changed.
-    """
+    """Let the owner read a file of the run folder. Links are not followed."""
     path = root / name
     with open_folder(path.parent) as folder:
         descriptor = os.open(path.name, _UNREAD, dir_fd=folder)
@@ -138,11 +125,7 @@ def make_readable(root: Path, name: str) -> None:
 
 
 def add_rights(descriptor: int, rights: int) -> None:
-    """Add rights to a file or folder that was opened without reading it.
-
-    Raises:
-        OSError: the rights cannot be changed.
-    """
+    """Add rights to a file or folder that was opened without reading it."""
     mode = stat.S_IMODE(os.fstat(descriptor).st_mode) | rights
     os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101 - no fchmod for such descriptors
 
@@ -178,9 +161,6 @@ class RunFiles:
 
         Returns:
             What was written.
-
-        Raises:
-            OSError: the disk is full, the folder cannot be made …; what was there is still there.
         """
         raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
         with self._lock:
@@ -192,12 +172,7 @@ class RunFiles:
             return written.record(name)
 
     def append(self, name: str, raw: bytes) -> None:
-        """Add bytes at the end of a file, all of them or none.
-
-        Raises:
-            OSError: they could not be written.
-            ValueError: the run is over.
-        """
+        """Add bytes at the end of a file, all of them or none."""
         with self._lock:
             descriptor = self.hold(name)
             start = os.fstat(descriptor).st_size
@@ -210,12 +185,7 @@ class RunFiles:
             self._written[name].add(raw)
 
     def hold(self, name: str) -> int:
-        """Open a file that will grow, and keep it open; returns its descriptor.
-
-        Raises:
-            OSError: it cannot be opened.
-            ValueError: the run is over.
-        """
+        """Open a file that will grow, and keep it open; returns its descriptor."""
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"the run is over; {name} takes no more lines")
@@ -240,9 +210,6 @@ class RunFiles:
         """Put back every growing file that was removed or replaced, and flush all of them.
 
         What the owner may not read any more is made readable.
-
-        Raises:
-            OSError: one of them cannot be written.
         """
         with self._lock:
             for name, written in self._written.items():
@@ -260,11 +227,7 @@ class RunFiles:
                 self._drop(name)  # the next line goes to the file that was put back
 
     def overwrite(self, name: str, content: str) -> None:
-        """Write over a file in its place: for a disk that has no room for a second copy.
-
-        Raises:
-            OSError: not even that can be done.
-        """
+        """Write over a file in its place: for a disk that has no room for a second copy."""
         raw = content.encode("utf-8", "replace")
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with self._lock:

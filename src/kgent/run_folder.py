@@ -36,7 +36,7 @@ from kgent.run_files import (
     name_bytes,
     readable_name,
 )
-from kgent.state import RUN_FILE, RunIds, RunState, now, state_text
+from kgent.state import RUN_FILE, RunFolderState, RunIds, now, state_text
 
 CONFIG_FILE = "config.yaml"
 PROMPT_FILE = "prompt.md"
@@ -91,16 +91,8 @@ def create_run_folder(env: RunEnvironment) -> None:
     Raises:
         KgentError: category `sandbox`; there is something in it already, or it cannot be made.
     """
-    root, unfinished, when = env.sandbox_root, env.records.files.unfinished, now()
-    state = RunState.model_validate(
-        {
-            **env.core_fields(),
-            "config_path": "unknown",
-            "engine": env.config.runtime.engine,
-            "created_at": when,
-            "updated_at": when,
-        }
-    )
+    root, unfinished = env.sandbox_root, env.records.files.unfinished
+    state = RunFolderState.of(env.core_fields(), env.config, config_path="unknown")
     text = state_text(state.content(env.records.redactor))
     try:
         make_private(root.parent)
@@ -162,11 +154,7 @@ class SandboxManifest(BaseModel):
         )
 
     def write(self, files: RunFiles, *, final: bool = False) -> FileRecord:
-        """Write `sandbox-manifest.json`; `final` adds the records as they were written.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write `sandbox-manifest.json`; `final` adds the records as they were written."""
         manifest = self
         if final:
             records = [record for name in RECORDS if (record := files.record(name))]
@@ -227,9 +215,6 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
 
     What the run itself wrote to `archive/` is recorded as it was written. What a command has made
     unreadable for its owner is made readable: a run vouches for all it leaves behind.
-
-    Raises:
-        OSError: something cannot be read or written.
     """
     files = records.files
     owed = {deliverable.path: deliverable for deliverable in required}
@@ -294,9 +279,6 @@ def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]
     Args:
         root: the run folder, resolved.
         takes_rights: make folders readable that their owner may not read.
-
-    Raises:
-        OSError: the run folder itself cannot be read.
     """
     found = [
         entry

@@ -16,6 +16,7 @@ from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.tools.results import storable
 from agent_core.types import utc_now
+from kgent.config import KgentConfig
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError
 
 RUN_FILE = "run.json"
@@ -47,17 +48,9 @@ class RunFolderStatus(StrEnum):
         return self in {self.COMPLETED, self.INCOMPLETE, self.FAILED, self.CANCELLED}
 
 
-_MOVES: Mapping[RunFolderStatus, set[RunFolderStatus]] = {
-    RunFolderStatus.PENDING: {
-        RunFolderStatus.RUNNING,
-        RunFolderStatus.INCOMPLETE,
-        RunFolderStatus.FAILED,
-    },
-    RunFolderStatus.RUNNING: {
-        RunFolderStatus.COMPLETED,
-        RunFolderStatus.INCOMPLETE,
-        RunFolderStatus.FAILED,
-    },
+_NEXT: Mapping[str, set[str]] = {
+    "pending": {"running", "incomplete", "failed"},
+    "running": {"completed", "incomplete", "failed"},
 }
 
 
@@ -143,7 +136,7 @@ class RunResult(BaseModel):
         return is_failed and self.error is not None and self.error.category in _BEFORE_START
 
 
-class RunState(BaseModel):
+class RunFolderState(BaseModel):
     """The content of `run.json`.
 
     Attributes:
@@ -177,14 +170,19 @@ class RunState(BaseModel):
     missing: list[str] = []
     manifests: dict[str, str] = {}
 
-    def changed(self, **changes: Any) -> "RunState":
-        """The next state.
+    @classmethod
+    def of(cls, fields: Mapping[str, str], config: KgentConfig, *, config_path: str) -> Self:
+        """The state of a run that has just been made, whose core fields are given."""
+        model = {"provider": config.model.provider, "name": config.model.name}
+        engine, when = config.runtime.engine, now()
+        times = {"created_at": when, "updated_at": when}
+        facts = {**fields, **times, "config_path": config_path, "engine": engine, "model": model}
+        return cls.model_validate(facts)
 
-        Raises:
-            ValueError: a run does not go from its status to that one.
-        """
+    def changed(self, **changes: Any) -> "RunFolderState":
+        """The next state."""
         status = changes.get("status", self.status)
-        if status is not self.status and status not in _MOVES.get(self.status, ()):
+        if status is not self.status and status not in _NEXT.get(self.status, ()):
             raise ValueError(f"a run does not go from {self.status} to {status}")
         return self.model_copy(update={**changes, "updated_at": now()})
 

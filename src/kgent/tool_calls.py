@@ -3,8 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
 from time import perf_counter
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.redaction.visible import shortened
-from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, ArtifactWriter, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.paths import PathPolicy, ResolvedPath
 from agent_core.tools.results import storable, wrap
 from agent_core.tools.schema import Arguments, model_check, model_schema
@@ -52,14 +51,8 @@ _SHOWN_NAME = 80
 _REFUSALS = {ErrorCode.PERMISSION_DENIED.value, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS.value}
 
 
-class ToolAction(StrEnum):
-    """What a call does, for its record."""
-
-    READ = "read"
-    WRITE = "write"
-    DELETE = "delete"
-    EXECUTE = "execute"
-    UNKNOWN = "unknown"
+ToolAction = Literal["read", "write", "delete", "execute", "unknown"]
+"""What a call does, for its record."""
 
 
 class ToolAnswer(BaseModel):
@@ -151,32 +144,36 @@ def _path_refused(
     )
 
 
-# --- one call -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallScope:
-    """What a tool knows about the call it answers.
+    """One call of a tool: what the tool may use, and what is written about the call.
 
-    Attributes:
+    Args:
         env: the run.
         call_id: the model's id of the call; correlates everything written about it.
-        tool_name: the tool.
-        action: what it does.
-        actor: the source of the call's events.
-        cancellation: whether the run is to stop.
+        name: the tool.
+        action: what it does; `unknown` for a call that reached no tool.
         paths: where the call may read and write.
-        parent_event_id: the event that began the call; the others hang below it.
+        cancellation: whether the run is to stop.
     """
 
-    env: RunEnvironment
-    call_id: str
-    tool_name: str
-    action: ToolAction
-    actor: str
-    cancellation: Cancellation
-    paths: SandboxPaths
-    parent_event_id: str | None = None
+    def __init__(
+        self,
+        env: RunEnvironment,
+        call_id: str,
+        *,
+        name: str,
+        action: ToolAction,
+        paths: SandboxPaths,
+        cancellation: Cancellation,
+    ) -> None:
+        self.env = env
+        self.call_id = call_id
+        self.paths = paths
+        self._name = name
+        self._action: ToolAction = action
+        self._cancellation = cancellation
+        self._began, self._started_at = perf_counter(), now()
+        self._start_event: str | None = None
 
     def note(
         self, event: RunEventType, summary: str, data: dict[str, Any], *, severity: str = "info"
@@ -186,10 +183,10 @@ class ToolCallScope:
             event,
             summary,
             data,
-            actor=self.actor,
+            actor="engine" if self._action == "unknown" else f"tool:{self._name}",
             severity=severity,
             correlation_id=self.call_id,
-            parent_event_id=self.parent_event_id,
+            parent_event_id=self._start_event,
         )
 
     async def prepare(
@@ -198,7 +195,7 @@ class ToolCallScope:
         arguments: Mapping[str, Any],
         *,
         paths: PathPolicy | None = None,
-        env: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Action:
         """Prepare a call of a code tool of agent_core in the run folder.
 
@@ -206,117 +203,120 @@ class ToolCallScope:
             make: the tool, such as `agent_core.tools.code.read.read_file`.
             arguments: for that tool.
             paths: another path rule than the call's.
-            env: what a command sees.
+            variables: what a command sees of the environment.
         """
+        size = _RESULT_BYTES
         workspace = Workspace(
             boundaries=paths or self.paths,
             limits=ToolsConfig(
-                result_limit_bytes=_RESULT_BYTES,
-                stdout_limit_bytes=_RESULT_BYTES,
-                stderr_limit_bytes=_RESULT_BYTES,
+                result_limit_bytes=size, stdout_limit_bytes=size, stderr_limit_bytes=size
             ),
-            env=env or {},
+            env=variables or {},
             launcher=self.env.launcher,
             unfinished=self.env.records.files.unfinished,
         )
         tool = make(workspace)
-        context = replace(build_tool_context(self.env, self.call_id), artifact=self._keep)
-        context = replace(context, is_cancelled=lambda: self.cancellation.is_cancelled)
+        context = _build_context(
+            self.env,
+            self.call_id,
+            artifact=self._keep,
+            is_cancelled=lambda: self._cancellation.is_cancelled,
+        )
         return await tool.prepare(tool.parse(arguments), context)
 
     async def _keep(self, data: ArtifactSource, *, filename: str, **_: str | None) -> str:
-        match data:
-            case bytes():
-                raw = data
-            case Path():
+        def keep() -> str:
+            if isinstance(data, Path):
                 raw = data.read_bytes()
-            case _:
+            elif isinstance(data, bytes):
+                raw = data
+            else:
                 data.seek(0)
                 raw = data.read()
-        label, ending = f"{self.call_id}-{Path(filename).stem}", Path(filename).suffix
-        return self.env.records.keep_raw(TOOL_OUTPUT, label, raw, ending=ending)
+            label, ending = f"{self.call_id}-{Path(filename).stem}", Path(filename).suffix
+            return self.env.records.keep_raw(TOOL_OUTPUT, label, raw, ending=ending)
 
+        return await asyncio.to_thread(keep)
 
-Perform = Callable[[Any, ToolCallScope], Awaitable[ToolAnswer]]
-"""Makes a call whose arguments have been checked."""
+    async def record(self, arguments: Mapping[str, Any], perform: "Perform") -> ToolAnswer:
+        """Make the call, and write down what became of it; every failure is an answer.
 
+        Raises:
+            asyncio.CancelledError: the run is to stop; the call is on record.
+        """
+        summary = summarise_arguments(arguments)
+        begins = self.note("tool.started", f"{self._name} begins", {"args": summary})
+        self._start_event = begins.event_id
+        try:
+            if reason := self._cancellation.reason:
+                raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
+            answer = await asyncio.to_thread(self._limit_data, await perform(arguments, self))
+        except asyncio.CancelledError:
+            reason = self._cancellation.reason
+            message = f"stopped: {reason.message}" if reason else "stopped"
+            self._write(_fail(ErrorCode.CANCELLED.value, message), arguments, summary)
+            raise
+        except Exception as error:  # noqa: BLE001 - becomes the model's answer, without a traceback
+            info = error_info(error, ErrorCategory.TOOL)
+            answer = ToolAnswer(ok=False, summary=info.message or info.code, error=info)
+        self._write(answer, arguments, summary)
+        return answer
 
-async def _record(
-    scope: ToolCallScope, arguments: Mapping[str, Any], perform: Perform
-) -> ToolAnswer:
-    """Make one call, and write down what became of it; every failure is an answer.
+    def _limit_data(self, answer: ToolAnswer) -> ToolAnswer:
+        """Move data that is too large for a message into the archive."""
+        if answer.data is None:
+            return answer
+        data = storable(answer.data)
+        text = json.dumps(data, ensure_ascii=False, indent=1)
+        size = len(text.encode("utf-8", "replace"))
+        if size <= MAX_DATA_BYTES:
+            return answer.model_copy(update={"data": data})
+        path = self.env.records.keep_json(TOOL_OUTPUT, self.call_id, data)
+        preview = {"truncated": True, "bytes": size, "beginning": f"{text[:_PREVIEW]}…"}
+        changes = {"data": {**preview, "all_of_it": path}, "artifacts": [*answer.artifacts, path]}
+        return answer.model_copy(update=changes)
 
-    Raises:
-        asyncio.CancelledError: the run is to stop; the call is on record.
-    """
-    began, started_at, args = perf_counter(), now(), summarise_arguments(arguments)
-    begins = scope.note(RunEventType.TOOL_STARTED, f"{scope.tool_name} begins", {"args": args})
-    scope = replace(scope, parent_event_id=begins.event_id)
-
-    def write(answer: ToolAnswer) -> ToolAnswer:
-        error, event = answer.error, RunEventType(f"tool.{answer.status}")
+    def _write(
+        self, answer: ToolAnswer, arguments: Mapping[str, Any], summary: dict[str, Any]
+    ) -> None:
+        error, records, name = answer.error, self.env.records, self._name
         if error is not None and error.category is ErrorCategory.SANDBOX:
             path = shortened(str(arguments.get("path", "")), 200)
-            rejected = {"path": path, "action": scope.action.value, "code": error.code}
-            scope.note(RunEventType.FILE_REJECTED, error.message, rejected, severity="warning")
-        duration_ms = round((perf_counter() - began) * 1000)
+            rejected = {"path": path, "action": self._action, "code": error.code}
+            self.note("file.rejected", error.message, rejected, severity="warning")
+        duration_ms = round((perf_counter() - self._began) * 1000)
         record = ToolCallRecord(
-            call_id=scope.call_id,
-            tool_name=scope.tool_name,
-            action=scope.action.value,
-            started_at=started_at,
+            call_id=self.call_id,
+            tool_name=name,
+            action=self._action,
+            started_at=self._started_at,
             completed_at=now(),
             duration_ms=duration_ms,
             status=answer.status,
-            args_summary=args,
+            args_summary=summary,
             result_summary=answer.summary,
             artifacts=answer.artifacts,
             error=error,
         )
-        scope.env.records.record_call(record)
-        data: dict[str, Any] = {"tool": scope.tool_name, "duration_ms": duration_ms}
+        records.record_call(record)
+        data: dict[str, Any] = {"tool": name, "duration_ms": duration_ms}
         data["artifacts"] = answer.artifacts
         if error is None:
-            scope.note(event, f"{scope.tool_name}: {answer.summary}", data)
-            return answer
-        scope.env.records.record_error(error, correlation_id=scope.call_id)
+            self.note("tool.completed", f"{name}: {answer.summary}", data)
+            return
+        records.record_error(error, correlation_id=self.call_id)
         data["error"] = error.model_dump(mode="json", exclude_none=True)
-        scope.note(event, f"{scope.tool_name}: {error.message}", data, severity="warning")
-        return answer
-
-    try:
-        if reason := scope.cancellation.reason:
-            raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
-        answer = await asyncio.to_thread(_limit_data, await perform(arguments, scope), scope)
-    except asyncio.CancelledError:
-        reason = scope.cancellation.reason
-        message = f"stopped: {reason.message}" if reason else "stopped"
-        write(_failed(ErrorCode.CANCELLED.value, message))
-        raise
-    except Exception as error:  # noqa: BLE001 - it becomes the model's answer, without a traceback
-        info = error_info(error, ErrorCategory.TOOL)
-        answer = ToolAnswer(ok=False, summary=info.message or info.code, error=info)
-    return write(answer)
+        event = "tool.blocked" if answer.status == "blocked" else "tool.failed"
+        self.note(event, f"{name}: {error.message}", data, severity="warning")
 
 
-def _failed(code: str, message: str) -> ToolAnswer:
+Perform = Callable[[Any, ToolCallScope], Awaitable[ToolAnswer]]
+"""Makes a call; its arguments are checked by then."""
+
+
+def _fail(code: str, message: str) -> ToolAnswer:
     error = ErrorInfo(code=code, message=message, category=ErrorCategory.TOOL)
     return ToolAnswer(ok=False, summary=message or code, error=error)
-
-
-def _limit_data(answer: ToolAnswer, scope: ToolCallScope) -> ToolAnswer:
-    """Move data that is too large for a message into the archive."""
-    if answer.data is None:
-        return answer
-    data = storable(answer.data)
-    text = json.dumps(data, ensure_ascii=False, indent=1)
-    size = len(text.encode("utf-8", "replace"))
-    if size <= MAX_DATA_BYTES:
-        return answer.model_copy(update={"data": data})
-    path = scope.env.records.keep_json(TOOL_OUTPUT, scope.call_id, data)
-    beginning = f"{text[:_PREVIEW]}…"
-    preview = {"truncated": True, "bytes": size, "beginning": beginning, "all_of_it": path}
-    return answer.model_copy(update={"data": preview, "artifacts": [*answer.artifacts, path]})
 
 
 def summarise_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,35 +345,31 @@ async def record_rejected_call(
     """
     shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…"
     given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else {"arguments": args}
+    paths, never = SandboxPaths(env.sandbox_root), Cancellation()
     scope = ToolCallScope(
-        env=env,
-        call_id=call_id,
-        tool_name=shown,
-        action=ToolAction.UNKNOWN,
-        actor="engine",
-        cancellation=Cancellation(),
-        paths=SandboxPaths(env.sandbox_root),
+        env, call_id, name=shown, action="unknown", paths=paths, cancellation=never
     )
 
     async def reject(_: Any, __: ToolCallScope) -> ToolAnswer:
-        return _failed(code, message)
+        return _fail(code, message)
 
-    await _record(scope, given, reject)
+    await scope.record(given, reject)
 
 
-def build_tool_context(env: RunEnvironment, call_id: str) -> ToolContext:
-    """The facts of one call, for a tool that no loop of agent_core calls."""
-
-    async def refuse(*_: object, **__: object) -> str:
-        raise ToolError(ErrorCode.STORAGE_ERROR, "there are no artifacts here")
-
+def _build_context(
+    env: RunEnvironment,
+    call_id: str,
+    *,
+    artifact: ArtifactWriter,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> ToolContext:
     return ToolContext(
         run=RunIdentity(session_id=env.ids.session_id, agent_id="kgent", run_id=env.ids.run_id),
         tool_call_id=call_id,
         project_dir=env.sandbox_root,
         progress=lambda _: None,
-        artifact=refuse,
-        is_cancelled=lambda: False,
+        artifact=artifact,
+        is_cancelled=is_cancelled,
     )
 
 
@@ -385,56 +381,57 @@ async def call_tool(
     Raises:
         asyncio.CancelledError: the run is to stop.
     """
-    action = await tool.prepare(tool.parse(arguments), build_tool_context(env, call_id))
+
+    async def refuse(*_: object, **__: object) -> str:
+        raise ToolError(ErrorCode.STORAGE_ERROR, "there are no artifacts here")
+
+    context = _build_context(env, call_id, artifact=refuse)
+    action = await tool.prepare(tool.parse(arguments), context)
     returned = await action.run()
     return wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
 
 
-def build_tool(
-    name: str,
-    model: type[Arguments],
-    action: ToolAction,
-    perform: Perform,
-    *,
-    env: RunEnvironment,
-    cancellation: Cancellation,
-    paths: SandboxPaths,
-) -> Tool:
-    """A tool whose calls check their arguments, and record themselves."""
-    reads = action is ToolAction.READ
-    check = model_check(name, model)
-    schema = {key: value for key, value in model_schema(model).items() if key != "description"}
+@dataclass(frozen=True, slots=True)
+class ToolBuilder:
+    """Builds the tools of one run, whose calls check their arguments and record themselves."""
 
-    async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
-        return await perform(check(arguments), scope)
+    env: RunEnvironment
+    paths: SandboxPaths
+    cancellation: Cancellation
 
-    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
-        scope = ToolCallScope(
-            env=env,
-            call_id=context.tool_call_id,
-            tool_name=name,
-            action=action,
-            actor=f"tool:{name}",
-            cancellation=cancellation,
-            paths=paths,
-        )
+    def build(
+        self, name: str, model: type[Arguments], action: ToolAction, perform: Perform
+    ) -> Tool:
+        """A tool whose description is the docstring of the model of its arguments."""
+        check = model_check(name, model)
+        schema = {key: value for key, value in model_schema(model).items() if key != "description"}
+        reads = action == "read"
 
-        async def run() -> ToolResult:
-            answer = await _record(scope, arguments, check_and_perform)
-            data = answer.model_dump(mode="json", exclude_none=True)
-            return ToolResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
+        async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
+            return await perform(check(arguments), scope)
 
-        return Action(Access(summary=name), run)
+        async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
+            async def run() -> ToolResult:
+                scope = ToolCallScope(
+                    self.env,
+                    context.tool_call_id,
+                    name=name,
+                    action=action,
+                    paths=self.paths,
+                    cancellation=self.cancellation,
+                )
+                answer = await scope.record(arguments, check_and_perform)
+                data = answer.model_dump(mode="json", exclude_none=True)
+                return ToolResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
 
-    return Tool(
-        definition=ToolDefinition(
+            return Action(Access(summary=name), run)
+
+        definition = ToolDefinition(
             name=name,
             description=cleandoc(model.__doc__ or ""),
             input_schema=schema,
             permission=ToolPermission.READONLY if reads else ToolPermission.WRITE,
-        ),
-        parse=dict,  # the call itself checks its arguments, so that it is on record
-        prepare=prepare,
-        concurrency=Concurrency.READ if reads else Concurrency.TASK,
-        keeps_own_limits=True,
-    )
+        )
+        concurrency = Concurrency.READ if reads else Concurrency.TASK
+        # The call itself checks its arguments, so that a call that does not fit is on record.
+        return Tool(definition, dict, prepare, concurrency, keeps_own_limits=True)

@@ -36,7 +36,6 @@ from kgent.errors import ErrorCategory, ErrorInfo, KgentError
 from kgent.memory import MemoryClient
 from kgent.records import (
     RunEnvironment,
-    RunEventType,
 )
 from kgent.skills import SkillRegistry
 from kgent.state import now
@@ -45,8 +44,8 @@ from kgent.tool_calls import (
     SandboxPaths,
     ToolAction,
     ToolAnswer,
+    ToolBuilder,
     ToolCallScope,
-    build_tool,
 )
 
 R = TypeVar("R")
@@ -100,25 +99,20 @@ def build_tools(
         allowed=set(enabled_tools(env.config)), denied=set(denied), mode="allow"
     )
     paths = SandboxPaths(env.sandbox_root, read_roots=skills.folders)
-    action = ToolAction
     own: list[tuple[str, type[Arguments], ToolAction, Perform]] = [
-        ("delete_file", _DeleteFile, action.DELETE, _delete_file),
-        ("grep_files", _GrepFiles, action.READ, _grep_files),
-        ("list_files", _ListFiles, action.READ, _list_files),
-        ("list_skills", _ListSkills, action.READ, partial(_list_skills, skills)),
-        ("load_skill", _LoadSkill, action.READ, partial(_load_skill, skills, guard)),
-        ("read_file", _ReadFile, action.READ, _read_file),
-        ("recall_memory", _RecallMemory, action.READ, partial(_recall_memory, memory)),
-        ("run_command", _RunCommand, action.EXECUTE, _run_command),
-        ("write_file", _WriteFile, action.WRITE, _write_file),
-        ("write_memory", _WriteMemory, action.WRITE, partial(_write_memory, memory)),
+        ("delete_file", _DeleteFile, "delete", _delete_file),
+        ("grep_files", _GrepFiles, "read", _grep_files),
+        ("list_files", _ListFiles, "read", _list_files),
+        ("list_skills", _ListSkills, "read", partial(_list_skills, skills)),
+        ("load_skill", _LoadSkill, "read", partial(_load_skill, skills, guard)),
+        ("read_file", _ReadFile, "read", _read_file),
+        ("recall_memory", _RecallMemory, "read", partial(_recall_memory, memory)),
+        ("run_command", _RunCommand, "execute", _run_command),
+        ("write_file", _WriteFile, "write", _write_file),
+        ("write_memory", _WriteMemory, "write", partial(_write_memory, memory)),
     ]
-    stop = cancellation or Cancellation()
-    return [
-        build_tool(name, model, action, perform, env=env, cancellation=stop, paths=paths)
-        for name, model, action, perform in own
-        if guard.is_listed(name)
-    ]
+    builder = ToolBuilder(env, paths, cancellation or Cancellation())
+    return [builder.build(*one) for one in own if guard.is_listed(one[0])]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -143,7 +137,7 @@ async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolAnswer:
     returned = await action.run()
     answer = cast("dict[str, Any]", cast("ToolOutput", returned).answer)
     kept = ("path", "content", "truncated", "next_start_line", "total_lines", "binary")
-    call.note(RunEventType.FILE_READ, f"read {name}", {"path": name})
+    call.note("file.read", f"read {name}", {"path": name})
     return ToolAnswer(ok=True, summary=f"read {name}", data={key: answer[key] for key in kept})
 
 
@@ -164,7 +158,7 @@ async def _write_file(arguments: _WriteFile, call: ToolCallScope) -> ToolAnswer:
     name = call.paths.shown(Path(action.access.target or ""))
     created = cast("dict[str, Any]", await action.run())["created"]
     verb = "created" if created else "replaced"
-    call.note(RunEventType.FILE_WRITTEN, f"{verb} {name}", {"path": name, "bytes": size})
+    call.note("file.written", f"{verb} {name}", {"path": name, "bytes": size})
     data: dict[str, Any] = {"path": name, "bytes": size, "created": created}
     summary = f"{verb} {name} ({size} bytes)"
     return ToolAnswer(ok=True, summary=summary, data=data, artifacts=[name])
@@ -225,7 +219,7 @@ async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolAnswe
 
     name = await asyncio.to_thread(delete)
     data = {"path": name, "deleted": True}
-    call.note(RunEventType.FILE_WRITTEN, f"deleted {name}", data)
+    call.note("file.written", f"deleted {name}", data)
     return ToolAnswer(ok=True, summary=f"deleted {name}", data={"path": name})
 
 
@@ -266,7 +260,7 @@ async def _run_command(arguments: _RunCommand, call: ToolCallScope) -> ToolAnswe
         {"argv": arguments.argv, "cwd": home, "timeout_ms": arguments.timeout_seconds * 1000},
         # What its words name is no boundary: a command can reach whatever the user can.
         paths=PathPolicy(call.paths.project),
-        env={**variables, "HOME": home},
+        variables={**variables, "HOME": home},
     )
     result, error = await action.run(), None
     if isinstance(result, ToolResult):  # its time was up
@@ -319,7 +313,7 @@ async def _load_skill(
     refused = sorted(name for name in names if not guard.is_listed(name))
     skill_id, size = skill.summary.id, len(skill.instructions)
     call.note(
-        RunEventType.SKILL_LOADED,
+        "skill.loaded",
         f"loaded the skill {skill_id}",
         {"skill": skill_id, "declared_permissions": wanted, "not_granted": refused},
     )
@@ -352,7 +346,7 @@ async def _recall_memory(
 ) -> ToolAnswer:
     scope, limit = arguments.scope, arguments.limit
     _check_scope(call, scope, may_be_empty=True)
-    call.note(RunEventType.MEMORY_RECALL_STARTED, "recall begins", {"scope": scope})
+    call.note("memory.recall.started", "recall begins", {"scope": scope})
     found = await _in_thread(partial(memory.recall_memory, arguments.query, scope, limit))
     allowed = call.env.config.memory.scopes
     items = [
@@ -361,7 +355,7 @@ async def _recall_memory(
         if not allowed or item.scope in allowed
     ]
     summary = f"memories found: {len(items)}"
-    call.note(RunEventType.MEMORY_RECALL_COMPLETED, summary, {"count": len(items)})
+    call.note("memory.recall.completed", summary, {"count": len(items)})
     return ToolAnswer(ok=True, summary=summary, data={"items": items})
 
 
@@ -381,7 +375,7 @@ async def _write_memory(
     _check_scope(call, scope)
     mode = call.env.config.memory.write_mode
     call.note(
-        RunEventType.MEMORY_WRITE_REQUESTED,
+        "memory.write.requested",
         f"asked to remember {len(content)} characters ({mode})",
         {"mode": mode, "scope": scope, "tags": tags},
     )

@@ -21,7 +21,7 @@ from kgent.records import (
     is_held,
 )
 from kgent.run_folder import ARTIFACT_MANIFEST, PROMPT_FILE, SYSTEM_PROMPT_FILE, ArtifactManifest
-from kgent.state import RUN_FILE, RunState
+from kgent.state import RUN_FILE, RunFolderState
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -44,7 +44,7 @@ class Story:
     """
 
     root: Path
-    state: RunState
+    state: RunFolderState
     outcome: str
     is_lost: bool
     prompt: str
@@ -84,12 +84,7 @@ def read_story(root: Path) -> Story:
 
 
 def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
-    """The records of a file, one a line; None for a line that is damaged.
-
-    Raises:
-        OSError: it cannot be read.
-        ToolError: it is not an ordinary file.
-    """
+    """The records of a file, one a line; None for a line that is damaged."""
     with open_file(path) as file:
         for line in file:
             try:
@@ -99,20 +94,15 @@ def each_record(path: Path, model: type[M]) -> Iterator[M | None]:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The first `limit` bytes of a file of a run folder.
-
-    Raises:
-        OSError: it cannot be read.
-        ToolError: it is not an ordinary file.
-    """
+    """The first `limit` bytes of a file of a run folder."""
     with open_file(path) as file:
         return file.read(limit)
 
 
-def _read_state(root: Path) -> RunState:
+def _read_state(root: Path) -> RunFolderState:
     try:
         if raw := read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES):
-            return RunState.model_validate_json(raw)
+            return RunFolderState.model_validate_json(raw)
         # The run died before it had written `run.json`; its first event may know the rest.
         first = next(iter(_read_lines(root / EVENTS_FILE, Event, [])), None)
         known: dict[str, Any] = dict(first.data) if first else {}
@@ -122,7 +112,9 @@ def _read_state(root: Path) -> RunState:
             *("config_fingerprint", "config_path", "engine"),
         )
         facts: dict[str, Any] = {**dict.fromkeys(unknown, "unknown"), "sandbox_root": str(root)}
-        return RunState.model_validate({**facts, **known, "created_at": when, "updated_at": when})
+        return RunFolderState.model_validate(
+            {**facts, **known, "created_at": when, "updated_at": when}
+        )
     except (OSError, ValueError, AgentCoreError) as error:
         is_damaged = isinstance(error, ValueError)
         reason = "run.json is damaged" if is_damaged else "run.json cannot be read"

@@ -19,7 +19,7 @@ from agent_core.errors import AgentCoreError
 from agent_core.tools.files import open_file
 from kgent.errors import KgentError
 from kgent.profile import fingerprint_config, load_config
-from kgent.records import EVENTS_FILE, Event, RunEventType
+from kgent.records import EVENTS_FILE, Event
 from kgent.review.story import MAX_MANIFEST_BYTES, Story, each_record, read_bytes, read_story
 from kgent.run_files import FileRecord, describe_file, readable_name
 from kgent.run_folder import (
@@ -37,8 +37,8 @@ from kgent.run_folder import (
 from kgent.state import (
     RUN_FILE,
     RUN_FILE_HASH,
+    RunFolderState,
     RunFolderStatus,
-    RunState,
     compute_seal,
     state_hash,
     state_text,
@@ -49,9 +49,9 @@ M = TypeVar("M", bound=BaseModel)
 _REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _CLOSING = {
-    RunEventType.RUN_COMPLETED.value: RunFolderStatus.COMPLETED,
-    RunEventType.RUN_INCOMPLETE.value: RunFolderStatus.INCOMPLETE,
-    RunEventType.RUN_FAILED.value: RunFolderStatus.FAILED,
+    "run.completed": RunFolderStatus.COMPLETED,
+    "run.incomplete": RunFolderStatus.INCOMPLETE,
+    "run.failed": RunFolderStatus.FAILED,
 }
 
 
@@ -234,7 +234,7 @@ def _check_events(root: Path, story: Story) -> Iterator[str]:
         yield from _check_state(root, story.state, closing[0])
 
 
-def _check_state(root: Path, state: RunState, end: Event) -> Iterator[str]:
+def _check_state(root: Path, state: RunFolderState, end: Event) -> Iterator[str]:
     """Compare `run.json` with the closing event, and its form with the one a run writes."""
     if _CLOSING[end.type] is not state.status:
         yield f"run.json says {state.status}, the last event says {end.type}"

@@ -10,7 +10,8 @@ from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation, run_in_loop
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine
-from kgent.runner import RedactingCallback, run
+from kgent.executor import RedactingCallback
+from kgent.runner import run
 from kgent.state import RunFolderStatus
 from kgent_runs import profile, state
 

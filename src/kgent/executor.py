@@ -1,0 +1,436 @@
+"""One run in its folder: prepared, given to the engine, checked, and closed with its manifests."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from agent_core.errors import ErrorCode
+from agent_core.redaction import Redactor
+from kgent.cancellation import Cancellation
+from kgent.deliverables import (
+    DeliverableCheck,
+    check_deliverables,
+    final_status,
+    governance_status,
+)
+from kgent.engine.base import (
+    AgentEngine,
+    AgentRunRequest,
+    EngineEvent,
+    EngineEventKind,
+    EngineStatus,
+    EventCallback,
+)
+from kgent.errors import ErrorCategory, ErrorInfo, error_info
+from kgent.memory import MemoryClient, NoMemory
+from kgent.profile import dump_config, render_sandbox_rules, render_system_prompt
+from kgent.records import RunEnvironment, RunEventType, quoted
+from kgent.run_files import readable_name
+from kgent.run_folder import (
+    ARTIFACT_MANIFEST,
+    CONFIG_FILE,
+    FILES,
+    PROMPT_FILE,
+    SANDBOX_MANIFEST,
+    SYSTEM_PROMPT_FILE,
+    SandboxManifest,
+    write_artifact_manifest,
+)
+from kgent.skills import SkillRegistry, SkillSummary
+from kgent.state import (
+    RUN_FILE,
+    RUN_FILE_HASH,
+    RunFolderState,
+    RunFolderStatus,
+    RunResult,
+    compute_seal,
+    now,
+    state_hash,
+    state_text,
+)
+from kgent.tools import build_tools
+
+logger = logging.getLogger(__name__)
+
+RECALLED = 5
+_MEMORY_CHARS = 500
+_CLOSING_EVENTS: Mapping[RunFolderStatus, tuple[RunEventType, str]] = {
+    RunFolderStatus.COMPLETED: ("run.completed", "info"),
+    RunFolderStatus.INCOMPLETE: ("run.incomplete", "warning"),
+    RunFolderStatus.FAILED: ("run.failed", "error"),
+}
+
+
+class RedactingCallback:
+    """Passes events on to a caller. A tail that may be the beginning of a secret waits.
+
+    A caller that breaks gets no more events; that is no reason for a run to fail.
+    """
+
+    def __init__(self, callback: EventCallback, redactor: Redactor) -> None:
+        self._callback: EventCallback | None = callback
+        self._streams = {
+            kind: redactor.stream() for kind in (EngineEventKind.TEXT, EngineEventKind.REASONING)
+        }
+
+    def __call__(self, event: EngineEvent) -> None:
+        """Pass an event on."""
+        stream = self._streams.get(event.kind)
+        if stream is None:
+            self.finish()
+            self._pass_on(event)
+        elif shown := stream.feed(event.text):
+            self._pass_on(EngineEvent(kind=event.kind, text=shown))
+
+    def finish(self) -> None:
+        """Pass on what waits: the text is complete."""
+        for kind, stream in self._streams.items():
+            if rest := stream.finish():
+                self._pass_on(EngineEvent(kind=kind, text=rest))
+
+    def _pass_on(self, event: EngineEvent) -> None:
+        if self._callback is None:
+            return
+        try:
+            self._callback(event)
+        except Exception as error:  # noqa: BLE001 - the caller's code, or a closed pipe
+            logger.warning("the event callback broke and hears no more: %s", type(error).__name__)
+            self._callback = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a run so far: text and usage of the engine, and what went wrong."""
+
+    text: str | None = None
+    usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    failure: ErrorInfo | None = None
+    interruption: ErrorInfo | None = None
+    check: DeliverableCheck | None = None
+
+    def end(self) -> tuple[RunFolderStatus, ErrorInfo | None]:
+        """The status that the run ends with, and the error that explains it."""
+        return final_status(failure=self.failure, interruption=self.interruption, check=self.check)
+
+
+class RunExecutor:
+    """One run in one folder, which is there already; the only writer of its `run.json`."""
+
+    def __init__(
+        self,
+        env: RunEnvironment,
+        *,
+        prompt: str,
+        engine: AgentEngine,
+        memory: MemoryClient | None,
+        config_path: Path,
+        cancellation: Cancellation,
+        event_callback: EventCallback | None,
+    ) -> None:
+        self._env = env
+        self._records = env.records
+        self._files = env.records.files
+        self._redactor = env.records.redactor
+        self._prompt = prompt
+        self._engine = engine
+        self._memory = memory
+        self._config_path = config_path
+        self._cancellation = cancellation
+        self._callback = (
+            RedactingCallback(event_callback, self._redactor) if event_callback else None
+        )
+        self._skills = SkillRegistry.of(env.config)
+        self._manifest = SandboxManifest.of(env.sandbox_root)
+        self._state = RunFolderState.of(env.core_fields(), env.config, config_path=str(config_path))
+
+    def run(self) -> RunResult:
+        """Do everything, and leave a folder whose `run.json` says how it ended."""
+        try:
+            self._open()
+            outcome = self._run_engine()
+        except KeyboardInterrupt:
+            outcome = self._interrupt(_Outcome())
+        except Exception as error:  # noqa: BLE001 - the run ends with it
+            outcome = _Outcome(failure=self._error_info(error, ErrorCategory.INTERNAL))
+        try:
+            return self._close(self._check(outcome))
+        except KeyboardInterrupt:  # while the records were being closed: close them all the same
+            return self._close(self._check(self._interrupt(outcome)))
+        finally:
+            self._records.close()
+
+    def _interrupt(self, outcome: _Outcome) -> _Outcome:
+        self._cancellation.cancel("the run was interrupted")
+        return replace(outcome, interruption=self._cancellation.reason)
+
+    def _error_info(self, error: BaseException, category: ErrorCategory) -> ErrorInfo:
+        return error_info(error, category).redacted(self._redactor)
+
+    # --- before the engine ------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Write what is known before anything is done."""
+        env, records, config, fields = (
+            self._env,
+            self._records,
+            self._env.config,
+            self._env.core_fields(),
+        )
+        self._files.expect_empty(name for name in FILES if name != RUN_FILE)
+        records.hold()
+        records.emit("run.created", f"run {env.ids.run_id}", fields)
+        self._save()
+        clean = self._redactor.text
+        self._files.put(CONFIG_FILE, dump_config(config, origin=self._config_path, clean=clean))
+        self._files.put(PROMPT_FILE, clean(self._prompt))
+        self._manifest.write(self._files)
+        write_artifact_manifest(records, config.deliverables.required)
+        data = {"path": str(self._config_path), "fingerprint": env.config_fingerprint}
+        records.emit("config.loaded", f"profile {config.profile.id}", data)
+        facts = {**fields, "engine": config.runtime.engine, "created": now()}
+        listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+        records.append_section("Run", listed)
+        records.append_section("Prompt", quoted(self._prompt))
+        records.append_section("Profile", f"- id: {config.profile.id}")
+        records.append_section("Profile", quoted(config.profile.role))
+
+    def _index_skills(self) -> list[SkillSummary]:
+        index = self._skills.discover()
+        listed = [{"id": skill.id, "name": skill.name} for skill in index]
+        self._records.emit("skill.indexed", f"skills found: {len(index)}", {"skills": listed})
+        lines = [f"- `{skill.id}`: {skill.description}" for skill in index] or ["(no skills)"]
+        self._records.append_section("Skills", "\n".join(lines))
+        folders = (readable_name(str(folder)) for folder in self._skills.folders)
+        readonly = [*self._manifest.readonly, *folders]
+        self._manifest = self._manifest.model_copy(update={"readonly": readonly})
+        self._manifest.write(self._files)
+        return index
+
+    def _recall(self) -> str | None:
+        """What is remembered about the prompt. A memory that fails costs the run nothing else."""
+        records, memory = self._records, self._memory
+        if memory is None:
+            records.append_section("Memory", "(no memory is connected)")
+            return None
+        scopes = self._env.config.memory.scopes or [""]
+        records.emit("memory.recall.started", "recall begins", {"scopes": scopes})
+        try:
+            found = [
+                item
+                for scope in scopes
+                for item in memory.recall_memory(self._prompt, scope, RECALLED)
+            ]
+        except Exception as error:  # noqa: BLE001 - the memory's own code
+            self._record_error(self._error_info(error, ErrorCategory.MEMORY))
+            records.append_section("Memory", "(the memory could not be read)")
+            return None
+        summary = f"memories found: {len(found)}"
+        records.emit("memory.recall.completed", summary, {"count": len(found)})
+        best = sorted(found, key=lambda item: -(item.score or 0))[:RECALLED]
+        text = "\n".join(f"- {' '.join(item.content.split())[:_MEMORY_CHARS]}" for item in best)
+        records.append_section("Memory", quoted(text) if text else "(nothing fits)")
+        return text or None
+
+    # --- the engine -------------------------------------------------------------------------------
+
+    def _run_engine(self) -> _Outcome:
+        config, records, token = self._env.config, self._records, self._cancellation
+        index, memories = self._index_skills(), self._recall()
+        prompt = render_system_prompt(config, index, memories, render_sandbox_rules(config))
+        self._files.put(SYSTEM_PROMPT_FILE, self._redactor.text(prompt))
+        data = {"characters": len(prompt), "file": SYSTEM_PROMPT_FILE}
+        records.emit("prompt.rendered", f"system prompt of {len(prompt)} characters", data)
+        memory = self._memory or NoMemory()
+        tools = build_tools(self._env, self._skills, memory, cancellation=token)
+        self._state = self._state.changed(status=RunFolderStatus.RUNNING, started_at=now())
+        self._save()
+        names = [tool.name for tool in tools]
+        records.emit("run.started", "the engine begins", {"tools": names})
+        request = AgentRunRequest(
+            env=self._env,
+            prompt=self._prompt,
+            system_prompt=prompt,
+            tools=tools,
+            timeout_seconds=config.runtime.timeout_seconds,
+            max_steps=config.runtime.max_steps,
+            stream=config.runtime.stream,
+            cancellation_token=token,
+            event_callback=self._callback,
+        )
+        result = self._engine.run(request)
+        if self._callback is not None:
+            self._callback.finish()
+        text = self._redactor.text(result.final_text) if result.final_text else None
+        outcome = _Outcome(text, result.usage)
+        if result.status is EngineStatus.COMPLETED:
+            return outcome
+        error = result.error or ErrorInfo(
+            code=ErrorCode.INTERNAL_ERROR.value,
+            message=f"the engine says {result.status} and not why",
+            category=ErrorCategory.ENGINE,
+        )
+        error = error.redacted(self._redactor)
+        if result.status is EngineStatus.INTERRUPTED:
+            return replace(outcome, interruption=error)
+        return replace(outcome, failure=error)
+
+    # --- after the engine -------------------------------------------------------------------------
+
+    def _check(self, outcome: _Outcome) -> _Outcome:
+        """Look for changed records and for the deliverables."""
+        failures = [outcome.failure] if outcome.failure is not None else []
+        check: DeliverableCheck | None = None
+        try:
+            if changed := self._files.find_changed():
+                listed = ", ".join(f"{name} ({why})" for name, why in sorted(changed.items()))
+                error = ErrorInfo(
+                    code="records_changed",
+                    message=f"something other than the run changed its records: {listed}",
+                    category=ErrorCategory.INTERNAL,
+                    details={"changed": changed},
+                )
+                failures.append(error)
+            for failure in failures:
+                self._record_error(failure)
+            check = self._check_deliverables()
+        except Exception as error:  # noqa: BLE001 - the run ends all the same
+            failures.append(self._error_info(error, ErrorCategory.INTERNAL))
+        return replace(outcome, failure=failures[0] if failures else None, check=check)
+
+    def _check_deliverables(self) -> DeliverableCheck:
+        required, emit = self._env.config.deliverables.required, self._records.emit
+        data: dict[str, object] = {"required": [one.path for one in required]}
+        summary, actor = f"required deliverables: {len(required)}", "governance"
+        emit("deliverable.check.started", summary, data, actor=actor)
+        check = check_deliverables(self._env.sandbox_root, required)
+        for path, reason in check.missing.items():
+            data = {"path": path, "reason": reason}
+            summary = f"{path}: {reason}"
+            emit("deliverable.missing", summary, data, actor=actor, severity="warning")
+        data = {"status": check.status.value, "found": check.found, "missing": check.missing}
+        emit("deliverable.check.completed", check.summary, data, actor=actor)
+        return check
+
+    def _record_error(self, error: ErrorInfo) -> None:
+        self._records.record_error(error)
+        data = error.model_dump(mode="json", exclude_none=True)
+        self._records.emit("error", str(error), data, severity="error")
+
+    def _close(self, outcome: _Outcome) -> RunResult:
+        """Write the end, whatever breaks on the way. The last thing written is `run.json`."""
+        manifests = dict[str, str]()
+
+        def write_manifests() -> None:
+            required = self._env.config.deliverables.required
+            produced = write_artifact_manifest(self._records, required)
+            sandbox = self._manifest.write(self._files, final=True)
+            manifests[ARTIFACT_MANIFEST] = produced.sha256
+            manifests[SANDBOX_MANIFEST] = sandbox.sha256
+
+        def save() -> None:
+            nonlocal is_saved
+            self._save()
+            is_saved = True
+
+        outcome = self._attempt(outcome, lambda: self._end_transcript(outcome))
+        outcome = told = self._attempt(outcome, self._files.restore)
+        state = self._ended(told)
+        outcome = self._attempt(outcome, lambda: self._emit_end(told, state))
+        outcome = self._attempt(outcome, write_manifests)
+        if outcome is not told:  # the closing event says otherwise: `verify` will report it
+            state = self._ended(outcome)
+        self._state, is_saved = state.model_copy(update={"manifests": manifests}), False
+        outcome = self._attempt(outcome, save)
+        if not is_saved:
+            self._save_over(outcome)
+        self._records.close()
+        (status, error), check = outcome.end(), outcome.check
+        return RunResult(
+            **asdict(self._env.ids),
+            status=status,
+            sandbox_root=self._env.sandbox_root,
+            final_text=outcome.text,
+            error=error,
+            found=check.found if check else [],
+            missing=list(check.missing) if check else [],
+            seal=self._seal(),
+        )
+
+    def _attempt(self, outcome: _Outcome, step: Callable[[], object]) -> _Outcome:
+        """Do one step of closing; a run whose records cannot be completed has failed."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the next steps are done all the same
+            logger.warning("the run's records are not complete: %s", type(error).__name__)
+            failure = outcome.failure
+            if failure is not None and failure.category is ErrorCategory.INTERNAL:
+                return outcome
+            info = error_info(error, ErrorCategory.INTERNAL)
+            message = f"the records of the run could not be completed: {info.message}"
+            info = info.model_copy(update={"message": message, "category": ErrorCategory.INTERNAL})
+            return replace(outcome, failure=info.redacted(self._redactor))
+        return outcome
+
+    def _end_transcript(self, outcome: _Outcome) -> None:
+        tell, (status, error) = self._records.append_section, outcome.end()
+        missing = outcome.check.missing if outcome.check else {}
+        for call in self._records.calls:
+            summary = call.result_summary or ""
+            line = f"- `{call.tool_name}` {call.status}, {call.duration_ms} ms: {summary}"
+            tell("Tool Calls", line)
+        for one in self._env.config.deliverables.required:
+            tell("Deliverables", f"- {one.path}: {missing.get(one.path, 'present')}")
+        tell("Result", f"Status: {status}")
+        if error is not None:
+            tell("Result", quoted(str(error)))
+        if outcome.text:
+            tell("Result", quoted(outcome.text))
+        self._records.finish_transcript()
+
+    def _emit_end(self, outcome: _Outcome, state: RunFolderState) -> None:
+        status, error = outcome.end()
+        event, severity = _CLOSING_EVENTS[status]
+        data: dict[str, object] = {RUN_FILE_HASH: state_hash(state.content(self._redactor))}
+        if error is not None:
+            data["error"] = error.model_dump(mode="json", exclude_none=True)
+            data["governance"] = governance_status(error).value
+        summary = str(error) if error else "the run is complete"
+        self._records.emit(event, summary, data, severity=severity)
+
+    def _ended(self, outcome: _Outcome) -> RunFolderState:
+        (status, error), check = outcome.end(), outcome.check
+        return self._state.changed(
+            status=status,
+            failure_reason=str(error) if error else None,
+            error=error,
+            ended_at=now(),
+            usage=dict(outcome.usage),
+            found=check.found if check else [],
+            missing=list(check.missing) if check else [],
+        )
+
+    def _seal(self) -> str | None:
+        """SHA-256 over `run.json` and the manifests as they were written; None if they were not."""
+        names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
+        hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
+        is_whole = self._state.manifests and len(hashes) == len(names)
+        return compute_seal(hashes) if is_whole else None
+
+    def _save(self) -> None:
+        self._files.put(RUN_FILE, state_text(self._state.content(self._redactor)))
+
+    def _save_over(self, outcome: _Outcome) -> None:
+        """Write a short `run.json` over the one that is there."""
+        status, error = outcome.end()
+        if error is not None:
+            error = error.model_copy(update={"message": error.message[:200], "details": None})
+        changes: dict[str, object] = {"status": status, "error": error}
+        changes["failure_reason"] = str(error) if error else None
+        changes |= {"found": [], "missing": [], "manifests": {}}
+        self._state = self._state.model_copy(update=changes)
+        try:
+            text = state_text(self._state.content(self._redactor))
+            self._files.overwrite(RUN_FILE, text)
+        except OSError as problem:
+            logger.error("run.json could not be written: %s", problem)  # noqa: TRY400

@@ -127,7 +127,7 @@ class ChatContext:
     ) -> BuiltRequest:
         """See `ContextSource.build`."""
         built = self._composer.build(path, self._tools, may_drop=may_drop)
-        self._used = built.report.use.total
+        self._used = built.use.total
         return built
 
     def observe(self, usage: Usage) -> None:
@@ -145,8 +145,8 @@ class ChatContext:
         if config is None:
             return False
         built = self._composer.build(journal.path, self._tools)
-        use = built.report.use
-        room = max(built.report.budget.prompt - use.static_system - use.tools, 1)
+        use = built.use
+        room = max(built.budget.prompt - use.static_system - use.tools, 1)
         recent = journal.path[-config.keep_recent - 1 :]
         keep = min(sum(node.token_count for node in recent), room * 2 // 5)
         cut = choose_cut(journal.path, keep=keep)

@@ -51,6 +51,9 @@ def _execute(argv: Sequence[str] | None) -> int:
     parser = _build_parser()
     try:
         options = parser.parse_args(argv, Options())
+        if options.version:
+            _print_version()
+            parser.exit()
         if options.command is None:
             parser.print_usage(sys.stderr)
             parser.exit(MISUSED, 'what should be done? For example: soong-agent run "…"\n')
@@ -92,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="soong-agent", description=_DESCRIPTION)
-    parser.add_argument("--version", action=_Version, help="show the version and exit")
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
     run = commands.add_parser(
         "run",
@@ -154,18 +157,10 @@ def _add_path(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _Version(argparse.Action):
-    """Looks the version up only when it is wanted."""
+def _print_version() -> None:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - rarely wanted
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
-        super().__init__(option_strings, dest, nargs=0, **settings)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
-
-        try:
-            found = version("soong-agent")
-        except PackageNotFoundError:
-            found = "(not installed)"
-        print(f"soong-agent {found}")
-        parser.exit()
+    try:
+        print(f"soong-agent {version('soong-agent')}")
+    except PackageNotFoundError:
+        print("soong-agent (not installed)")

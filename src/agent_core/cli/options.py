@@ -12,6 +12,7 @@ OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
 class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own."""
 
+    version: bool = False
     command: str | None = None
     action: str = ""
     id: str = ""

@@ -19,22 +19,21 @@ TaskBoardSource = Callable[[int], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A request, and the report of how it came to be.
-
-    `over_budget` says that it does not fit: compact the path and build again, or give up with
-    `prompt_too_long`.
-    """
+    """A request, what it takes of the budget, and the report of how it came to be."""
 
     request: ModelRequest
     report: ContextBuildReport
+    budget: Budget
+    use: Use
 
     @property
     def over_budget(self) -> bool:
-        return self.report.over_budget
+        """It does not fit: compact the path and build again, or give up (`prompt_too_long`)."""
+        return self.use.total > self.budget.prompt
 
     def report_payload(self) -> dict[str, Any]:
         """The report as the payload of `context_built`."""
-        return self.report.payload()
+        return dict(self.report)
 
 
 class Composer:
@@ -137,10 +136,9 @@ class Composer:
             settings=settings,
             budget=self._budget,
             use=use,
-            over_budget=use.total > self._budget.prompt,
-            board=board,
+            task_board=board,
         )
-        self._last = Built(request, report)
+        self._last = Built(request, report, self._budget, use)
         self._view.show(self._loaded_texts)
         return self._last
 

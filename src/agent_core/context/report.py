@@ -1,14 +1,13 @@
 """The ContextBuildReport: why the model saw what it saw, and why a prompt cache missed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent_core.assets import load_asset
 from agent_core.context.history import History, Trimmed
 from agent_core.context.messages import artifact_ids, board_message
 from agent_core.context.system_prompt import (
-    CutBlock,
     SystemSegment,
     ToolSegment,
     hash_system,
@@ -46,100 +45,22 @@ class Use:
         return round(self.estimated * self.scale)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextBuildReport:
-    """How one request came to be; with the path's nodes it is enough to build it again.
+ContextBuildReport = dict[str, Any]
+"""How one request came to be, as the payload of `context_built`.
 
-    Attributes:
-        turn: from 1, within the run.
-        settings: `model`, `temperature` and `max_output_tokens` of the request.
-        node_ids: of the path, in the first report of a run; None later.
-        added_node_ids: new on the path since the last report; None in the first one.
-        excluded_node_ids: not (or no longer) part of the request, since the last report.
-        cut_results: tool nodes shown as summaries from this request on, with their artifacts.
-        dropped_node_ids: left out from this request on, because nothing else made it fit.
-        settled_node_ids: the instruction files of the system part; others are messages.
-        kept: what stands before the messages because exchanges are left out.
-        system: the blocks as they stand, where they differ from the last report.
-        tools: the tools' names, where they differ from the last report.
-        message_count: messages of the history; `hashes["history"]` covers these.
-        changed_segment: the first of static_system, tools, dynamic_system and history that is not
-            what it was; a history that has only grown at its end has not changed.
-    """
+With the path's nodes it is enough to build the request again. Beside the budget, the estimated use
+and the ids of what was cut, dropped or excluded since the last report it has:
 
-    turn: int
-    settings: Mapping[str, Any]
-    budget: Budget
-    use: Use
-    over_budget: bool
-    path_end_node_id: str | None
-    node_count: int
-    node_ids: Sequence[str] | None
-    added_node_ids: Sequence[str] | None
-    excluded_node_ids: Sequence[str]
-    compaction_node_id: str | None
-    kept_blocks: Sequence[str]
-    cut_blocks: Sequence[CutBlock]
-    cut_results: Sequence[Mapping[str, Any]]
-    dropped_node_ids: Sequence[str]
-    settled_node_ids: Sequence[str]
-    kept: str | None
-    system: Sequence[SystemBlock] | None
-    tools: Sequence[str] | None
-    board: str | None
-    message_count: int
-    hashes: Mapping[str, str]
-    changed_segment: str | None
-
-    def payload(self) -> dict[str, Any]:
-        """The report as the payload of `context_built`."""
-        budget, use = self.budget, self.use
-        payload: dict[str, Any] = {
-            "turn": self.turn,
-            "settings": dict(self.settings),
-            "budget": {
-                "window": budget.window,
-                "output_reserve": budget.output_reserve,
-                "prompt": budget.prompt,
-                "dynamic_system": budget.dynamic,
-                "reattached": budget.reattached,
-            },
-            "use": {
-                "static_system": use.static_system,
-                "dynamic_system": use.dynamic_system,
-                "tools": use.tools,
-                "messages": use.messages,
-                "estimated": use.estimated,
-                "total": use.total,
-                "scale": round(use.scale, 4),
-            },
-            "over_budget": self.over_budget,
-            "path_end_node_id": self.path_end_node_id,
-            "node_count": self.node_count,
-            **_newest("excluded_node_ids", self.excluded_node_ids),
-            "compaction_node_id": self.compaction_node_id,
-            "system_blocks": {
-                "kept": list(self.kept_blocks),
-                "cut": [block._asdict() for block in self.cut_blocks],
-            },
-            "downgraded_artifacts": [dict(result) for result in self.cut_results],
-            "dropped_node_ids": list(self.dropped_node_ids),
-            "settled_node_ids": list(self.settled_node_ids),
-            "kept": self.kept,
-            "task_board": self.board,
-            "message_count": self.message_count,
-            "hashes": dict(self.hashes),
-            "changed_segment": self.changed_segment,
-        }
-        if self.node_ids is not None:
-            payload["node_ids"] = list(self.node_ids)
-        if self.added_node_ids is not None:
-            payload |= _newest("added_node_ids", self.added_node_ids)
-        if self.system is not None:
-            payload["system"] = [_block_reference(block) for block in self.system]
-        if self.tools is not None:
-            payload["tools"] = list(self.tools)
-        return payload
+- `turn`: from 1, within the run; `settings`: model, temperature and output tokens of the request.
+- `node_ids`: of the path, in the first report of a run; later only `added_node_ids`.
+- `downgraded_artifacts`: tool nodes shown as summaries from this request on, with their artifacts.
+- `settled_node_ids`: the instruction files of the system part; others are messages.
+- `kept`: what stands before the messages because exchanges are left out.
+- `system` and `tools`: the blocks and the tools' names, where they differ from the last report.
+- `message_count`: messages of the history; `hashes.history` covers these.
+- `changed_segment`: the first of static_system, tools, dynamic_system and history that is not what
+  it was; a history that has only grown at its end has not changed.
+"""
 
 
 def _newest(key: str, ids: Sequence[str]) -> dict[str, Any]:
@@ -189,7 +110,9 @@ class ContextReporter:
         *,
         system: SystemSegment,
         tools: ToolSegment,
-        **known: Any,
+        budget: Budget,
+        use: Use,
+        **facts: Any,
     ) -> ContextBuildReport:
         """Describe the request that has just been put together.
 
@@ -200,10 +123,11 @@ class ContextReporter:
             trimmed: what was cut and dropped for it.
             system: the system part.
             tools: the tools on offer.
-            known: `settings`, `budget`, `use`, `over_budget` and `board` of the report.
+            budget: of the model.
+            use: what the request takes of it.
+            facts: `settings` and `task_board` of the report.
         """
         path, builder = history.path, history.builder
-        is_first = self._turn == 0
         for node in trimmed.cut:
             artifacts = [known for result in node.results for known in artifact_ids(result)]
             reference: dict[str, Any] = {"node_id": node.node_id, "artifact_ids": artifacts}
@@ -221,29 +145,48 @@ class ContextReporter:
             "dynamic_system": system.dynamic_hash,
             "history": builder.hash,
         }
-        has_new_tools = tools.definitions is not self._tools
-        report = ContextBuildReport(
-            **known,
-            turn=self._turn + 1,
-            path_end_node_id=path[-1].node_id if path else None,
-            node_count=len(path),
-            node_ids=_ids(path[-MOST_IDS:]) if is_first else None,
-            added_node_ids=None if is_first else _ids(path[self._nodes :]),
-            excluded_node_ids=excluded,
-            compaction_node_id=history.compaction.node_id if history.compaction else None,
-            kept_blocks=[block.block_id for block in system.blocks],
-            cut_blocks=system.cut,
-            cut_results=self._cut,
-            dropped_node_ids=self._dropped,
-            settled_node_ids=sorted(history.settled or ()),
-            kept=history.kept,
-            system=system.blocks if system.blocks is not self._blocks else None,
-            tools=[tool.name for tool in tools.definitions] if has_new_tools else None,
-            message_count=len(builder.messages),
-            hashes=hashes,
-            changed_segment=self._first_change(hashes, history),
-        )
-        if not report.over_budget:
+        report: ContextBuildReport = {
+            "turn": self._turn + 1,
+            "budget": {
+                "window": budget.window,
+                "output_reserve": budget.output_reserve,
+                "prompt": budget.prompt,
+                "dynamic_system": budget.dynamic,
+                "reattached": budget.reattached,
+            },
+            "use": {
+                **asdict(use),
+                "estimated": use.estimated,
+                "total": use.total,
+                "scale": round(use.scale, 4),
+            },
+            "over_budget": use.total > budget.prompt,
+            "path_end_node_id": path[-1].node_id if path else None,
+            "node_count": len(path),
+            **_newest("excluded_node_ids", excluded),
+            "compaction_node_id": history.compaction.node_id if history.compaction else None,
+            "system_blocks": {
+                "kept": [block.block_id for block in system.blocks],
+                "cut": [block._asdict() for block in system.cut],
+            },
+            "downgraded_artifacts": list(self._cut),
+            "dropped_node_ids": list(self._dropped),
+            "settled_node_ids": sorted(history.settled or ()),
+            "kept": history.kept,
+            "message_count": len(builder.messages),
+            "hashes": hashes,
+            "changed_segment": self._first_change(hashes, history),
+            **facts,
+        }
+        if self._turn == 0:
+            report["node_ids"] = _ids(path[-MOST_IDS:])
+        else:
+            report |= _newest("added_node_ids", _ids(path[self._nodes :]))
+        if system.blocks is not self._blocks:
+            report["system"] = [_block_reference(block) for block in system.blocks]
+        if tools.definitions is not self._tools:
+            report["tools"] = [tool.name for tool in tools.definitions]
+        if not report["over_budget"]:
             self._turn += 1
             self._nodes, self._revision, self._hashes = len(path), history.revision, hashes
             self._excluded, self._summarised = len(builder.excluded), history.summarised

@@ -265,7 +265,7 @@ class CompactingContextSource:
             self._next_look = 0
         built = self._composer.build(path, tools, may_drop=may_drop)
         if self._compactions.config.enabled:
-            used = built.report.use.total
+            used = built.use.total
             self._policy = policy = self._share_room(built, path)
             if not built.over_budget and used > max(policy.threshold, self._next_look):
                 self._compactions.start_in_background(self._journal, policy)
@@ -319,7 +319,7 @@ class CompactingContextSource:
 
     def _share_room(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
         """How the room in requests like this one is shared out."""
-        budget, use = built.report.budget, built.report.use
+        budget, use = built.budget, built.use
         attached = sum(node.token_count for node in path if node.node_type in _ATTACHED)
         taken = use.static_system + use.dynamic_system + use.tools
         # Instruction files that are messages move into the system part with the next summary.

@@ -12,8 +12,8 @@ from agent_core.compact import (
     collect_kept,
 )
 from agent_core.config.models import CompactConfig
-from agent_core.context import estimate_text
 from agent_core.context.history import open_instructions
+from agent_core.context.tokens import estimate_text
 from agent_core.errors import SchemaError
 from agent_core.types import JsonBlock, Node, NodeType, Role, TextBlock, ToolResultBlock
 from unit.compact.paths import Path

@@ -23,8 +23,8 @@ def test_the_summary_stands_before_the_kept_tail_and_what_follows() -> None:
         "kept answer",
         "new",
     ]
-    assert built.report.compaction_node_id == node.node_id
-    assert built.report.excluded_node_ids == ["node_0", "node_1"]
+    assert built.report["compaction_node_id"] == node.node_id
+    assert built.report["excluded_node_ids"] == ["node_0", "node_1"]
 
 
 def test_a_compaction_in_the_middle_of_a_run_changes_the_history() -> None:
@@ -37,8 +37,8 @@ def test_a_compaction_in_the_middle_of_a_run_changes_the_history() -> None:
     talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
     built = made.build(talk.path, TOOLS)
     assert texts(built.request)[1:] == ["now"]
-    assert built.report.changed_segment == "history"
-    assert built.report.excluded_node_ids == ["node_0", "node_1"]
+    assert built.report["changed_segment"] == "history"
+    assert built.report["excluded_node_ids"] == ["node_0", "node_1"]
 
 
 def test_the_last_valid_compaction_is_used() -> None:
@@ -50,7 +50,7 @@ def test_the_last_valid_compaction_is_used() -> None:
     talk.inner(NodeType.COMPACTION, "of another path", first_kept_node_id="node_elsewhere")
     talk.user("three")
     built = composer().build(talk.path, TOOLS)
-    assert built.report.compaction_node_id == first.node_id
+    assert built.report["compaction_node_id"] == first.node_id
     assert texts(built.request) == [
         "<compaction_summary>\nsum of one\n</compaction_summary>",
         "two",

@@ -8,8 +8,7 @@ from time import perf_counter
 import pytest
 
 from agent_core.config.models import ContextConfig
-from agent_core.context import (
-    TokenScale,
+from agent_core.context.system_prompt import (
     definition_block,
     memory_block,
     runtime_block,
@@ -17,6 +16,7 @@ from agent_core.context import (
     static_blocks,
     system_block,
 )
+from agent_core.context.tokens import TokenScale
 from agent_core.errors import ErrorCode
 from agent_core.types import (
     AgentDefinition,
@@ -111,7 +111,7 @@ def test_a_result_that_comes_late_takes_its_place() -> None:
     built = made.build(talk.path, TOOLS)
     (result,) = results(built.request)
     assert not result.is_error
-    assert built.report.changed_segment == "history"
+    assert built.report["changed_segment"] == "history"
     assert [m.role for m in built.request.messages][1:] == [Role.ASSISTANT, Role.TOOL, Role.USER]
 
 
@@ -123,7 +123,7 @@ def test_partial_failed_and_empty_messages_are_left_out() -> None:
     talk.user("two")
     built = composer().build(talk.path, TOOLS)
     assert texts(built.request) == ["one", "two"]
-    assert built.report.excluded_node_ids == [partial.node_id, empty.node_id]
+    assert built.report["excluded_node_ids"] == [partial.node_id, empty.node_id]
 
 
 def test_reasoning_stays_with_the_message_it_belongs_to() -> None:
@@ -196,7 +196,7 @@ def test_what_the_provider_counted_changes_what_fits() -> None:
     made = composer()
     built = made.build(talk.path, TOOLS)
     assert not built.over_budget
-    estimated = built.report.use.estimated
+    estimated = built.use.estimated
     made.observe(
         Usage(input_tokens=10, cache_read_tokens=2 * estimated, total_tokens=2 * estimated)
     )
@@ -275,8 +275,8 @@ def test_the_task_board_follows_the_history_and_is_no_part_of_it() -> None:
     assert texts(first.request)[-1] == "<task_board>\nstep 1 ready\n</task_board>"
     assert texts(second.request)[-1] == "<task_board>\nstep 1 done\n</task_board>"
     assert texts(third.request) == ["go"]
-    assert first.report.hashes == second.report.hashes
-    assert second.report.changed_segment is None
+    assert first.report["hashes"] == second.report["hashes"]
+    assert second.report["changed_segment"] is None
 
 
 def test_static_blocks_come_first_and_dynamic_ones_by_priority() -> None:
@@ -308,10 +308,12 @@ def test_of_the_dynamic_blocks_the_lowest_priority_is_cut_first() -> None:
     context = ContextConfig(dynamic_system_budget=600)
     built = composer(dynamic=dynamic, context=context).build(talk.path, TOOLS)
     assert [b.block_id for b in built.request.system if b.dynamic] == ["high", "middle"]
-    cut = {c.block_id: (c.tokens, c.kept_tokens) for c in built.report.cut_blocks}
+    cut = {
+        c["block_id"]: (c["tokens"], c["kept_tokens"]) for c in built.report["system_blocks"]["cut"]
+    }
     assert cut["low"] == (200, 0)
     assert 300 < cut["middle"][1] <= 400
-    assert built.report.use.dynamic_system <= 600
+    assert built.use.dynamic_system <= 600
     assert built.request.system[-1].content.endswith("does not fit]")
 
 
@@ -341,7 +343,7 @@ def test_a_role_hears_only_of_what_it_has() -> None:
 
 def test_the_prefix_is_the_same_in_every_process() -> None:
     code = (
-        "from agent_core.context import static_blocks\n"
+        "from agent_core.context.system_prompt import static_blocks\n"
         "from agent_core.context.system_prompt import hash_system, hash_tools\n"
         "from agent_core.types import AgentRole, ToolDefinition\n"
         "blocks = static_blocks(AgentRole.MAIN, {'code.read_file', 'agent.fork_agent', 'x', 'y'})\n"

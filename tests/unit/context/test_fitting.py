@@ -3,8 +3,9 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from agent_core.context import Built, TokenScale
+from agent_core.context.composer import Built
 from agent_core.context.report import rebuild_requests
+from agent_core.context.tokens import TokenScale
 from agent_core.types import (
     ArtifactRefBlock,
     JsonBlock,
@@ -30,7 +31,7 @@ def said(request: ModelRequest) -> str:
 
 
 def result_tokens(built: Built) -> int:
-    return built.report.use.messages
+    return built.use.messages
 
 
 def test_older_results_are_cut_to_summaries_before_anything_else_and_the_latest_is_kept() -> None:
@@ -44,9 +45,9 @@ def test_older_results_are_cut_to_summaries_before_anything_else_and_the_latest_
     assert "result 5 xxx" in text
     assert len(text) > 6000
     assert "[older result of 6009 characters, cut down] result 0 xxx" in text
-    cut = [result["node_id"] for result in built.report.cut_results]
+    cut = [result["node_id"] for result in built.report["downgraded_artifacts"]]
     assert cut == ["node_2", "node_4", "node_6", "node_8"][: len(cut)]
-    assert not built.report.dropped_node_ids
+    assert not built.report["dropped_node_ids"]
 
 
 def test_a_cut_result_keeps_its_artifact_and_its_summary() -> None:
@@ -79,7 +80,7 @@ def test_a_cut_goes_far_enough_that_the_next_turn_does_not_change_the_past_again
         talk.exchange(f"call_{turn}", "w" * 1200)
         built = made.build(talk.path, TOOLS)
         assert not built.over_budget
-        rewrites += built.report.changed_segment == "history"
+        rewrites += built.report["changed_segment"] == "history"
     assert 0 < rewrites < 12
 
 
@@ -91,7 +92,7 @@ def test_nothing_is_dropped_unless_it_may_be() -> None:
     made = composer()
     refused = made.build(talk.path, TOOLS)
     assert refused.over_budget
-    assert not refused.report.dropped_node_ids
+    assert not refused.report["dropped_node_ids"]
     fits = made.build(talk.path, TOOLS, may_drop=True)
     assert not fits.over_budget
     text = said(fits.request)
@@ -110,7 +111,7 @@ def test_what_was_dropped_stays_dropped() -> None:
     talk.user("one more")
     second = made.build(talk.path, TOOLS, may_drop=True)
     assert second.request.messages[:-1] == first.request.messages
-    assert second.report.changed_segment is None
+    assert second.report["changed_segment"] is None
 
 
 def test_a_plan_instruction_is_kept_until_the_plan_is_written() -> None:
@@ -242,9 +243,9 @@ def test_no_call_is_ever_parted_from_its_result(
             assert_every_call_is_answered(made.build(talk.path, TOOLS, may_drop=step[1]).request)
     built = made.build(talk.path, TOOLS, may_drop=may_drop)
     assert_every_call_is_answered(built.request)
-    use = built.report.use
-    assert built.over_budget == (use.total > built.report.budget.prompt)
-    assert use.dynamic_system <= built.report.budget.dynamic
+    use = built.use
+    assert built.over_budget == (use.total > built.budget.prompt)
+    assert use.dynamic_system <= built.budget.dynamic
 
 
 @settings(deadline=None, max_examples=80)
@@ -260,7 +261,7 @@ def test_building_turn_by_turn_gives_what_building_once_gives(
     at_once = composer(window=1_000_000).build(talk.path, TOOLS)
     step_by_step = made.build(talk.path, TOOLS)
     assert step_by_step.request == at_once.request
-    assert step_by_step.report.hashes == at_once.report.hashes
+    assert step_by_step.report["hashes"] == at_once.report["hashes"]
 
 
 def test_what_is_kept_stands_before_a_history_that_leaves_exchanges_out_and_is_rebuilt() -> None:

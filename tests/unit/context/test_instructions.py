@@ -4,13 +4,12 @@ from time import process_time
 
 import pytest
 
-from agent_core.context import (
+from agent_core.context.instructions import (
     InstructionCatalog,
     LoadedInstructions,
     find_instructions,
-    static_blocks,
 )
-from agent_core.context.system_prompt import own_file_blocks
+from agent_core.context.system_prompt import own_file_blocks, static_blocks
 from agent_core.tools import ToolContext
 from agent_core.tools.loaded import View
 from agent_core.tools.paths import PathPolicy

@@ -1,6 +1,7 @@
 from typing import Any
 
-from agent_core.context import rebuild_requests, system_block
+from agent_core.context.report import rebuild_requests
+from agent_core.context.system_prompt import system_block
 from agent_core.types import NodeType, ToolDefinition
 from unit.context.conversations import READ_FILE, Talk, composer
 
@@ -52,9 +53,9 @@ def test_a_history_that_only_grows_has_not_changed() -> None:
     first = made.build(talk.path, TOOLS).report
     talk.says("two")
     second = made.build(talk.path, TOOLS).report
-    assert first.changed_segment is None
-    assert second.changed_segment is None
-    assert first.hashes["history"] != second.hashes["history"]
+    assert first["changed_segment"] is None
+    assert second["changed_segment"] is None
+    assert first["hashes"]["history"] != second["hashes"]["history"]
 
 
 def test_the_first_segment_that_changed_is_named() -> None:
@@ -63,13 +64,13 @@ def test_the_first_segment_that_changed_is_named() -> None:
     talk.user("one")
     made.build(talk.path, TOOLS)
     more = (READ_FILE, ToolDefinition(name="code.search", description="Search."))
-    assert made.build(talk.path, more).report.changed_segment == "tools"
+    assert made.build(talk.path, more).report["changed_segment"] == "tools"
     talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="CLAUDE.md", hash="h1")
-    assert made.build(talk.path, more).report.changed_segment is None
+    assert made.build(talk.path, more).report["changed_segment"] is None
     kept = talk.user("two")
     made.build(talk.path, more)
     talk.inner(NodeType.COMPACTION, "what was", first_kept_node_id=kept.node_id)
-    assert made.build(talk.path, more).report.changed_segment == "dynamic_system"
+    assert made.build(talk.path, more).report["changed_segment"] == "dynamic_system"
 
 
 def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:
@@ -78,15 +79,15 @@ def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:
     talk.says("two")
     last = composer().build(talk.path, TOOLS).report_payload()
     talk.user("three")
-    assert composer(previous=last).build(talk.path, TOOLS).report.changed_segment is None
+    assert composer(previous=last).build(talk.path, TOOLS).report["changed_segment"] is None
     other = [system_block("system.core", "x", "Other words.")]
     changed = composer(previous=last, static=other).build(talk.path, TOOLS).report
-    assert changed.changed_segment == "static_system"
+    assert changed["changed_segment"] == "static_system"
     branch = Talk()
     branch.user("another beginning")
     branch.says("two")
     changed = composer(previous=last).build(branch.path, TOOLS).report
-    assert changed.changed_segment == "history"
+    assert changed["changed_segment"] == "history"
 
 
 def test_every_turn_can_be_built_again_from_nodes_and_reports() -> None:
@@ -145,7 +146,7 @@ def test_a_request_that_is_not_sent_leaves_its_news_to_the_next_report() -> None
     made = composer()
     refused = made.build(talk.path, TOOLS)
     assert refused.over_budget
-    assert refused.report.cut_results
+    assert refused.report["downgraded_artifacts"]
     sent = made.build(talk.path, TOOLS, may_drop=True).report_payload()
     assert sent["turn"] == 1
     assert sent["node_ids"][0] == "node_0"

@@ -2,16 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.context import (
-    SkillCatalog,
+from agent_core.context.plans import plan_template_tool
+from agent_core.context.skills import SkillCatalog, load_skill_tool
+from agent_core.context.system_prompt import static_blocks
+from agent_core.context.tokens import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
     estimate_blocks,
     estimate_text,
     estimate_tools,
-    load_skill_tool,
-    plan_template_tool,
-    static_blocks,
 )
-from agent_core.context.tokens import IMAGE_TOKENS, MESSAGE_TOKENS
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools.code import code_tools
 from agent_core.tools.loaded import View
@@ -66,7 +66,7 @@ def test_what_was_estimated_when_written_is_not_estimated_again() -> None:
     talk = Talk()
     node = talk.user("hello")
     talk.path[0] = node.model_copy(update={"token_count": 1234})
-    assert composer().build(talk.path, ()).report.use.messages == 1234
+    assert composer().build(talk.path, ()).use.messages == 1234
 
 
 def test_the_prompt_and_the_usual_tools_leave_room_for_those_of_agents_and_memory(

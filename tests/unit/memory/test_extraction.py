@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent_core.config.models import MemoryConfig
-from agent_core.context import estimate_text
+from agent_core.context.tokens import estimate_text
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.memory import (

@@ -1,7 +1,7 @@
 from pathlib import Path
 from time import process_time
 
-from agent_core.context import estimate_text
+from agent_core.context.tokens import estimate_text
 from agent_core.memory import MemoryFolder, Recall, Selector
 from agent_core.tools.loaded import View
 from unit.memory.test_files import a_thousand, written_to

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent_core import AgentRuntime, ErrorCode, EventType, ModelRequest, RunStatus
-from agent_core.context.tokens import estimate_text
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedProvider, calls
+from agent_core.text import estimate_text
 from agent_core.types import AgentType, ModelEvent, NodeType, RuntimeEvent, TextBlock, Usage
 from isolation import Home
 from runtimes import ask, collect, runtime

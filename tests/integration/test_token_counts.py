@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent_core import ModelRequest, RunStatus
-from agent_core.context.tokens import estimate_text
 from agent_core.providers.scripted import Says, ScriptedProvider
+from agent_core.text import estimate_text
 from agent_core.types import TextBlock, Usage
 from isolation import Home
 from runtimes import ask, runtime

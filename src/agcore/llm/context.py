@@ -21,16 +21,11 @@ from agent_core.compact import (
 )
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
-from agent_core.context.tokens import (
-    BYTES_PER_TOKEN,
-    MESSAGE_TOKENS,
-    estimate_blocks,
-    estimate_text,
-    estimate_tools,
-)
+from agent_core.context.tokens import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.loop import BuiltRequest
+from agent_core.text import BYTES_PER_TOKEN, estimate_text
 from agent_core.types import (
     EventType,
     Node,
@@ -160,9 +155,7 @@ class ChatContext:
                 self._failures = 0
                 if not self._composer.build(journal.path, self._tools).over_budget:
                     return True
-        kept, _ = fit_kept(
-            collect_kept(journal.path, ()), self._composer.room_for_kept, estimate_text
-        )
+        kept, _ = fit_kept(collect_kept(journal.path, ()), self._composer.room_for_kept)
         self._composer.keep(render_kept(kept, None))
         return False
 
@@ -176,7 +169,7 @@ class ChatContext:
         share = max(room // 5, 1)
         around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
         piece = max(room - around - share, _LEAST_PIECE)
-        compactor = Compactor(self._summarise, estimate=estimate_text, store=_forget)
+        compactor = Compactor(self._summarise, store=_forget)
         compaction = await compactor.compact(
             list(_thin(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
             cut,

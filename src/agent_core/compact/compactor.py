@@ -11,7 +11,6 @@ from typing import Any, Protocol, cast
 from agent_core.assets import load_asset
 from agent_core.compact.cut import Cut
 from agent_core.compact.kept import (
-    Estimate,
     KeptFacts,
     collect_kept,
     escape_kept,
@@ -21,6 +20,7 @@ from agent_core.compact.kept import (
 from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
 from agent_core.providers.jsontext import unfenced
+from agent_core.text import estimate_text
 from agent_core.types import Draft, Node, NodeType, user_text
 
 _CUT = "\n[the summary was cut here: it was longer than allowed]"
@@ -76,7 +76,6 @@ class Compactor:
 
     Args:
         summarise: asks the model.
-        estimate: tokens of a text.
         store: for what no longer fits into the `<kept>` part.
         open_plans: asked about the whole path.
     """
@@ -85,12 +84,10 @@ class Compactor:
         self,
         summarise: Summarise,
         *,
-        estimate: Estimate,
         store: StoreText,
         open_plans: OpenPlans = lambda _: (),
     ) -> None:
         self._summarise = summarise
-        self._estimate = estimate
         self._store = store
         self._open_plans = open_plans
 
@@ -103,14 +100,12 @@ class Compactor:
             AgentCoreError: the model failed, or the artifact could not be stored.
         """
         kept, rest = await asyncio.to_thread(
-            lambda: fit_kept(
-                collect_kept(path, self._open_plans(path)), limits.kept, self._estimate
-            )
+            lambda: fit_kept(collect_kept(path, self._open_plans(path)), limits.kept)
         )
         summary = await self._summary(path, cut, limits)
         artifact_id = await self._store(rest) if rest else None
         text = f"{render_kept(kept, artifact_id)}\n\n{summary}"
-        tokens = self._estimate(text)
+        tokens = estimate_text(text)
         _check(text, kept, artifact_id, tokens=tokens, replaced=cut.replaced_tokens)
         metadata: dict[str, Any] = {
             "summary": summary,
@@ -144,7 +139,7 @@ class Compactor:
     ) -> str:
         """Go through a part of the path, each piece with the summary of those before it."""
         summary = earlier
-        texts = split_transcript(render_transcript(nodes), piece, self._estimate)
+        texts = split_transcript(render_transcript(nodes), piece)
         template = Template(load_asset(f"system.compact_{part}").text)
         for number, text in enumerate(texts, 1):
             prompt = template.substitute(
@@ -154,7 +149,7 @@ class Compactor:
                 conversation=text,
             )
             summary = summary_of(await self._summarise(prompt, max_tokens=most))
-            cost = self._estimate(summary)
+            cost = estimate_text(summary)
             if cost > most:
                 size = max(len(summary) * most // cost - len(_CUT), 1)
                 summary = summary[:size].rstrip() + _CUT

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agent_core.compact.cut import is_user_message
+from agent_core.text import estimate_text
 from agent_core.types import JsonBlock, Node, NodeType, ToolCallBlock, ToolResultBlock
-
-Estimate = Callable[[str], int]
-"""Tokens of a text."""
 
 LONGEST_STATEMENT = 300
 """Characters of one rule."""
@@ -208,7 +206,7 @@ def _line(value: object) -> str:
     return " ".join(str(value).split())[:200]
 
 
-def fit_kept(kept: KeptFacts, room: int, estimate: Estimate) -> tuple[KeptFacts, str]:
+def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
     """Bring what is kept within `room` tokens.
 
     Long messages keep their beginning, and the oldest rules go first; then, should it still be
@@ -221,14 +219,14 @@ def fit_kept(kept: KeptFacts, room: int, estimate: Estimate) -> tuple[KeptFacts,
 
     def shorten(message: Statement | None) -> Statement | None:
         most = room // _LARGE
-        if message is None or estimate(message.text) <= most:
+        if message is None or estimate_text(message.text) <= most:
             return message
         rest.append(f"Message {message.node_id} of the user, whole:\n{message.text}")
-        size = len(message.text) * most // estimate(message.text)
+        size = len(message.text) * most // estimate_text(message.text)
         return Statement(message.node_id, message.text[:size].rstrip() + " […]")
 
     def fits(kept: KeptFacts) -> bool:
-        return estimate(render_kept(kept, "art_" + "0" * 28)) <= room
+        return estimate_text(render_kept(kept, "art_" + "0" * 28)) <= room
 
     short = replace(kept, goal=shorten(kept.goal), latest=shorten(kept.latest))
     rules, files = short.rules, short.files

@@ -5,10 +5,10 @@ and a model that sees a conversation wants to continue it.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent_core.compact.cut import is_in_view
-from agent_core.text import cut_middle
+from agent_core.text import cut_middle, estimate_text
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -40,15 +40,13 @@ def render_transcript(nodes: Iterable[Node]) -> list[str]:
     return [text for node in nodes if is_in_view(node) and (text := _render_node(node))]
 
 
-def split_transcript(
-    paragraphs: Sequence[str], room: int, estimate: Callable[[str], int]
-) -> list[str]:
+def split_transcript(paragraphs: Sequence[str], room: int) -> list[str]:
     """Join paragraphs to texts of at most `room` tokens; one that is longer is taken apart."""
     joined: list[str] = []
     current: list[str] = []
     left = room
-    for paragraph in _split_long(paragraphs, room, estimate):
-        cost = estimate(paragraph) + 1
+    for paragraph in _split_long(paragraphs, room):
+        cost = estimate_text(paragraph) + 1
         if cost > left and current:
             joined.append("\n\n".join(current))
             current, left = [], room
@@ -59,11 +57,9 @@ def split_transcript(
     return joined
 
 
-def _split_long(
-    paragraphs: Iterable[str], room: int, estimate: Callable[[str], int]
-) -> Iterator[str]:
+def _split_long(paragraphs: Iterable[str], room: int) -> Iterator[str]:
     for paragraph in paragraphs:
-        cost = estimate(paragraph) + 1
+        cost = estimate_text(paragraph) + 1
         size = max(len(paragraph) * room // (cost + 1), 1) if cost > room else len(paragraph)
         for start in range(0, len(paragraph), size):
             yield paragraph[start : start + size]

@@ -20,7 +20,6 @@ from time import thread_time
 from typing import Any, cast
 
 from agent_core.assets import parse_front_matter
-from agent_core.context.tokens import estimate_text
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.tools.base import ToolContext
@@ -95,7 +94,7 @@ class InstructionCatalog:
         lines = [file.line for file in self.files]
         if self.truncated:
             lines.append(f"- (truncated: there are more than {len(self.files)} files)")
-        return fit_lines(lines, budget, estimate_text)
+        return fit_lines(lines, budget)
 
     @property
     def problems(self) -> tuple[str, ...]:

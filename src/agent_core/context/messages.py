@@ -12,9 +12,9 @@ from enum import Enum, auto
 from html import escape
 from typing import Any, cast
 
-from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_blocks
+from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import ErrorCode
-from agent_core.text import json_bytes
+from agent_core.text import BYTES_PER_TOKEN, json_bytes
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import Field
 
 from agent_core.assets import parse_front_matter
-from agent_core.context.tokens import estimate_text
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import content_hash, fit_lines, one_line
@@ -52,7 +51,7 @@ class SkillCatalog:
     def text(self, budget: int) -> str:
         """Name and description of each, within `budget` tokens; empty if there are none."""
         lines = (f"- {skill.name}: {skill.description}" for skill in self.skills)
-        return fit_lines(lines, budget, estimate_text)
+        return fit_lines(lines, budget)
 
     def get(self, name: str) -> Skill:
         """Find a skill.

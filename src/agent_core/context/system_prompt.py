@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from agent_core.assets import load_asset
 from agent_core.context.messages import wrap, wrap_node
-from agent_core.context.tokens import BYTES_PER_TOKEN, estimate_text, estimate_tools
+from agent_core.context.tokens import estimate_tools
 from agent_core.providers.jsontext import whole
-from agent_core.text import content_hash, json_bytes
+from agent_core.text import BYTES_PER_TOKEN, content_hash, estimate_text, json_bytes
 from agent_core.types import (
     AgentDefinition,
     AgentRole,

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.text import json_bytes
+from agent_core.text import BYTES_PER_TOKEN, estimate_text, json_bytes
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -24,7 +24,6 @@ from agent_core.types import (
     ToolResultBlock,
 )
 
-BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
 """What a message costs beside its content: its role and its separators."""
 IMAGE_TOKENS = 1200
@@ -85,12 +84,6 @@ class Budget:
         """The longest answer to a prompt of `used` tokens: never more than is left."""
         least = min(self.max_output, self.output_reserve)
         return max(min(self.max_output, self.window - used), least, 1)
-
-
-def estimate_text(text: str) -> int:
-    """Tokens of a text."""
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    return -(-size // BYTES_PER_TOKEN)
 
 
 def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:

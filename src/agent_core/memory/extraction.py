@@ -124,7 +124,6 @@ class Extractor:
         categories: those in use.
         ask: the extraction model.
         clean: removes secrets from a text.
-        estimate: tokens of a text.
         catalog_room: tokens that the catalog, and the front matter, may take each.
     """
 
@@ -136,7 +135,6 @@ class Extractor:
         writer: MemoryWriter,
         ask: AskModel,
         clean: Callable[[str], str],
-        estimate: Callable[[str], int],
         catalog_room: int,
     ) -> None:
         self._folder = folder
@@ -144,7 +142,6 @@ class Extractor:
         self._categories = categories
         self._ask = ask
         self._clean = clean
-        self._estimate = estimate
         self._room = catalog_room
 
     async def extract(
@@ -184,10 +181,10 @@ class Extractor:
 
     def _prompt(self, span: MessageSpan, seen: MemoryList) -> str:
         lines = (memory.as_json_line() for memory in seen.memories)
-        catalog = fit_lines(self._folder.catalog().splitlines(), self._room, self._estimate)
+        catalog = fit_lines(self._folder.catalog().splitlines(), self._room)
         return (
             f"<memory_catalog>\n{catalog}\n</memory_catalog>\n\n"
-            f"<front_matter>\n{fit_lines(lines, self._room, self._estimate)}\n</front_matter>\n\n"
+            f"<front_matter>\n{fit_lines(lines, self._room)}\n</front_matter>\n\n"
             f"<conversation>\n{span.shown()}\n</conversation>"
         )
 

@@ -21,7 +21,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, SchemaError, ToolError
 from agent_core.memory.entry import Memory
 from agent_core.memory.extraction import AskModel
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
-from agent_core.text import fit_lines
+from agent_core.text import estimate_text, fit_lines
 from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
 from agent_core.tools.handler import model_tool
 from agent_core.tools.loaded import LoadedTexts, View
@@ -61,16 +61,12 @@ class Selector:
     Args:
         ask: the recall model.
         top_k: how many it may choose.
-        estimate: tokens of a text.
         room: tokens that the catalog, and the front matter, may take each.
     """
 
-    def __init__(
-        self, ask: AskModel, *, top_k: int, estimate: Callable[[str], int], room: int
-    ) -> None:
+    def __init__(self, ask: AskModel, *, top_k: int, room: int) -> None:
         self._ask = ask
         self._top_k = top_k
-        self._estimate = estimate
         self._room = room
 
     async def select(self, query: str, catalog: str, known: MemoryList) -> MemorySelection:
@@ -95,10 +91,10 @@ class Selector:
         ids = {memory.memory_id for memory in likely}
         ordered = [*likely, *(memory for memory in memories if memory.memory_id not in ids)]
         lines = (memory.as_json_line() for memory in ordered)
-        listed = fit_lines(catalog.splitlines(), self._room, self._estimate)
+        listed = fit_lines(catalog.splitlines(), self._room)
         return (
             f"<memory_catalog>\n{listed}\n</memory_catalog>\n\n"
-            f"<front_matter>\n{fit_lines(lines, self._room, self._estimate)}\n</front_matter>\n\n"
+            f"<front_matter>\n{fit_lines(lines, self._room)}\n</front_matter>\n\n"
             f"<question>\n{query}\n</question>"
         )
 
@@ -160,16 +156,12 @@ class Recall:
         folder: where memories lie.
         view: the run's own.
         room: tokens that the bodies may take together.
-        estimate: tokens of a text.
     """
 
-    def __init__(
-        self, folder: MemoryFolder, view: View, *, room: int, estimate: Callable[[str], int]
-    ) -> None:
+    def __init__(self, folder: MemoryFolder, view: View, *, room: int) -> None:
         self._folder = folder
         self._loaded = LoadedTexts(view, NodeType.MEMORY_CONTEXT, "ids")
         self._room = room
-        self._estimate = estimate
 
     async def recall(self, query: str, tool_call_id: str, *, selector: Selector) -> ToolOutput:
         """Let `selector` choose, and make one node of the bodies that are not in view yet.
@@ -227,7 +219,7 @@ class Recall:
         for memory in memories:
             origin = f"{memory.category}, {memory.updated_at:%Y-%m-%d}"
             text = f"## {memory.summary} ({origin})\n\n{memory.content}"
-            cost = self._estimate(text)
+            cost = estimate_text(text)
             if cost > room and not texts and room >= _LEAST_TOKENS:
                 text = text[: len(text) * room // cost].rstrip() + " […]"
                 cost = room

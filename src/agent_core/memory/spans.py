@@ -1,11 +1,12 @@
 """The parts of a conversation that were not scanned yet, and when they are worth an extraction."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_core.config.models import MemoryConfig
+from agent_core.text import estimate_text
 from agent_core.types import Node, NodeType, Role
 
 _AROUND = 4
@@ -77,7 +78,6 @@ def unprocessed_spans(
     *,
     roots: Collection[str],
     room: int,
-    estimate: Callable[[str], int],
 ) -> list[MessageSpan]:
     """Split what has not been scanned of a path into spans of about `room` tokens.
 
@@ -86,7 +86,6 @@ def unprocessed_spans(
         cursor: the sequence number of the last node that was scanned; 0 for none.
         roots: the session's root agents.
         room: tokens that a model takes at once.
-        estimate: tokens of a text.
     """
     whole = [node for node in path if not node.is_partial]
     old = (node for node in whole if node.node_seq <= cursor)
@@ -97,7 +96,7 @@ def unprocessed_spans(
     for node in whole:
         if node.node_seq <= cursor:
             continue
-        cost = estimate(_cut(node.text)) if _is_message(node) else 0
+        cost = estimate_text(_cut(node.text)) if _is_message(node) else 0
         if cost > left and current:
             spans.append(MessageSpan(current, before[-_AROUND:], roots))
             before, current, left = spans[-1].messages, [], room

@@ -27,7 +27,6 @@ from agent_core.compact import (
 from agent_core.config.models import CompactConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
-from agent_core.context.tokens import estimate_text
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal
 from agent_core.loop import RunStats
@@ -234,7 +233,6 @@ class Compactions:
     ) -> Compaction:
         compactor = Compactor(
             agent.ask,
-            estimate=estimate_text,
             store=partial(self.keep_text, agent, path[-1].session_id),
             open_plans=open_instructions,
         )
@@ -332,7 +330,7 @@ class CompactingContextSource:
 
 
 def _collect_kept(path: Sequence[Node], room: int) -> tuple[KeptFacts, str]:
-    return fit_kept(collect_kept(path, open_instructions(path)), room, estimate_text)
+    return fit_kept(collect_kept(path, open_instructions(path)), room)
 
 
 def _start_payload(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:

@@ -21,7 +21,7 @@ from agent_core.context.system_prompt import (
     skills_block,
     static_blocks,
 )
-from agent_core.context.tokens import Budget, TokenScale, estimate_text
+from agent_core.context.tokens import Budget, TokenScale
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import NullCollaborators, RunContext, RunLimits
 from agent_core.runtime.background import Jobs, UsageLedger
@@ -200,7 +200,7 @@ class RunFactory:
             dynamic.append(skills_block(skills))
         if run.parent_run_id is None:
             most = min(room, self._setup.config.memory.catalog_max_tokens)
-            if memories := fit_lines(found.memories.splitlines(), most, estimate_text):
+            if memories := fit_lines(found.memories.splitlines(), most):
                 dynamic.append(memory_block(memories))
         if spec.definition:
             dynamic.append(definition_block(spec.definition))

@@ -9,7 +9,6 @@ from typing import Any
 
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
-from agent_core.context.tokens import estimate_text
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
@@ -114,7 +113,7 @@ class MemoryService:
             return []
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
-        recall = Recall(self._folder, view, room=room, estimate=estimate_text)
+        recall = Recall(self._folder, view, room=room)
         return [recall_tool(partial(self.recall, recall, journal.run.session_id))]
 
     async def recall(
@@ -129,7 +128,7 @@ class MemoryService:
         ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=RECALL)
         room = self._catalog_room(ask.model)
         top_k = self._config.recall_top_k
-        selector = Selector(ask, top_k=top_k, estimate=estimate_text, room=room)
+        selector = Selector(ask, top_k=top_k, room=room)
         try:
             return await recall.recall(query, tool_call_id, selector=selector)
         finally:
@@ -213,7 +212,6 @@ class MemoryService:
             writer=self._writer,
             ask=ask,
             clean=self._redactor.text,
-            estimate=estimate_text,
             catalog_room=self._catalog_room(ask.model),
         )
         try:
@@ -248,7 +246,6 @@ class MemoryService:
             position,
             roots={agent.agent_id for agent in agents if agent.parent_agent_id is None},
             room=model.context_window // 3,
-            estimate=estimate_text,
         )
         return position, spans
 

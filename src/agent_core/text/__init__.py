@@ -1,9 +1,11 @@
 """Pure functions on text that several packages use."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pydantic_core import PydanticSerializationError, to_json
+
+BYTES_PER_TOKEN = 4
 
 
 def one_line(text: str) -> str:
@@ -36,12 +38,18 @@ def json_bytes(value: object) -> bytes:
         return f"({type(value).__name__})".encode()
 
 
-def fit_lines(lines: Iterable[str], room: int, estimate: Callable[[str], int]) -> str:
+def estimate_text(text: str) -> int:
+    """Estimate the tokens of a text: its UTF-8 bytes, four to a token."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def fit_lines(lines: Iterable[str], room: int) -> str:
     """Join as many whole lines as fit into `room` tokens; a last line counts the missing ones."""
     kept: list[str] = []
     missing = 0
     for line in filter(str.strip, lines):
-        room -= estimate(line) + 1 if not missing else 0
+        room -= estimate_text(line) + 1 if not missing else 0
         if missing or room < 0:
             missing += 1
         else:

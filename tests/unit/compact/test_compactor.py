@@ -13,8 +13,8 @@ from agent_core.compact import (
 )
 from agent_core.config.models import CompactConfig
 from agent_core.context.history import open_instructions
-from agent_core.context.tokens import estimate_text
 from agent_core.errors import SchemaError
+from agent_core.text import estimate_text
 from agent_core.types import JsonBlock, Node, NodeType, Role, TextBlock, ToolResultBlock
 from unit.compact.paths import Path
 from unit.context.conversations import composer
@@ -49,9 +49,7 @@ class Drawer:
 
 
 def a_compactor(scribe: Scribe, drawer: Drawer | None = None) -> Compactor:
-    return Compactor(
-        scribe.ask, estimate=estimate_text, store=drawer or Drawer(), open_plans=open_instructions
-    )
+    return Compactor(scribe.ask, store=drawer or Drawer(), open_plans=open_instructions)
 
 
 async def compacted(

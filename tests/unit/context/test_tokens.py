@@ -5,14 +5,9 @@ import pytest
 from agent_core.context.plans import plan_template_tool
 from agent_core.context.skills import SkillCatalog, load_skill_tool
 from agent_core.context.system_prompt import static_blocks
-from agent_core.context.tokens import (
-    IMAGE_TOKENS,
-    MESSAGE_TOKENS,
-    estimate_blocks,
-    estimate_text,
-    estimate_tools,
-)
+from agent_core.context.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.text import estimate_text
 from agent_core.tools.code import code_tools
 from agent_core.tools.loaded import View
 from agent_core.tools.paths import PathPolicy

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from agent_core.config.models import MemoryConfig
-from agent_core.context.tokens import estimate_text
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
 from agent_core.memory import (
@@ -90,7 +89,6 @@ def extractor(folder: MemoryFolder, model: Model) -> Extractor:
         writer=MemoryWriter(folder, unfinished=UnfinishedWrites.at(folder.root.parent)),
         ask=model,
         clean=lambda text: text.replace("hunter2", "[redacted]"),
-        estimate=estimate_text,
         catalog_room=1000,
     )
 
@@ -252,7 +250,7 @@ async def test_the_model_sees_ids_of_new_messages_only(folder: MemoryFolder) -> 
     talk.result("c1", "file content")
     talk.inner(NodeType.SKILL_CONTEXT, "how to")
     talk.user("synthetic", synthetic=True)
-    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000, estimate=estimate_text)
+    stretches = unprocessed_spans(talk.nodes, 2, roots=ROOTS, room=1000)
     (stretch,) = stretches
     assert [node.node_id for node in stretch.user_messages] == ["node_2"]
     model = Model(answer())
@@ -269,7 +267,7 @@ def test_a_long_backlog_comes_in_stretches() -> None:
     talk = Talk()
     for number in range(40):
         talk.user(f"message {number} " + "word " * 100)
-    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000, estimate=estimate_text)
+    stretches = unprocessed_spans(talk.nodes, 0, roots=ROOTS, room=1000)
     assert len(stretches) > 3
     assert [node for one in stretches for node in one.nodes] == talk.nodes
     assert [one.nodes[-1] for one in stretches[:-1]] == [one.before[-1] for one in stretches[1:]]

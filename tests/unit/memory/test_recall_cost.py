@@ -1,7 +1,6 @@
 from pathlib import Path
 from time import process_time
 
-from agent_core.context.tokens import estimate_text
 from agent_core.memory import MemoryFolder, Recall, Selector
 from agent_core.tools.loaded import View
 from unit.memory.test_files import a_thousand, written_to
@@ -21,8 +20,8 @@ async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_p
     written_to(folder).write_catalog(folder.read().memories)
     times: list[float] = []
     for number in range(5):
-        recall = Recall(folder, View(), room=2000, estimate=estimate_text)
-        selector = Selector(Chooser(), top_k=5, estimate=estimate_text, room=2000)
+        recall = Recall(folder, View(), room=2000)
+        selector = Selector(Chooser(), top_k=5, room=2000)
         started = process_time()
         output = await recall.recall("what is thing 500 with tea?", f"c{number}", selector=selector)
         times.append(process_time() - started)

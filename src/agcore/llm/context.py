@@ -6,19 +6,10 @@ from dataclasses import dataclass
 
 from agcore.llm.errors import ContextLengthError
 from agent_core.assets import load_asset
-from agent_core.compact import (
-    Compactor,
-    Cut,
-    Limits,
-    Summarise,
-    choose_cut,
-    collect_kept,
-    fit_kept,
-    render_kept,
-    render_transcript,
-    rule_statements,
-    visible_tokens,
-)
+from agent_core.compact.compactor import Compactor, Limits, Summarise
+from agent_core.compact.cut import Cut, choose_cut, visible_tokens
+from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
+from agent_core.compact.transcript import render_transcript
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.context.tokens import MESSAGE_TOKENS, estimate_blocks, estimate_tools

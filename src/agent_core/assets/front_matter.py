@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,14 +65,14 @@ def parse_front_matter(content: str | bytes) -> FrontMatter:
     raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     raw = raw.removeprefix(_BOM)
     if not raw.startswith(b"---"):
-        return FrontMatter(body=_shown(raw))
+        return FrontMatter(body=_decode_body(raw))
     match = _HEAD.match(raw, 0, MAX_HEAD_BYTES)
     if match is None:
         problem = f"the front matter has no end line '---' within {MAX_HEAD_BYTES} bytes"
-        return FrontMatter(body=_shown(raw), problem=problem)
-    body = _shown(raw[match.end() :])
+        return FrontMatter(body=_decode_body(raw), problem=problem)
+    body = _decode_body(raw[match.end() :])
     try:
-        fields = _table_of(match[1].decode())
+        fields = _parse_head(match[1].decode())
     except UnicodeDecodeError:
         return FrontMatter(body=body, problem="the front matter is not UTF-8")
     except ValueError as error:
@@ -81,12 +80,12 @@ def parse_front_matter(content: str | bytes) -> FrontMatter:
     return FrontMatter(fields, body)
 
 
-def _shown(raw: bytes) -> str:
+def _decode_body(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").replace("\0", "")
 
 
-def _table_of(head: str) -> dict[str, Any]:
-    """The table that a head is.
+def _parse_head(head: str) -> dict[str, Any]:
+    """Read the table that a head is.
 
     Raises:
         ValueError: it is none, or has something that a head may not have.
@@ -95,20 +94,14 @@ def _table_of(head: str) -> dict[str, Any]:
 
     if not head.strip():
         return {}
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     try:
-        return _Reader(yaml.parse(head, Loader=_loader())).read()
+        return _Reader(yaml.parse(head, Loader=loader)).read()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 2}" if mark else ""
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise ValueError(f"{reason}{place}"[:200]) from None
-
-
-@cache
-def _loader() -> "type[yaml.SafeLoader] | type[yaml.CSafeLoader]":
-    import yaml  # noqa: PLC0415
-
-    return yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 class _Reader:
@@ -122,28 +115,26 @@ class _Reader:
         import yaml  # noqa: PLC0415
 
         self._events = events
-        self._mapping = yaml.MappingStartEvent
-        self._sequence = yaml.SequenceStartEvent
-        self._scalar = yaml.ScalarEvent
+        self._yaml = yaml
         self._ends = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
-        self._around = (yaml.StreamStartEvent, yaml.DocumentStartEvent)
-        self._after = (yaml.DocumentEndEvent, yaml.StreamEndEvent)
-        self._empty = yaml.StreamEndEvent
 
     def read(self) -> dict[str, Any]:
+        yaml = self._yaml
         for event in self._events:
-            if isinstance(event, self._mapping):
-                self._check_plain(event)
-                table = self._table(1)
-                self._check_end()
-                return table
-            if isinstance(event, self._empty):
-                return {}  # comments only
-            if isinstance(event, self._scalar) and not event.value and not event.tag:
-                return {}
-            is_bare = isinstance(event, self._around) and not self._has_directive(event)
-            if not is_bare:
-                raise _refused("it is no table of keys and values", event)
+            match event:
+                case yaml.MappingStartEvent():
+                    self._check_plain(event)
+                    table = self._table(1)
+                    for after in self._events:
+                        if not isinstance(after, yaml.DocumentEndEvent | yaml.StreamEndEvent):
+                            raise _refused("a second document", after)
+                    return table
+                case yaml.StreamEndEvent() | yaml.ScalarEvent(value="", tag=None):
+                    return {}  # comments only
+                case yaml.StreamStartEvent() | yaml.DocumentStartEvent(version=None, tags=None):
+                    pass
+                case _:
+                    raise _refused("it is no table of keys and values", event)
         return {}
 
     def _table(self, depth: int) -> dict[str, Any]:
@@ -151,7 +142,7 @@ class _Reader:
         for event in self._events:
             if isinstance(event, self._ends):
                 break
-            if not isinstance(event, self._scalar):
+            if not isinstance(event, self._yaml.ScalarEvent):
                 raise _refused("a key that is no plain text", event)
             self._check_plain(event)
             key: str = event.value
@@ -167,21 +158,21 @@ class _Reader:
         for event in self._events:
             if isinstance(event, self._ends):
                 break
-            if not isinstance(event, self._scalar):
+            if not isinstance(event, self._yaml.ScalarEvent):
                 raise _refused("a list holds something other than plain values", event)
             self._check_plain(event)
-            items.append(_resolved(event))
+            items.append(_resolve_scalar(event))
         return items
 
     def _value(self, event: "yaml.Event", depth: int) -> Any:
         self._check_plain(event)
-        if isinstance(event, self._scalar):
-            return _resolved(event)
+        if isinstance(event, self._yaml.ScalarEvent):
+            return _resolve_scalar(event)
         if depth == MAX_DEPTH:
             raise _refused(f"more than {MAX_DEPTH} levels within each other", event)
-        if isinstance(event, self._sequence):
+        if isinstance(event, self._yaml.SequenceStartEvent):
             return self._list()
-        if isinstance(event, self._mapping):
+        if isinstance(event, self._yaml.MappingStartEvent):
             return self._table(depth + 1)
         raise _refused("an alias, which is not admitted", event)
 
@@ -191,16 +182,8 @@ class _Reader:
         if getattr(event, "anchor", None) is not None:
             raise _refused("an anchor or an alias, which are not admitted", event)
 
-    def _has_directive(self, event: "yaml.Event") -> bool:
-        return bool(getattr(event, "version", None) or getattr(event, "tags", None))
 
-    def _check_end(self) -> None:
-        for event in self._events:
-            if not isinstance(event, self._after):
-                raise _refused("a second document", event)
-
-
-def _resolved(event: "yaml.ScalarEvent") -> Any:
+def _resolve_scalar(event: "yaml.ScalarEvent") -> Any:
     """What a scalar means; a quoted one, and one in no simple notation, is its text."""
     text: str = event.value
     if not event.implicit[0]:

@@ -1,5 +1,6 @@
 """Find a packaged text by its id, once; and make sure at the start that all of them are there."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -76,15 +77,20 @@ def load_asset(asset_id: str) -> Asset:
     Raises:
         ConfigError: there is no such text, or it is empty: the installation is broken.
     """
-    place = _place(asset_id)
-    try:
-        raw = files("agent_core.assets").joinpath(place).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise _broken(asset_id, place) from error
-    head, text = _split(raw) if place.endswith(".md") else ({}, raw)
+    kind, _, name = asset_id.partition(".")
+    folder = {"system": "prompts/system", "agent": "agents"}.get(kind)
+    place = f"{folder}/{name}.md" if folder else _TEMPLATES.get(asset_id, asset_id)
+    text, head = "", ""
+    with suppress(OSError, ValueError):
+        text = files("agent_core.assets").joinpath(place).read_text(encoding="utf-8")
+    if place.endswith(".md") and text.startswith("---\n"):
+        # Our own heads have one `key: value` a line, so that no YAML parser is loaded.
+        head, _, text = text[4:].partition("\n---\n")
     if not text.strip():
-        raise _broken(asset_id, place)
-    return Asset(asset_id, text.strip(), head)
+        message = f"the packaged text {asset_id} ({place}) is missing or empty"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message}; install soong-agent again")
+    pairs = (line.partition(":") for line in head.splitlines())
+    return Asset(asset_id, text.strip(), {key.strip(): value.strip() for key, _, value in pairs})
 
 
 def check_assets() -> None:
@@ -95,28 +101,3 @@ def check_assets() -> None:
     """
     for asset_id in REQUIRED_ASSETS:
         load_asset(asset_id)
-
-
-def _place(asset_id: str) -> str:
-    kind, _, name = asset_id.partition(".")
-    if kind == "system":
-        return f"prompts/system/{name}.md"
-    if kind == "agent":
-        return f"agents/{name}.md"
-    return _TEMPLATES.get(asset_id, asset_id)
-
-
-def _split(raw: str) -> tuple[dict[str, str], str]:
-    """Take our own heads apart: one `key: value` a line, so that no YAML parser is loaded."""
-    if not raw.startswith("---\n"):
-        return {}, raw
-    head, _, text = raw[4:].partition("\n---\n")
-    pairs = (line.partition(":") for line in head.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}, text
-
-
-def _broken(asset_id: str, place: str) -> ConfigError:
-    message = (
-        f"the packaged text {asset_id} ({place}) is missing or empty; install soong-agent again"
-    )
-    return ConfigError(ErrorCode.CONFIG_ERROR, message)

@@ -16,7 +16,8 @@ from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
-from agent_core.memory import Memory, MemoryFolder, MemoryList, MemoryWriter
+from agent_core.memory.entry import Memory
+from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
 from agent_core.redaction.visible import visible
 
 _YES = {"y", "yes"}

@@ -7,7 +7,7 @@ whole path each time.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from agent_core.compact.cut import is_user_message
@@ -79,12 +79,13 @@ class KeptFacts:
 
     def details(self, artifact_id: str | None) -> dict[str, Any]:
         """As it is stored with the compaction."""
-        one = {"goal": self.goal, "latest_message": self.latest}
-        many = {"rules": self.rules, "loaded": self.loaded, "tasks": self.tasks}
         return {
-            **{name: _as_json(fact) if fact else None for name, fact in one.items()},
-            **{name: list(map(_as_json, facts)) for name, facts in many.items()},
-            "plans": list(map(_as_json, self.plans)),
+            "goal": asdict(self.goal) if self.goal else None,
+            "latest_message": asdict(self.latest) if self.latest else None,
+            "rules": list(map(asdict, self.rules)),
+            "loaded": list(map(asdict, self.loaded)),
+            "tasks": list(map(asdict, self.tasks)),
+            "plans": list(map(asdict, self.plans)),
             "files_changed": list(self.files),
             "artifact_id": artifact_id,
         }
@@ -95,10 +96,6 @@ class KeptFacts:
             if fact is not None:
                 yield fact.text
         yield from self.files
-
-
-def _as_json(fact: Statement) -> dict[str, str]:
-    return {"node_id": fact.node_id, "text": fact.text}
 
 
 def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:

@@ -11,19 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.compact import (
-    Compaction,
-    Compactor,
-    CompactPolicy,
-    Cut,
-    KeptFacts,
-    Limits,
-    choose_cut,
-    collect_kept,
-    fit_kept,
-    render_kept,
-    visible_tokens,
-)
+from agent_core.compact.compactor import Compaction, Compactor, Limits
+from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
+from agent_core.compact.kept import KeptFacts, collect_kept, fit_kept, render_kept
 from agent_core.config.models import CompactConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions

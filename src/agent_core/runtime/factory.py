@@ -9,7 +9,7 @@ from typing import TypeVar
 from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import OpenJournal, RunSpec
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.compact import CompactPolicy
+from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.context.skills import LOAD_SKILL

@@ -12,18 +12,10 @@ from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
-from agent_core.memory import (
-    Backlog,
-    ExtractionReason,
-    Extractor,
-    MemoryFolder,
-    MemoryWriter,
-    MessageSpan,
-    Recall,
-    Selector,
-    recall_tool,
-    unprocessed_spans,
-)
+from agent_core.memory.extraction import Extractor
+from agent_core.memory.folder import MemoryFolder, MemoryWriter
+from agent_core.memory.recall import Recall, Selector, recall_tool
+from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unprocessed_spans
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.models import Models, OneShotModelCall

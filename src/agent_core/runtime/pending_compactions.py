@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-from agent_core.compact import Compaction, is_prefix
+from agent_core.compact.compactor import Compaction
+from agent_core.compact.cut import is_prefix
 from agent_core.events import Journal, SessionJournal, SessionReads, SessionStore
 from agent_core.types import EventLevel, EventType, Node, utc_now
 

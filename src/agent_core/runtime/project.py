@@ -16,7 +16,7 @@ from agent_core.context.instructions import InstructionCatalog, find_instruction
 from agent_core.context.skills import SkillCatalog, find_skills
 from agent_core.events import Journal
 from agent_core.loop.context import Hooks
-from agent_core.memory import MemoryFolder
+from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor

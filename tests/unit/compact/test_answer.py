@@ -3,7 +3,7 @@ from time import process_time
 
 import pytest
 
-from agent_core.compact import summary_of
+from agent_core.compact.compactor import summary_of
 from agent_core.errors import SchemaError
 
 SAID = "what was done, in as many words as needed"

@@ -4,13 +4,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agent_core.compact import (
-    Compactor,
-    CompactPolicy,
-    Limits,
-    choose_cut,
-    collect_kept,
-)
+from agent_core.compact.compactor import Compactor, Limits
+from agent_core.compact.cut import CompactPolicy, choose_cut
+from agent_core.compact.kept import collect_kept
 from agent_core.config.models import CompactConfig
 from agent_core.context.history import open_instructions
 from agent_core.errors import SchemaError

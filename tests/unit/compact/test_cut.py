@@ -1,6 +1,6 @@
 import pytest
 
-from agent_core.compact import choose_cut, visible_tokens
+from agent_core.compact.cut import choose_cut, visible_tokens
 from agent_core.types import NodeType
 from unit.compact.paths import Path
 

@@ -1,6 +1,6 @@
 import pytest
 
-from agent_core.compact import rule_statements
+from agent_core.compact.kept import rule_statements
 
 
 @pytest.mark.parametrize(

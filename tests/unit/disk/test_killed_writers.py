@@ -55,7 +55,8 @@ def sweep(work, next_start, files):
 MEMORY = """
 from datetime import UTC, datetime
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.memory import Memory, MemoryFolder, MemoryWriter
+from agent_core.memory.entry import Memory
+from agent_core.memory.folder import MemoryFolder, MemoryWriter
 
 folder = MemoryFolder(here / "memory")
 

@@ -9,18 +9,16 @@ import pytest
 from agent_core.config.models import MemoryConfig
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
-from agent_core.memory import (
+from agent_core.memory.extraction import Extractor, answer_schema, parse_answer
+from agent_core.memory.folder import MemoryFolder, MemoryWriter
+from agent_core.memory.recall import ranked
+from agent_core.memory.spans import (
     Backlog,
     ExtractionReason,
-    Extractor,
-    MemoryFolder,
-    MemoryWriter,
     MessageSpan,
     is_explicit_request,
     unprocessed_spans,
 )
-from agent_core.memory.extraction import answer_schema, parse_answer
-from agent_core.memory.recall import ranked
 from agent_core.types import NodeType
 from unit.compact.paths import Path as Talk
 

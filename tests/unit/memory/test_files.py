@@ -9,9 +9,8 @@ import pytest
 
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.memory import Memory, MemoryFolder, MemoryWriter
-from agent_core.memory.entry import file_name, parse_memory
-from agent_core.memory.folder import MAX_CATALOG_BYTES
+from agent_core.memory.entry import Memory, file_name, parse_memory
+from agent_core.memory.folder import MAX_CATALOG_BYTES, MemoryFolder, MemoryWriter
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -165,7 +164,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.memory import Memory, MemoryFolder, MemoryWriter
+from agent_core.memory.entry import Memory
+from agent_core.memory.folder import MemoryFolder, MemoryWriter
 folder = MemoryFolder(Path(sys.argv[1]))
 writer = MemoryWriter(folder, unfinished=UnfinishedWrites.at(folder.root.parent))
 now = datetime.now(UTC)

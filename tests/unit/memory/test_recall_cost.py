@@ -1,7 +1,8 @@
 from pathlib import Path
 from time import process_time
 
-from agent_core.memory import MemoryFolder, Recall, Selector
+from agent_core.memory.folder import MemoryFolder
+from agent_core.memory.recall import Recall, Selector
 from agent_core.tools.loaded import View
 from unit.memory.test_files import a_thousand, written_to
 

@@ -103,6 +103,8 @@ class Journal:
     `estimate` says what content will cost in a request, in tokens.
     `session_owner` is the runtime that holds the session, for the journal of a root agent: its
     nodes are where the session's next message continues. Other agents leave that alone.
+    `epoch` is the session's when the run was opened: once another runtime has had the session,
+    the store refuses everything of this journal.
     `on_unclosed` takes over a journal whose end could not be stored, to `close_again` later.
     """
 
@@ -116,6 +118,7 @@ class Journal:
         estimate: Callable[[Sequence[ContentBlock]], int],
         path: Iterable[Node] = (),
         session_owner: str | None = None,
+        epoch: int | None = None,
         on_unclosed: Callable[["Journal"], None] = _forget,
     ) -> None:
         self.run = run
@@ -126,6 +129,7 @@ class Journal:
         self._redactor = redactor
         self._estimate = estimate
         self._owner = session_owner
+        self._epoch = epoch
         self._on_unclosed = on_unclosed
         self._nodes: list[Node] = []
         self._events: list[PendingEvent] = []
@@ -319,6 +323,7 @@ class Journal:
             agent_status=agent_status,
             active_node_id=active if self._owner else None,
             owner=self._owner,
+            epoch=self._epoch,
             release=self._owner if end is not None else None,
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import count
 from weakref import WeakValueDictionary
@@ -206,8 +206,8 @@ class Runs:
             if opening_run.done() and not opening_run.cancelled() and not opening_run.exception():
                 # The caller has gone, and nobody gets a handle.
                 opened = opening_run.result()
-                self._take_over(opened.queued)
-                run = self._new_run(opened.run, is_new=not opened.resumed)
+                self._take_over(opened)
+                run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
                 await to_the_end(scheduler.settle_unbegun(run))
             scheduler.withdraw(session_id)
             raise
@@ -329,8 +329,8 @@ class Runs:
 
     async def _enqueue(self, opened: OpenedRun) -> Run:
         self._memory.run_begins(opened.run.session_id)
-        self._take_over(opened.queued)
-        run = self._new_run(opened.run, is_new=not opened.resumed)
+        self._take_over(opened)
+        run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})
@@ -341,15 +341,15 @@ class Runs:
                 raise
         return run
 
-    def _take_over(self, queued: Sequence[RunRecord]) -> None:
+    def _take_over(self, opened: OpenedRun) -> None:
         """Run what a dead owner of the session had queued; it has its `run_queued` already."""
         if self._scheduler.is_closed:
             return  # they wait on, for the next owner
-        for record in queued:
+        for record in opened.queued:
             self._scheduler.announce(record.session_id)
-            self._scheduler.enqueue(self._new_run(record, is_new=False))
+            self._scheduler.enqueue(self._new_run(record, opened.session.epoch, is_new=False))
 
-    def _new_run(self, record: RunRecord, *, is_new: bool) -> Run:
+    def _new_run(self, record: RunRecord, epoch: int, *, is_new: bool) -> Run:
         identity = RunIdentity(
             session_id=record.session_id,
             agent_id=record.agent_id,
@@ -365,7 +365,7 @@ class Runs:
             status=record.status,
             number=next(self._numbers),
             prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
-            journal=self._open_journal(identity, stream, session_owner=owner),
+            journal=self._open_journal(identity, stream, session_owner=owner, epoch=epoch),
             stream=stream,
             history=SessionHistory(self._store, identity.session_id, is_new=is_new),
         )
@@ -379,6 +379,7 @@ class Runs:
         path: Iterable[Node] = (),
         *,
         session_owner: str | None = None,
+        epoch: int | None = None,
     ) -> Journal:
         return Journal(
             run,
@@ -388,6 +389,7 @@ class Runs:
             estimate=estimate_blocks,
             path=path,
             session_owner=session_owner,
+            epoch=epoch,
             on_unclosed=self.leases.add_unclosed,
         )
 

@@ -74,11 +74,18 @@ def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
         content: text with bytes beyond ASCII that is no UTF-8.
         complete: it cannot end within a character.
     """
-    sample, is_cut = _telling_part(content)
+    lines: list[bytes] = []  # those that are not plain ASCII
+    room = _SAMPLE_BYTES
+    for match in _LINE.finditer(content):
+        lines.append(match[0][:room])
+        room -= len(lines[-1]) + 1
+        if room <= 0:
+            break
+    sample, is_complete = b"\n".join(lines), complete and room > 0
     best, found = 0.0, None
     for name, rate in _CANDIDATES.items():
         try:
-            text = codecs.getincrementaldecoder(name)().decode(sample, complete and not is_cut)
+            text = codecs.getincrementaldecoder(name)().decode(sample, is_complete)
         except UnicodeError:
             continue
         share = rate(text, name)
@@ -87,25 +94,15 @@ def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
     return found
 
 
-def _telling_part(content: bytes) -> tuple[bytes, bool]:
-    """The lines that are not plain ASCII, and whether the last of them is cut."""
-    lines: list[bytes] = []
-    room = _SAMPLE_BYTES
-    for match in _LINE.finditer(content):
-        line = match[0][:room]
-        lines.append(line)
-        room -= len(line) + 1
-        if room <= 0:
-            return b"\n".join(lines), True
-    return b"\n".join(lines), False
-
-
 def _by_alphabet(text: str, name: str) -> float:
     """The best share of letters beyond ASCII that one alphabet has; odd signs count against it."""
-    words = [match for match in _WORD.finditer(text) if not match[0].isascii()]
     odd = sum(_is_odd(text, at) for at, sign in enumerate(text) if not sign.isascii())
-    letters = [(match[0], _foreign_letters(match[0])) for match in words]
-    letters = [(word, signs) for word, signs in letters if signs]
+    words = (match[0] for match in _WORD.finditer(text) if not match[0].isascii())
+    found = (
+        (word, [sign for sign in word if not sign.isascii() and sign not in _NEUTRAL])
+        for word in words
+    )
+    letters = [(word, signs) for word, signs in found if signs]
     total = odd + sum(len(signs) for _, signs in letters)
     if not total:
         return 1.0 if name == "cp1252" else 0.0  # nothing but typographic signs
@@ -116,20 +113,14 @@ def _by_alphabet(text: str, name: str) -> float:
     return share * min(frequent / total / _FREQUENT_SHARE, 1.0)
 
 
-def _foreign_letters(word: str) -> list[str]:
-    return [sign for sign in word if not sign.isascii() and sign not in _NEUTRAL]
-
-
 def _share(letters: Iterable[tuple[str, list[str]]], alphabet: frozenset[str]) -> float:
     share = 0.0
     for word, signs in letters:
         is_mixed = "\u0370" < signs[0].lower() < "\u0530" and any(s.isascii() for s in word)
-        weight = 1.0 if word[1:].islower() or len(word) == 1 else _UPPER_SHARE
-        if is_mixed or not (word[1:].islower() or len(word) == 1 or word.isupper()):
-            continue
-        if _FINAL_SIGMA in word[:-1]:
-            continue
-        share += weight * sum(sign.lower() in alphabet for sign in signs)
+        is_lower = word[1:].islower() or len(word) == 1
+        if not is_mixed and (is_lower or word.isupper()) and _FINAL_SIGMA not in word[:-1]:
+            weight = 1.0 if is_lower else _UPPER_SHARE
+            share += weight * sum(sign.lower() in alphabet for sign in signs)
     return share
 
 

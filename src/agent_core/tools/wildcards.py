@@ -47,6 +47,18 @@ _CLASSES = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Pattern:
+    glob: bytes
+    includes: bool
+    is_for_folders: bool
+    is_anchored: bool
+
+    @property
+    def is_plain_name(self) -> bool:
+        return not self.is_anchored and _SPECIAL.isdisjoint(self.glob)
+
+
+@dataclass(frozen=True, slots=True)
 class _Run:
     """Neighbouring patterns of one kind: any of them decides.
 
@@ -61,6 +73,16 @@ class _Run:
     names: frozenset[bytes]
     on_names: Sequence[re.Pattern[bytes]]
     on_paths: Sequence[re.Pattern[bytes]]
+
+    @classmethod
+    def of(cls, patterns: Sequence[_Pattern]) -> "_Run":
+        globs = [each for each in patterns if not each.is_plain_name]
+        return cls(
+            includes=patterns[0].includes,
+            names=frozenset(each.glob for each in patterns if each.is_plain_name),
+            on_names=_compile(each.glob for each in globs if not each.is_anchored),
+            on_paths=_compile(each.glob for each in globs if each.is_anchored),
+        )
 
     def matches(self, path: bytes, name: bytes) -> bool:
         """Whether one of the patterns fits."""
@@ -86,9 +108,18 @@ class Wildcards:
             folders: it is folders that are asked about; without, patterns for folders (`x/`)
                 are left out.
         """
-        lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        patterns = filter(None, map(_parse_line, lines))
-        return cls(_group_runs(p for p in patterns if folders or not p.is_for_folders))
+        patterns: list[_Pattern] = []
+        room = MAX_WILDCARD_BYTES
+        for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+            pattern = _parse_line(line)
+            if pattern is None or (pattern.is_for_folders and not folders):
+                continue
+            room -= 0 if pattern.is_plain_name else len(pattern.glob)
+            if room < 0:
+                break
+            patterns.append(pattern)
+        neighbours = (list(group) for _, group in groupby(patterns, lambda each: each.includes))
+        return cls([_Run.of(group) for group in neighbours][::-1])
 
     def verdict(self, path: bytes) -> bool | None:
         """Whether a path below the file's folder is meant; None: nothing is said about it.
@@ -101,18 +132,6 @@ class Wildcards:
             if run.matches(path, name):
                 return run.includes
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    glob: bytes
-    includes: bool
-    is_for_folders: bool
-    is_anchored: bool
-
-    @property
-    def is_plain_name(self) -> bool:
-        return not self.is_anchored and _SPECIAL.isdisjoint(self.glob)
 
 
 def _parse_line(line: bytes) -> _Pattern | None:
@@ -129,30 +148,6 @@ def _parse_line(line: bytes) -> _Pattern | None:
     if not glob or line.startswith(b"#") or len(glob) > MAX_LINE_BYTES or b"\0" in glob:
         return None
     return _Pattern(glob.removeprefix(b"/"), includes, is_for_folders, b"/" in glob)
-
-
-def _group_runs(patterns: Iterable[_Pattern]) -> list[_Run]:
-    """Neighbours of one kind together, the last ones first."""
-    groups: list[list[_Pattern]] = []
-    room = MAX_WILDCARD_BYTES
-    for pattern in patterns:
-        room -= 0 if pattern.is_plain_name else len(pattern.glob)
-        if room < 0:
-            break
-        if not groups or groups[-1][0].includes is not pattern.includes:
-            groups.append([])
-        groups[-1].append(pattern)
-    return [
-        _Run(
-            includes=group[0].includes,
-            names=frozenset(each.glob for each in group if each.is_plain_name),
-            on_names=_compile(
-                each.glob for each in group if not (each.is_anchored or each.is_plain_name)
-            ),
-            on_paths=_compile(each.glob for each in group if each.is_anchored),
-        )
-        for group in reversed(groups)
-    ]
 
 
 def _compile(globs: Iterable[bytes]) -> list[re.Pattern[bytes]]:

@@ -10,7 +10,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import BuiltRequest, RunContext
 from agent_core.loop.outcome import RunStats
 from agent_core.providers.base import ProviderAdapter
-from agent_core.text import shortened_name
+from agent_core.text import shorten_name
 from agent_core.types import (
     ContentBlock,
     Draft,
@@ -247,7 +247,7 @@ def _with_unique_ids(
     renamed: dict[str, ToolCall] = {}
     calls: list[ToolCall] = []
     for call in completed.tool_calls:
-        fresh = call.model_copy(update={"name": shortened_name(call.name)})
+        fresh = call.model_copy(update={"name": shorten_name(call.name)})
         if call.tool_call_id in used:
             raw = call.metadata.get("raw_tool_call_id", call.tool_call_id)
             metadata = {**call.metadata, "raw_tool_call_id": raw}

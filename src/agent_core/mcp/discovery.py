@@ -115,7 +115,7 @@ def read_tool(
     if len(schema) > MAX_SCHEMA_BYTES:
         return left_out(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
     try:
-        SchemaCheck(name, input_schema).compiled()
+        SchemaCheck(name, input_schema).compile()
     except ToolError as error:
         return left_out(error.message)
     text = description or ""

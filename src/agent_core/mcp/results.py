@@ -17,7 +17,7 @@ from mcp_types import (
 from agent_core.errors import ErrorCode
 from agent_core.mcp.discovery import MAX_REASON_CHARS
 from agent_core.redaction.visible import shortened
-from agent_core.text import shortened_name
+from agent_core.text import shorten_name
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.limits import decode_base64, encode_base64, filename_for
 from agent_core.types import (
@@ -96,7 +96,7 @@ async def _block(part: ServerBlock, files: "_Files") -> ContentBlock | None:
                 return TextBlock(text=f"[{resource.uri}]\n{resource.text}")
             data, origin = resource.blob, f", from {resource.uri}"
             mime_type = resource.mime_type or "application/octet-stream"
-    mime_type = shortened_name(mime_type)
+    mime_type = shorten_name(mime_type)
     if mime_type.startswith("image/"):
         return ImageBlock(mime_type=mime_type, data=data)
     content = decode_base64(data)

@@ -64,7 +64,7 @@ def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def shortened_text(text: str, limit_bytes: int) -> str:
+def shorten_text(text: str, limit_bytes: int) -> str:
     """Return `text`, or its first two thirds and last third of `limit_bytes` and the gap."""
     if utf8_size(text) <= limit_bytes:
         return text
@@ -75,6 +75,6 @@ def shortened_text(text: str, limit_bytes: int) -> str:
     return f"{head}\n[… {left_out} bytes left out …]\n{tail}"
 
 
-def shortened_name(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Return a name of any origin, cut to 200 characters."""
     return name if len(name) <= 200 else f"{name[:200]}…"

@@ -122,7 +122,7 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was told to stop; a long handler looks now and then."""
+        """Whether the run is being cancelled; a long handler checks it now and then."""
         return self.is_cancelled()
 
 

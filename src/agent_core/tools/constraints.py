@@ -1,4 +1,4 @@
-"""The JSON Schema of a parameter's type, refused where it would not say all of the type.
+"""The JSON Schema of a parameter's type, refused where it would be incomplete.
 
 Pydantic takes every constraint for every type. One that it has no place for is tried on each
 value, and a value that does not take it raises a TypeError: with each call, not when the type is
@@ -33,7 +33,7 @@ _SAMPLES: Mapping[str, object] = {
 
 
 class CompleteJsonSchema(GenerateJsonSchema):
-    """A schema that says all of a type, or none.
+    """A complete schema of a type, or none.
 
     No choice of a union is left out silently, and no constraint stands where it cannot hold for
     all choices of its type.
@@ -62,7 +62,7 @@ class CompleteJsonSchema(GenerateJsonSchema):
 
 
 def is_misfit(error: TypeError) -> bool:
-    """Whether the error says that a value does not take a constraint."""
+    """Whether a value was refused by a constraint that has no meaning for its type."""
     return str(error).startswith("Unable to apply constraint")
 
 

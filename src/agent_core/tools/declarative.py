@@ -105,7 +105,7 @@ def _load(path: Path, setup: Setup, launcher: Launcher, environ: Mapping[str, st
     limits = setup.config.tools
     try:
         file = ToolFile.model_validate(read_json_file(path, _WHAT))
-        check = SchemaCheck(file.name, file.input_schema).compiled()
+        check = SchemaCheck(file.name, file.input_schema).compile()
     except ValidationError as error:
         reasons = "; ".join(str(problem).strip() for problem in problems_of(error, ToolFile))
         raise unusable(path, _WHAT, reasons) from error

@@ -1,9 +1,9 @@
 """Opens and replaces files so that nothing swapped in between the check and the use is followed.
 
 A path that was resolved and checked has no links in it. It is opened part by part beneath folder
-descriptors, none of which may be a link: whoever swaps a folder for a link in the meantime gets an
-error, not a file. (`openat2` would do the same in one call, but Python has no binding for it, and
-the walk works everywhere.)
+descriptors, none of which may be a link: a folder that is swapped for a link in the meantime
+gives an error, not a file. (`openat2` would do the same in one call, but Python has no binding for
+it, and the walk works everywhere.)
 """
 
 import errno
@@ -168,7 +168,7 @@ def replace_file(
     Args:
         path: where; its folder is made if it is missing and `create_dirs`.
         content: all of it.
-        before: what was there when the change was agreed to; None for nothing.
+        before: what was there when the change was allowed; None for nothing.
         create_dirs: make missing folders.
         unfinished: where the write is noted, for the case that this process is killed.
 
@@ -193,7 +193,7 @@ def replace_file(
                 os.fsync(descriptor)
                 version = version_of(file)
             if take_snapshot(path) != before:
-                raise _changed(path)
+                raise _conflict_error(path)
             if before is None:
                 _add(name, path, folder)
             else:
@@ -209,7 +209,7 @@ def _add(name: str, path: Path, folder: int) -> None:
     try:
         os.link(name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError as error:
-        raise _changed(path) from error
+        raise _conflict_error(path) from error
     except OSError:  # a file system without links: the check just before has to do
         os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
     else:
@@ -226,7 +226,7 @@ def _touched(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
-def _changed(path: Path) -> ToolError:
+def _conflict_error(path: Path) -> ToolError:
     message = f"{path} changed on disk since it was looked at; read it again"
     return ToolError(ErrorCode.PATH_CONFLICT, message, details={"reason": "changed_on_disk"})
 

@@ -44,7 +44,7 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
     check = SchemaCheck(definition.name, definition.input_schema)
     try:
-        check.compiled()
+        check.compile()
     except ToolError as error:
         details = {"tool_name": definition.name}
         raise ConfigError(ErrorCode.VALIDATION_ERROR, error.message, details=details) from error

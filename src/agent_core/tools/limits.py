@@ -15,7 +15,7 @@ import orjson
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.text import shortened_name, shortened_text, utf8_size
+from agent_core.text import shorten_name, shorten_text, utf8_size
 from agent_core.tools.base import ArtifactWriter, Tool, ToolOutput, ToolReturn
 from agent_core.tools.results import QUICK_VALUES, TooManyValuesError, storable_text, wrap
 from agent_core.types import (
@@ -95,10 +95,10 @@ class ResultLimiter:
                 agent_id=run.agent_id,
                 run_id=run.run_id,
                 tool_call_id=call.tool_call_id,
-                kind=shortened_name(storable_text(kind)),
+                kind=shorten_name(storable_text(kind)),
                 filename=filename,
-                mime_type=mime_type and shortened_name(storable_text(mime_type)),
-                summary=summary and shortened_text(storable_text(summary), _SUMMARY_BYTES),
+                mime_type=mime_type and shorten_name(storable_text(mime_type)),
+                summary=summary and shorten_text(storable_text(summary), _SUMMARY_BYTES),
             )
             return record.artifact_id
 
@@ -116,16 +116,16 @@ class ResultLimiter:
         if isinstance(returned, ToolOutput):
             returned, adds = returned.answer, returned.adds
         limit = None if tool.keeps_own_limits else self._limit
-        return BoundedResult(await self._bounded(returned, run, call, limit=limit), adds)
+        return BoundedResult(await self._bound(returned, run, call, limit=limit), adds)
 
     async def limit_failure(
         self, error: ErrorPayload, run: RunIdentity, call: ToolCall
     ) -> BoundedResult:
         """The answer to a call that failed; a text too long for it becomes an artifact."""
         failed = ToolResult(is_error=True, error=error)
-        return BoundedResult(await self._bounded(failed, run, call, limit=self._limit))
+        return BoundedResult(await self._bound(failed, run, call, limit=self._limit))
 
-    async def _bounded(
+    async def _bound(
         self, returned: ToolReturn, run: RunIdentity, call: ToolCall, *, limit: int | None
     ) -> ToolResult:
         """The result with every part of it within bounds; content only if there is a `limit`."""
@@ -138,16 +138,16 @@ class ResultLimiter:
         content = await _bound_references(content, files)
         if limit is not None and sum(map(_size, content)) > limit:
             content = await _shorten(content, limit, files)
-        metadata = _shortened_facts(result.metadata, _FACTS_BYTES)
+        metadata = _shorten_facts(result.metadata, _FACTS_BYTES)
         left_out: dict[str, Any] = {}
         if metadata != result.metadata:
             left_out["metadata"] = result.metadata
         error = result.error
         if error is not None:
             changes = {
-                "type": shortened_name(error.type),
-                "message": shortened_text(error.message, min(_MESSAGE_BYTES, self._limit)),
-                "details": _shortened_facts(error.details, _FACTS_BYTES),
+                "type": shorten_name(error.type),
+                "message": shorten_text(error.message, min(_MESSAGE_BYTES, self._limit)),
+                "details": _shorten_facts(error.details, _FACTS_BYTES),
             }
             error = error.model_copy(update=changes)
             if error != result.error:
@@ -185,7 +185,7 @@ class _ResultFiles:
                 raw, filename=filename, mime_type=mime_type, summary=summary
             )
         except StorageError as error:
-            reason = shortened_text(error.message, _SUMMARY_BYTES)
+            reason = shorten_text(error.message, _SUMMARY_BYTES)
             return TextBlock(text=f"[{summary}; it could not be kept as an artifact: {reason}]")
         return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
 
@@ -204,10 +204,10 @@ class _ResultFiles:
         try:
             return await self._artifacts.read(artifact_id)
         except StorageError as error:
-            return shortened_text(error.message, _SUMMARY_BYTES)
+            return shorten_text(error.message, _SUMMARY_BYTES)
 
 
-def _shortened_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
+def _shorten_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, Any]:
     """As many of the facts as fit into `limit_bytes` of JSON, small ones first.
 
     What does not fit is named in `left_out`.
@@ -222,7 +222,7 @@ def _shortened_facts(facts: Mapping[str, Any], limit_bytes: int) -> dict[str, An
         if limit_bytes < 0:
             break
         kept.add(name)
-    left_out = [shortened_name(name) for name in facts if name not in kept]
+    left_out = [shorten_name(name) for name in facts if name not in kept]
     note = f"{len(left_out)} values of {len(whole)} bytes in all: {', '.join(left_out[:10])}"
     return {name: facts[name] for name in facts if name in kept} | {"left_out": note}
 
@@ -234,9 +234,9 @@ async def _bound_references(
     short: list[ContentBlock] = []
     for block in content:
         if isinstance(block, ArtifactRefBlock | JsonBlock):
-            changes = {"summary": block.summary and shortened_text(block.summary, _SUMMARY_BYTES)}
+            changes = {"summary": block.summary and shorten_text(block.summary, _SUMMARY_BYTES)}
             if isinstance(block, ArtifactRefBlock):
-                changes["mime_type"] = block.mime_type and shortened_name(block.mime_type)
+                changes["mime_type"] = block.mime_type and shorten_name(block.mime_type)
             short.append(block.model_copy(update=changes))
         else:
             short.append(block)
@@ -265,7 +265,7 @@ async def _shorten(
     raw, filename, mime_type = await asyncio.to_thread(_as_file, large)
     summary = f"{len(raw)} bytes; the beginning and the end stand in the message"
     reference = await files.copy(raw, filename, mime_type, summary=summary)
-    text = shortened_text(raw.decode(), max(room, limit // _FEW_BLOCKS))
+    text = shorten_text(raw.decode(), max(room, limit // _FEW_BLOCKS))
     gone, place = set(moved), moved[0]
     after = [block for n, block in enumerate(content) if n > place and n not in gone]
     return [*content[:place], TextBlock(text=text), *reference, *after]
@@ -329,7 +329,7 @@ async def _bound_pictures(
     for block in content:
         match block:
             case ImageBlock(artifact_id=str(artifact_id), mime_type=declared):
-                shown += await _show_artifact(artifact_id, shortened_name(declared), room, files)
+                shown += await _show_artifact(artifact_id, shorten_name(declared), room, files)
             case ImageBlock(data=str(data), mime_type=declared):
                 shown += await _show_data(data, declared, room, files, kept_above=kept_above)
             case _:
@@ -363,7 +363,7 @@ async def _show_data(
 ) -> list[ContentBlock]:
     """A picture that stands in the result."""
     content = await asyncio.to_thread(decode_base64, data)
-    mime_type = shortened_name(declared)
+    mime_type = shorten_name(declared)
     if content is None:
         return [TextBlock(text=f"[{mime_type} data that is not base64 is left out]")]
     known = _image_type(content)

@@ -121,7 +121,7 @@ class Hunk:
 
     Attributes:
         number: counted from 1, for errors.
-        at: the line it says it begins at, counted from 0.
+        at: the line its header names, counted from 0.
         body: its lines: a kind (space, `-`, `+`, or a backslash for a remark), and the text.
     """
 
@@ -152,13 +152,11 @@ class Hunk:
             if bare[number : number + 1] != [line]:
                 is_inside = number < len(bare)
                 fact = (
-                    f"is {_quoted(bare[number])}"
-                    if is_inside
-                    else f"the file has {len(bare)} lines"
+                    f"is {_quote(bare[number])}" if is_inside else f"the file has {len(bare)} lines"
                 )
-                reason = f"line {number + 1} should be {_quoted(line)}, but {fact}"
+                reason = f"line {number + 1} should be {_quote(line)}, but {fact}"
                 break
-        raise _failed(f"hunk {self.number}: {reason}")
+        raise _patch_error(f"hunk {self.number}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ class Patch:
             elif path := _read_header(lines.popleft(), len(hunks)):
                 paths.append(path)
         if not hunks:
-            raise _failed("there is no hunk (@@ -1,2 +1,2 @@) in the diff")
+            raise _patch_error("there is no hunk (@@ -1,2 +1,2 @@) in the diff")
         return cls(tuple(paths), tuple(hunks))
 
     def apply(self, text: str, *, newline: str) -> str:
@@ -224,25 +222,25 @@ class Patch:
 def _read_header(line: str, hunks: int) -> str | None:
     """The path in a line outside hunks; None if there is none in it."""
     if line.startswith(_REFUSED):
-        raise _failed(f"the diff does more than change text: {_quoted(line)}")
+        raise _patch_error(f"the diff does more than change text: {_quote(line)}")
     if line.startswith(("--- ", "+++ ")):
         if hunks:
             message = "the diff changes several files; one call changes one file"
             raise ToolError(ErrorCode.PATCH_PATH_MISMATCH, message)
         path = line[4:].partition("\t")[0].strip().strip('"')
         if line.startswith("+++ ") and path == "/dev/null":
-            raise _failed("the diff deletes the file")
+            raise _patch_error("the diff deletes the file")
         return path
     if line.strip() and not line.startswith(_IGNORED):
         where = f"hunk {hunks}: its header promises fewer lines" if hunks else "before hunk 1"
-        raise _failed(f"{where}; this line belongs nowhere: {_quoted(line)}")
+        raise _patch_error(f"{where}; this line belongs nowhere: {_quote(line)}")
     return None
 
 
 def _read_hunk(lines: deque[str], number: int) -> Hunk:
     header = _HUNK.match(lines[0])
     if header is None:
-        raise _failed(f"hunk {number}: its header {_quoted(lines[0])} is not readable")
+        raise _patch_error(f"hunk {number}: its header {_quote(lines[0])} is not readable")
     lines.popleft()
     at, old_left, new_left = (int(header[1]), *(int(size or "1") for size in header.group(2, 3)))
     start = at - 1 if old_left else at  # nothing old: it stands after that line
@@ -256,7 +254,7 @@ def _read_hunk(lines: deque[str], number: int) -> Hunk:
         new_left -= kind in " +"
         body.append((kind, text))
     if old_left or new_left:
-        raise _failed(
+        raise _patch_error(
             f"hunk {number}: the numbers in its header do not fit its lines "
             f"(old lines off by {-old_left}, new lines off by {-new_left})"
         )
@@ -267,11 +265,11 @@ def _bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _failed(reason: str) -> ToolError:
+def _patch_error(reason: str) -> ToolError:
     return ToolError(ErrorCode.PATCH_APPLY_FAILED, f"the diff was not applied: {reason}")
 
 
-def _quoted(line: str) -> str:
+def _quote(line: str) -> str:
     return repr(shortened(line, 100))
 
 

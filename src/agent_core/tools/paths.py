@@ -1,7 +1,7 @@
 """Where a path given by a model really leads, and what may be done there.
 
 Links are resolved before anything is checked, and every answer is about the resolved path: a
-name says nothing, `..`, a link or another spelling of it may lead anywhere.
+name alone decides nothing, for `..`, a link or another spelling of it may lead anywhere.
 """
 
 import os
@@ -150,7 +150,7 @@ class PathPolicy:
         return str(path.relative_to(self.project)) if inside else str(path)
 
     def is_sensitive(self, path: Path) -> bool:
-        """Whether its name, or where it is, says that it holds secrets. `path` is absolute."""
+        """Whether its name or its folder is one that secrets have. `path` is absolute."""
         parts = Path(self.shown(path)).parts
         if any(fnmatchcase(_same(part), name) for part in parts for name in self._names):
             return True

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.text import shortened_name
+from agent_core.text import shorten_name
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import Handler, tool_from
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
@@ -122,7 +122,7 @@ class Toolbox:
             names = sorted(self._tools)[:_MAX_NAMED]
             hint = f"there are: {', '.join(names)}" if names else "this run has no tools"
             hint = f"did you mean {' or '.join(near)}?" if near else hint
-            shown = shortened_name(call.name)
+            shown = shorten_name(call.name)
             raise ToolError(
                 ErrorCode.TOOL_NOT_AVAILABLE,
                 f"there is no tool {shown} here; {hint}",

@@ -33,7 +33,7 @@ _OPENERS = {
     *("additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"),
     *("allOf", "anyOf", "oneOf", "if", "dependentSchemas", "$ref", "$dynamicRef"),
 }
-"""Where a schema uses one of these, it says itself what else an object may hold."""
+"""A schema that uses one of these describes by itself what else an object may hold."""
 
 
 class Arguments(BaseModel):
@@ -62,10 +62,10 @@ def model_schema(model: type[BaseModel]) -> Json:
 
 
 def small_schema(schema: Mapping[str, Any]) -> Json:
-    """`schema` without what costs tokens and says nothing.
+    """`schema` without what costs tokens and carries no information.
 
     Titles go, `$ref` is put in place unless it is recursive, and an optional property loses its
-    "or null": leaving it out says the same.
+    "or null": leaving it out means the same.
     """
     definitions = cast("Json", schema.get("$defs", {}))
     body = {key: value for key, value in schema.items() if key != "$defs"}
@@ -149,14 +149,14 @@ def model_check(tool: str, model: type[BaseModel]) -> Callable[[Mapping[str, Any
 class SchemaCheck:
     """A check of raw arguments against a raw JSON Schema; compiled when first used.
 
-    A schema that lists its properties and says nothing about others allows no others.
+    A schema that lists its properties and does not mention others allows no others.
     """
 
     def __init__(self, tool: str, schema: Mapping[str, Any]) -> None:
         self._tool = tool
         self._schema = dict(schema)
 
-    def compiled(self) -> Self:
+    def compile(self) -> Self:
         """The same check, its schema known to be usable.
 
         Raises:
@@ -207,7 +207,7 @@ class SchemaCheck:
         )
 
     def _unusable(self, error: Exception) -> ToolError:
-        reason = _bounded(str(error).partition("\n")[0])
+        reason = _shorten(str(error).partition("\n")[0])
         message = f"the input schema of {self._tool} cannot be used: {reason}"
         return ToolError(ErrorCode.SCHEMA_ERROR, message)
 
@@ -223,7 +223,7 @@ def misfit(tool: str, error: ValidationError | RecursionError | TypeError) -> To
 
 def _refusal(tool: str, failures: list[tuple[Iterable[int | str], str]]) -> ToolError:
     reported = [
-        {"path": json_path(place), "message": _bounded(message)}
+        {"path": json_path(place), "message": _shorten(message)}
         for place, message in failures[:_MAX_REPORTED]
     ]
     lines = "; ".join(f"{failure['path']}: {failure['message']}" for failure in reported)
@@ -248,5 +248,5 @@ def json_path(parts: Iterable[int | str]) -> str:
     return path
 
 
-def _bounded(message: str) -> str:
+def _shorten(message: str) -> str:
     return message if len(message) <= _MAX_MESSAGE else message[:_MAX_MESSAGE] + "…"

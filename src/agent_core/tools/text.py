@@ -49,7 +49,7 @@ def encoding_of(sample: bytes, *, complete: bool) -> Encoding | None:
         return Encoding("utf-8")
     if sum(byte in _CONTROLS for byte in sample) > _MAX_CONTROLS * len(sample):
         return None
-    return Encoding("utf-8") if _is_nearly_utf8(sample) else _guessed(sample, complete=complete)
+    return Encoding("utf-8") if _is_nearly_utf8(sample) else _guess(sample, complete=complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _is_nearly_utf8(sample: bytes) -> bool:
     return sum(not sign.isascii() for sign in text) > 4 * broken
 
 
-def _guessed(content: bytes, *, complete: bool) -> Encoding | None:
+def _guess(content: bytes, *, complete: bool) -> Encoding | None:
     if name := guess_encoding(content, complete=complete):
         return Encoding(name)
     from charset_normalizer import from_bytes  # noqa: PLC0415 - slow to import, seldom needed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import shortened_text
+from agent_core.text import shorten_text
 from agent_core.tools.base import ArtifactWriter
 from agent_core.tools.results import storable_text
 from agent_core.types import ArtifactSource
@@ -67,7 +67,7 @@ class OpenCall:
     Args:
         show: shows one line of progress; called in the event loop.
         write: keeps an artifact; awaited in the event loop.
-        is_cancelled: says whether the run is being cancelled.
+        is_cancelled: whether the run is being cancelled.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class OpenCall:
 
     def progress(self, text: str) -> None:
         """Show a line to the user. Lines that come too fast to be read are left out."""
-        line = storable_text(shortened_text(str(text), PROGRESS_BYTES))
+        line = storable_text(shorten_text(str(text), PROGRESS_BYTES))
         with self._lock:
             if self._is_over:
                 return

@@ -291,11 +291,13 @@ class Glob:
 
     def __post_init__(self) -> None:
         if "\0" in self.pattern or "\n" in self.pattern:
-            raise _refused("a glob has no line ends or NULs in it")
+            raise _glob_error("a glob has no line ends or NULs in it")
         if len(self.pattern) > _MAX_CHARS:
-            raise _refused(f"a glob has at most {_MAX_CHARS} characters")
+            raise _glob_error(f"a glob has at most {_MAX_CHARS} characters")
         if len(_expand_braces(self.pattern)) > _MAX_ALTERNATIVES:
-            raise _refused(f"the braces of a glob stand for at most {_MAX_ALTERNATIVES} patterns")
+            raise _glob_error(
+                f"the braces of a glob stand for at most {_MAX_ALTERNATIVES} patterns"
+            )
 
     def __str__(self) -> str:
         return self.pattern
@@ -342,5 +344,5 @@ def _expand_braces(pattern: str) -> list[str]:
     return [*done, *waiting]
 
 
-def _refused(message: str) -> ToolError:
+def _glob_error(message: str) -> ToolError:
     return ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.glob"})

@@ -53,7 +53,7 @@ def _list(
     boundaries = workspace.boundaries
 
     def enters(folder: Path) -> bool:
-        # In a closed place the user has agreed to this very place and what is below.
+        # A closed place was allowed by the user, with all below it.
         is_open = place.is_closed or not boundaries.is_closed(folder)
         return is_open and folder.name not in _NOT_ENTERED
 

@@ -168,7 +168,7 @@ class _Matches:
         """Run the program until it ends or there are enough matches.
 
         Raises:
-            ToolError: `timeout`, or `validation_error` with what the program says of the query.
+            ToolError: `timeout`, or `validation_error` with what is wrong with the query.
         """
         place, workspace = self._place, self._workspace
         with disk_errors(place.shown), folder_address(self._folder) as address:
@@ -216,7 +216,7 @@ class _Matches:
         if line.path != self._path:
             self._path, self._last = line.path, None
             self._recent.clear()
-            # In a closed place the user has agreed to this very place.
+            # A closed place was allowed by the user.
             self._is_hidden = not self._place.is_closed and (
                 boundaries.is_closed(whole) or boundaries.is_closed(Path(os.path.realpath(whole)))
             )

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.hooks import HookEvent, load_hooks
-from agent_core.hooks.config import Matcher
-from agent_core.hooks.matching import matches
+from agent_core.hooks import HookPoint, load_hooks
+from agent_core.hooks.file import Matcher, matches
 from agent_core.types import ToolCall, ToolDefinition
 
 COMMAND = {"type": "command", "command": "true"}
@@ -33,12 +32,12 @@ def test_groups_keep_the_order_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, {"version": 1, "hooks": {"PreToolUse": groups}})
     file = load_hooks(tmp_path, max_timeout_ms=600_000)
     assert file is not None
-    first, second, third = file.groups(HookEvent.PRE_TOOL_USE)
+    first, second, third = file.groups(HookPoint.PRE_TOOL_USE)
     assert first.matcher == Matcher(tool="code.write_file")
     assert [hook.timeout_ms for hook in first.hooks] == [None, 5]
     assert second.matcher == Matcher(tag="write", path_prefix="src/")
     assert third.matcher is None
-    assert file.groups(HookEvent.STOP) == []
+    assert file.groups(HookPoint.STOP) == []
 
 
 BROKEN: list[tuple[Any, str]] = [

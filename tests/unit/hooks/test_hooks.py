@@ -5,12 +5,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agent_core.config.models import HooksConfig, ToolsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.events import Journal
 from agent_core.hooks import HookRunner, RunHooks, load_hooks
 from agent_core.process import Launcher
 from agent_core.types import (
@@ -105,7 +106,7 @@ class Place:
                 env={"PATH": os.environ["PATH"]},
                 launcher=Launcher(),
             )
-        return RunHooks(self.runner, run, self.notes)
+        return RunHooks(self.runner, run, cast("Journal", self.notes))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
-"""Reads `<home>/hooks.json`. It is the user's file: a project never brings hooks of its own."""
+"""Reads `<home>/hooks.json`, the user's own file, and decides which hooks match a call."""
 
+import os
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,9 +10,11 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from agent_core.config.models import Milliseconds, Section
 from agent_core.config.problems import read_json_file, unusable
+from agent_core.types import ToolCall, ToolDefinition
 
 HOOKS_FILE_NAME = "hooks.json"
 _WHAT = "hooks"
+_PATH_ARGUMENTS = ("path", "cwd")
 _RULES = {
     "missing": "is missing, and it is required",
     "extra_forbidden": "is not a known key",
@@ -21,8 +25,8 @@ _RULES = {
 Name = Annotated[str, Field(min_length=1)]
 
 
-class HookEvent(StrEnum):
-    """The points of a run at which hooks are heard."""
+class HookPoint(StrEnum):
+    """The points of a run at which hooks run."""
 
     SESSION_START = "SessionStart"
     USER_PROMPT_SUBMIT = "UserPromptSubmit"
@@ -33,7 +37,7 @@ class HookEvent(StrEnum):
     @property
     def may_deny(self) -> bool:
         """A deny counts here; everywhere else it is recorded and nothing more."""
-        return self in {HookEvent.PRE_TOOL_USE, HookEvent.STOP}
+        return self in {HookPoint.PRE_TOOL_USE, HookPoint.STOP}
 
 
 def _as_matcher(value: Any) -> Any:
@@ -52,7 +56,7 @@ class Matcher(Section):
     path_prefix: Name | None = None
 
 
-class Hook(Section):
+class HookCommand(Section):
     """One command, run by the shell."""
 
     type: Literal["command"]
@@ -64,7 +68,7 @@ class HookGroup(Section):
     """Hooks that share a matcher; without one they match everything."""
 
     matcher: Annotated[Matcher, BeforeValidator(_as_matcher)] | None = None
-    hooks: list[Hook]
+    hooks: list[HookCommand]
 
 
 EventName = Literal["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"]
@@ -78,7 +82,7 @@ class HookFile(Section):
         default_factory=dict[EventName, list[HookGroup]]
     )
 
-    def groups(self, event: HookEvent) -> list[HookGroup]:
+    def groups(self, event: HookPoint) -> list[HookGroup]:
         """The groups of an event, in the order of the file."""
         for name, groups in self.hooks.items():
             if name == event:
@@ -128,3 +132,45 @@ def _fault(error: ValidationError) -> str:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
     rule = _RULES.get(first["type"]) or first["msg"].replace("Input should be", "must be")
     return f"{place.removeprefix('.')}: {rule}"
+
+
+def matches(
+    matcher: Matcher | None,
+    call: ToolCall | None,
+    definition: ToolDefinition | None,
+    *,
+    project: Path,
+) -> bool:
+    """Whether everything the matcher names is true of the call; when in doubt it is.
+
+    Points without a call match only what names nothing.
+    """
+    if matcher is None:
+        return True
+    if matcher.tool is not None and (call is None or call.name != matcher.tool):
+        return False
+    if matcher.tag is not None and (definition is None or matcher.tag not in definition.tags):
+        return False
+    if matcher.path_prefix is None:
+        return True
+    return call is not None and _is_below(call.arguments, matcher.path_prefix, project)
+
+
+def _is_below(arguments: Mapping[str, Any], prefix: str, project: Path) -> bool:
+    """A path counts as it is written and as it really is: a link hides nothing."""
+    folders = set(_forms(prefix, project))
+    return any(
+        path.is_relative_to(folder)
+        for name in _PATH_ARGUMENTS
+        if isinstance(given := arguments.get(name), str)
+        for path in _forms(given, project)
+        for folder in folders
+    )
+
+
+def _forms(text: str, project: Path) -> list[Path]:
+    try:
+        path = project / Path(text).expanduser()
+        return [Path(os.path.normpath(path)), path.resolve()]
+    except (OSError, RuntimeError, ValueError):  # a NUL, a loop of links, an unknown user
+        return []

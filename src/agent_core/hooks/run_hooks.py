@@ -1,0 +1,302 @@
+"""Runs the user's hooks at fixed points of a run; one that fails is recorded, and no objection."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from agent_core.config.models import HooksConfig, ToolsConfig
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
+from agent_core.events import Journal
+from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
+from agent_core.process import Command, CompletedProcess, Launcher, run
+from agent_core.types import (
+    AgentRole,
+    EventLevel,
+    EventType,
+    Frozen,
+    RunIdentity,
+    TextBlock,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
+)
+
+logger = logging.getLogger(__name__)
+
+_SHELL = "/bin/sh"
+MOST_SHOWN = 2000
+"""Characters that are kept of what a hook writes to stderr, and of each part of its answer."""
+
+
+class HookAnswer(Frozen):
+    """What a hook prints; nothing at all means allow."""
+
+    decision: Literal["allow", "deny"] = "allow"
+    reason: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+    logs: list[str] | str = Field(default_factory=list[str])
+
+    def shortened(self) -> Self:
+        """The answer as it is recorded and shown: every part of a bounded size."""
+        logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
+        is_long = len(logs) > MOST_SHOWN
+        changes: dict[str, Any] = {"logs": _cut(logs) if is_long else self.logs}
+        if self.reason is not None:
+            changes["reason"] = _cut(self.reason)
+        size = len(json.dumps(self.metadata))
+        if size > MOST_SHOWN:
+            changes["metadata"] = {"left_out": f"{size} bytes; at most {MOST_SHOWN} are kept"}
+        return self.model_copy(update=changes)
+
+
+class HookError(AgentCoreError):
+    """A hook could not be run, or did not answer in a way that can be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.HOOK_FAILED, message)
+
+
+class HookRunner:
+    """The hooks of one runtime: JSON in, JSON out, with the limits of a command.
+
+    Args:
+        file: what `load_hooks` has read; None without hooks.
+        hooks: the default timeout, and whether hooks run at all.
+        tools: the limits of commands, which hooks share.
+        project: where hooks run, resolved.
+        env: all that hooks see of the environment.
+        launcher: starts them.
+    """
+
+    def __init__(
+        self,
+        file: HookFile | None,
+        *,
+        hooks: HooksConfig,
+        tools: ToolsConfig,
+        project: Path,
+        env: Mapping[str, str],
+        launcher: Launcher,
+    ) -> None:
+        self.project = project
+        self._file = file if hooks.enabled else None
+        self._default_timeout_ms = hooks.default_timeout_ms
+        self._limits = tools
+        self._env = dict(env)
+        self._launcher = launcher
+        self._started: set[str] = set()
+
+    def begins(self, session_id: str) -> bool:
+        """Whether this is the session's first run in this process."""
+        is_new = session_id not in self._started
+        self._started.add(session_id)
+        return is_new
+
+    def select(
+        self, point: HookPoint, call: ToolCall | None, definition: ToolDefinition | None
+    ) -> Iterator[HookCommand]:
+        """The hooks to run here, in the order of the file."""
+        for group in self._file.groups(point) if self._file else ():
+            if matches(group.matcher, call, definition, project=self.project):
+                yield from group.hooks
+
+    async def ask(self, hook: HookCommand, facts: Mapping[str, Any]) -> tuple[HookAnswer, str]:
+        """Run one hook; returns its answer and what it wrote to stderr.
+
+        Raises:
+            HookError: it did not start, ran too long, ended badly or answered unreadably.
+        """
+        timeout_ms = hook.timeout_ms or self._default_timeout_ms
+        timeout_ms = min(timeout_ms, self._limits.max_timeout_ms)
+        try:
+            stdin = json.dumps(facts, default=str).encode()
+            argv = [_SHELL, "-c", hook.command]
+            finished = await run(
+                Command(argv=argv, cwd=self.project, env=self._env, stdin=stdin),
+                launcher=self._launcher,
+                timeout_s=timeout_ms / 1000,
+                stdout_limit_bytes=self._limits.stdout_limit_bytes,
+                stderr_limit_bytes=self._limits.stderr_limit_bytes,
+            )
+        except (AgentCoreError, OSError, ValueError, RecursionError) as error:
+            raise HookError(f"it cannot be run: {error}") from error
+        finished.discard()
+        return parse_answer(finished, timeout_ms), finished.stderr.text.strip()
+
+
+class RunHooks:
+    """The hooks of one run, at the points where the loop calls them."""
+
+    def __init__(self, runner: HookRunner, identity: RunIdentity, journal: Journal) -> None:
+        self._runner = runner
+        self._run = identity
+        self._journal = journal
+        self._is_users = identity.parent_run_id is None
+        self._definitions: dict[str, ToolDefinition] = {}
+
+    async def session_start(self) -> None:
+        """Run the hooks of a session's first run in this process."""
+        if self._is_users and self._runner.begins(self._run.session_id):
+            await self._run_hooks(HookPoint.SESSION_START)
+
+    async def user_prompt(self, text: str) -> None:
+        """Run the hooks for what the user says; tasks between agents are no prompts."""
+        if self._is_users:
+            await self._run_hooks(HookPoint.USER_PROMPT_SUBMIT, prompt=text)
+
+    async def before_tool(
+        self, call: ToolCall, definition: ToolDefinition
+    ) -> Mapping[str, Any] | None:
+        """Ask about a call that is about to be made; returns the summary of the last answer.
+
+        Raises:
+            PermissionDeniedError: a hook said no; `details.hook_summary` says which and why.
+        """
+        self._definitions[call.tool_call_id] = definition
+        summary = await self._run_hooks(HookPoint.PRE_TOOL_USE, call=call, definition=definition)
+        if summary is not None and summary["decision"] == "deny":
+            raise PermissionDeniedError(
+                ErrorCode.PERMISSION_DENIED,
+                f"a hook refused {call.name}: {summary['reason']}",
+                details={"reason": "hook_denied", "hook_summary": summary},
+            )
+        return summary
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """Pass on how a call was answered; `result` is what was stored, without large parts."""
+        text = "\n".join(b.text for b in result.content if isinstance(b, TextBlock))
+        await self._run_hooks(
+            HookPoint.POST_TOOL_USE,
+            call=call,
+            definition=self._definitions.pop(call.tool_call_id, None),
+            result=result.model_dump(mode="json"),
+            result_text=text,
+        )
+
+    async def before_stop(self) -> str | None:
+        """Ask whether the run may end; returns the reason why not."""
+        if self._run.role is AgentRole.COMPACT:
+            return None  # it has no tools to act on an objection with
+        path = self._journal.path
+        text = path[-1].text if path else ""
+        summary = await self._run_hooks(HookPoint.STOP, result_text=text)
+        return summary["reason"] if summary is not None and summary["decision"] == "deny" else None
+
+    async def _run_hooks(
+        self,
+        point: HookPoint,
+        *,
+        call: ToolCall | None = None,
+        definition: ToolDefinition | None = None,
+        **more: Any,
+    ) -> dict[str, Any] | None:
+        """Run the hooks of this point up to the first objection that counts.
+
+        Returns:
+            The `hook_summary` of the last answer; None if no hook has answered.
+        """
+        run, summary = self._run, None
+        facts: dict[str, Any] = {
+            "event": point.value,
+            "session_id": run.session_id,
+            "run_id": run.run_id,
+            "agent_id": run.agent_id,
+            "agent_role": run.role.value,
+            "cwd": str(self._runner.project),
+        }
+        if call is not None:
+            facts["tool_call_id"] = call.tool_call_id
+            facts["tool_name"] = call.name
+            facts["arguments"] = call.arguments
+        for hook in self._runner.select(point, call, definition):
+            answer = await self._ask(point, hook, call, facts | more)
+            if answer is None:
+                continue
+            denies = answer.decision == "deny" and point.may_deny
+            objection = (answer.reason or "").strip() or "no reason was given"
+            summary = {
+                "event": point.value,
+                "command": hook.command,
+                "decision": "deny" if denies else "allow",
+                "reason": objection if denies else answer.reason,
+            }
+            if denies:
+                break
+        return summary
+
+    async def _ask(
+        self, point: HookPoint, hook: HookCommand, call: ToolCall | None, facts: Mapping[str, Any]
+    ) -> HookAnswer | None:
+        """Run one hook and record how it went; None if it failed."""
+        started = perf_counter()
+        payload: dict[str, Any] = {"event": point.value, "command": hook.command}
+
+        def note(event: EventType, **more: Any) -> None:
+            call_id = call.tool_call_id if call else None
+            facts = payload | more
+            self._journal.note(event, facts, level=EventLevel.DEBUG, tool_call_id=call_id)
+
+        note(EventType.HOOK_STARTED)
+        try:
+            answer, stderr = await self._runner.ask(hook, facts)
+        except HookError as error:
+            shown = self._journal.clean(f"{point.value} hook {hook.command!r} failed: {error}")
+            logger.warning("the %s", shown)
+            duration_ms = _since(started)
+            note(
+                EventType.HOOK_FAILED,
+                code=error.code,
+                error=error.message,
+                duration_ms=duration_ms,
+            )
+            return None
+        if stderr:
+            shown = self._journal.clean(f"{point.value} hook {hook.command!r} wrote: {stderr}")
+            logger.info("the %s", shown)
+        is_denial = answer.decision == "deny" and point.may_deny
+        outcome = EventType.HOOK_DENIED if is_denial else EventType.HOOK_COMPLETED
+        duration_ms = _since(started)
+        note(outcome, **answer.model_dump(), stderr=_tail(stderr), duration_ms=duration_ms)
+        return answer
+
+
+def parse_answer(finished: CompletedProcess, timeout_ms: int) -> HookAnswer:
+    """Read a hook's answer from what it printed.
+
+    Raises:
+        HookError: it ended badly, or its answer cannot be read.
+    """
+    if finished.timed_out:
+        raise HookError(f"it did not end within {timeout_ms} ms")
+    if finished.exit_code != 0:
+        stderr = _tail(finished.stderr.text.strip())
+        raise HookError(f"it ended with exit code {finished.exit_code}: {stderr}")
+    printed = finished.stdout.text.strip()
+    if not printed:
+        return HookAnswer()
+    if finished.stdout.truncated:
+        raise HookError(f"its answer has {finished.stdout.size_bytes} bytes, which is too long")
+    try:
+        return HookAnswer.model_validate_json(printed).shortened()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise HookError(f"its answer cannot be read: {place}{first['msg']}"[:MOST_SHOWN]) from error
+
+
+def _tail(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - MOST_SHOWN
+    return text if left_out <= 0 else f"{text[:MOST_SHOWN]}… (+{left_out} characters)"
+
+
+def _since(started: float) -> int:
+    return round((perf_counter() - started) * 1e3)

@@ -11,11 +11,10 @@ from agent_core.compact.cut import Cut, choose_cut, visible_tokens
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
 from agent_core.compact.transcript import render_transcript
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.composer import Composer
+from agent_core.context.composer import Built, Composer
 from agent_core.context.tokens import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
-from agent_core.loop import BuiltRequest
 from agent_core.text import BYTES_PER_TOKEN, estimate_text
 from agent_core.types import (
     EventType,
@@ -110,7 +109,7 @@ class ChatContext:
         tools: Sequence[ToolDefinition],  # noqa: ARG002 - the cycle names the definitions
         *,
         may_drop: bool = False,
-    ) -> BuiltRequest:
+    ) -> Built:
         """See `ContextSource.build`."""
         built = self._composer.build(path, self._tools, may_drop=may_drop)
         self._used = built.use.total
@@ -126,7 +125,7 @@ class ChatContext:
             self._key = None
 
     async def recover(self, journal: Journal) -> bool:
-        """Summarise what is old, and say whether the path fits now; see `Compactor.recover`."""
+        """Summarise what is old, and say whether the path fits now; see `PathCompactor.recover`."""
         config = self.config
         if config is None:
             return False

@@ -18,7 +18,7 @@ from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import (
-    History,
+    HistorySource,
     NullCollaborators,
     Outcome,
     RunContext,
@@ -115,7 +115,7 @@ class ChildSpec:
     expected: ExpectedOutput | None
     prompt: Draft
     path: Sequence[Node] = ()
-    history: History = field(default_factory=NullCollaborators)
+    history: HistorySource = field(default_factory=NullCollaborators)
     granted: frozenset[str] | None = None
     record: dict[str, Any]
     bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()

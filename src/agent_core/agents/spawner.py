@@ -22,7 +22,7 @@ from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import History, RunContext
+from agent_core.loop import HistorySource, RunContext
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.loaded import View
@@ -71,7 +71,7 @@ class RunSpec:
 
     run: RunIdentity
     journal: Journal
-    history: History
+    history: HistorySource
     definition: AgentDefinition | None = None
     tools: Sequence[Tool] = ()
     granted: frozenset[str] | None = None

@@ -15,14 +15,14 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.runtime.runs import Runs
-    from agent_core.runtime.scheduler import RunState
+    from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
 
 
 class RunHandle:
     """One run. It goes on whether or not it is watched."""
 
-    def __init__(self, run: "RunState", runs: "Runs", sessions: "Sessions") -> None:
+    def __init__(self, run: "RunProgress", runs: "Runs", sessions: "Sessions") -> None:
         self._run = run
         self._runs = runs
         self._sessions = sessions

@@ -8,10 +8,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from agent_core.events.store import HistoryStore
 from agent_core.events.stream import EventStream
+from agent_core.redaction.journal import JournalRedactor
+from agent_core.redaction.redactor import LiveText
 from agent_core.types import (
     AgentStatus,
     Batch,
@@ -35,40 +37,8 @@ _PIECE_CHARS = 262_144
 """A delta is cleaned and shown in pieces of at most this length."""
 
 
-class DeltaRedactor(Protocol):
-    """Cleans text that arrives in pieces."""
-
-    def feed(self, text: str) -> str:
-        """Return what can be shown now; a tail that could begin a secret is held back."""
-        ...
-
-    def finish(self) -> str:
-        """Return what was held back, and start anew."""
-        ...
-
-
-class HistoryRedactor(Protocol):
-    """What the journal needs of redaction."""
-
-    def payload(self, value: Any) -> Any:
-        """Remove secret values and token shapes from event data."""
-        ...
-
-    def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
-        """Remove secret values, and only those: the model must see the files it edits."""
-        ...
-
-    def metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove secret values, and only those, from what a node says about itself."""
-        ...
-
-    def stream(self) -> DeltaRedactor:
-        """Clean one text that will arrive in pieces."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class RunEnd:
+class JournalEnd:
     """How a run ends: its last events, and what the rows say from then on.
 
     Attributes:
@@ -85,7 +55,7 @@ class RunEnd:
 
 
 def _forget(_: "Journal") -> None:
-    """Leaves an end that could not be stored to whoever opens the store next."""
+    """Leave an end that could not be stored to the next owner of the session."""
 
 
 class Journal:
@@ -114,7 +84,7 @@ class Journal:
         *,
         store: HistoryStore,
         stream: EventStream,
-        redactor: HistoryRedactor,
+        redactor: JournalRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
         path: Iterable[Node] = (),
         session_owner: str | None = None,
@@ -140,7 +110,7 @@ class Journal:
         self._scheduled = False
         self._change: RunChange | None = None
         self._late_end: Batch | None = None
-        self._deltas: dict[EventType, DeltaRedactor] = {}
+        self._deltas: dict[EventType, LiveText] = {}
 
     def begin(self) -> None:
         """Mark the run and its agent as running, with the next write."""
@@ -227,11 +197,11 @@ class Journal:
             raise self._failure
         await self._stream.drain()
 
-    async def close(self, end: RunEnd, *, on_stored: Callable[[], None]) -> None:
+    async def close(self, end: JournalEnd, *, on_stored: Callable[[], None]) -> None:
         """Store the end of the run with everything still waiting, show it, and end the stream.
 
         A session whose last run this is becomes free for other processes. `on_stored` is called
-        before the closing event is shown, so that nobody sees the one without the other.
+        before the closing event is shown, so that the one is never seen without the other.
 
         Raises:
             StorageError: this batch or an earlier one could not be stored. The path ends at the
@@ -247,7 +217,7 @@ class Journal:
             raise failure
         self._stream.close()
 
-    def close_later(self, end: RunEnd) -> None:
+    def close_later(self, end: JournalEnd) -> None:
         """Show an end that the store does not take now, and keep it for `close_again`."""
         self._late_end = self._take(end)
         for event in self._late_end.events:
@@ -302,7 +272,7 @@ class Journal:
         if self._events and self._writing is None and self._is_open:
             self._write(self._take())
 
-    def _take(self, end: RunEnd | None = None) -> Batch:
+    def _take(self, end: JournalEnd | None = None) -> Batch:
         """Everything that waits, as one batch."""
         nodes, events, change = self._nodes, self._events, self._change
         self._nodes, self._events, self._change = [], [], None
@@ -393,7 +363,7 @@ def pending(draft: EventDraft) -> PendingEvent:
 
 def build_node(
     draft: Draft,
-    redactor: HistoryRedactor,
+    redactor: JournalRedactor,
     estimate: Callable[[Sequence[ContentBlock]], int],
     *,
     session_id: str,

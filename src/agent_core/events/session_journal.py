@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agent_core.events.journal import HistoryRedactor, build_node, pending
+from agent_core.events.journal import build_node, pending
 from agent_core.events.store import SessionStore
+from agent_core.redaction.journal import JournalRedactor
 from agent_core.types import (
     ContentBlock,
     Draft,
@@ -28,7 +29,7 @@ class SessionJournal:
     def __init__(
         self,
         store: SessionStore,
-        redactor: HistoryRedactor,
+        redactor: JournalRedactor,
         estimate: Callable[[Sequence[ContentBlock]], int],
     ) -> None:
         self._store = store

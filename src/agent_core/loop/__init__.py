@@ -2,12 +2,11 @@
 
 from agent_core.loop.assembly import NullCollaborators, StandaloneRun, build_run
 from agent_core.loop.context import (
-    BuiltRequest,
-    Compactor,
     ContextSource,
     Guard,
-    History,
+    HistorySource,
     OpenRun,
+    PathCompactor,
     RunContext,
     RunLimits,
 )
@@ -16,14 +15,13 @@ from agent_core.loop.outcome import Outcome, RunStats, settle
 from agent_core.loop.run import conclude, converse, run_agent
 
 __all__ = [
-    "BuiltRequest",
-    "Compactor",
     "ContextSource",
     "Guard",
-    "History",
+    "HistorySource",
     "NullCollaborators",
     "OpenRun",
     "Outcome",
+    "PathCompactor",
     "RunContext",
     "RunLimits",
     "RunStats",

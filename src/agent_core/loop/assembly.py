@@ -8,11 +8,11 @@ from pathlib import Path
 from agent_core.context.tokens import estimate_blocks
 from agent_core.events import EventStream, Journal
 from agent_core.loop.context import (
-    Compactor,
     ContextSource,
     Guard,
-    History,
+    HistorySource,
     Hooks,
+    PathCompactor,
     RunContext,
     RunLimits,
 )
@@ -126,8 +126,8 @@ def build_run(
     path: Sequence[Node] = (),
     run: RunIdentity | None = None,
     redactor: Redactor | None = None,
-    history: History | None = None,
-    compactor: Compactor | None = None,
+    history: HistorySource | None = None,
+    compactor: PathCompactor | None = None,
     guard: Guard | None = None,
     hooks: Hooks | None = None,
     results: ResultLimiter | None = None,

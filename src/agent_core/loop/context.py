@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent_core.context.composer import Built
 from agent_core.events import Journal
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Access,
-    ModelRequest,
     Node,
     RunIdentity,
     ToolCall,
@@ -21,24 +21,12 @@ from agent_core.types import (
 )
 
 
-class BuiltRequest(Protocol):
-    """A request and the account of how it came to be."""
-
-    @property
-    def request(self) -> ModelRequest: ...
-    @property
-    def over_budget(self) -> bool: ...
-    def report_payload(self) -> dict[str, Any]:
-        """The ContextBuildReport, as the payload of `context_built`."""
-        ...
-
-
 class ContextSource(Protocol):
     """What the model sees."""
 
     def build(
         self, path: Sequence[Node], tools: Sequence[ToolDefinition], *, may_drop: bool = False
-    ) -> BuiltRequest:
+    ) -> Built:
         """Turn the path into the next request.
 
         `may_drop` allows leaving out the oldest whole exchanges; without it a path that does not
@@ -64,7 +52,7 @@ class OpenRun:
     calls: Sequence[ToolCall]
 
 
-class History(Protocol):
+class HistorySource(Protocol):
     """Where the conversation was left."""
 
     async def resume(self, journal: Journal) -> OpenRun | None:
@@ -80,7 +68,7 @@ class History(Protocol):
         ...
 
 
-class Compactor(Protocol):
+class PathCompactor(Protocol):
     """Makes a path that does not fit short enough, by adding a summary to it."""
 
     async def recover(self, journal: Journal) -> bool:
@@ -154,8 +142,8 @@ class RunContext:
     journal: Journal
     provider: ProviderAdapter
     composer: ContextSource
-    history: History
-    compactor: Compactor
+    history: HistorySource
+    compactor: PathCompactor
     toolbox: Toolbox
     guard: Guard
     hooks: Hooks

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from agent_core.aio import stop_if_cancelled
+from agent_core.context.composer import Built
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.loop.context import BuiltRequest, RunContext
+from agent_core.loop.context import RunContext
 from agent_core.loop.outcome import RunStats
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import shorten_name
@@ -96,7 +97,7 @@ async def _build_request(
     return built.request
 
 
-def _too_long(built: BuiltRequest) -> ProviderError:
+def _too_long(built: Built) -> ProviderError:
     report = built.report_payload()
     use, room = report["use"], report["budget"]["prompt"]
     fixed = round((use["static_system"] + use["tools"]) * use["scale"])

@@ -6,7 +6,7 @@ from functools import partial
 
 from agent_core.aio import to_the_end
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.events import Journal, RunChange, RunEnd
+from agent_core.events import Journal, JournalEnd, RunChange
 from agent_core.types import (
     AgentStatus,
     EndReason,
@@ -104,11 +104,11 @@ def resting_node(path: Sequence[Node]) -> Node | None:
 
 
 OnEnd = Callable[[Outcome], None]
-"""Is told how a run ended, before anybody can read its closing event."""
+"""Gets the outcome of a run before its closing event can be read."""
 
 
 def ignore(outcome: Outcome) -> None:
-    """For those who wait for the outcome itself."""
+    """For callers that await the outcome itself."""
 
 
 async def settle(
@@ -140,13 +140,13 @@ async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: b
     end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
     try:
         await journal.close(end, on_stored=partial(on_end, outcome))
-    except Exception:  # noqa: BLE001 - the first failure is the one that is told
+    except Exception:  # noqa: BLE001 - the first failure is the one that counts
         on_end(outcome)
         journal.close_later(end)
     return outcome
 
 
-def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) -> RunEnd:
+def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) -> JournalEnd:
     mine = [node for node in path if node.run_id == run_id]
     resting = resting_node(path)
     payload = {
@@ -172,7 +172,7 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
         error=outcome.error,
         has_prompt_node=any(_is_message(node) for node in mine),
     )
-    return RunEnd(events, change, _AGENT_STATUS[outcome.status], resting_id)
+    return JournalEnd(events, change, _AGENT_STATUS[outcome.status], resting_id)
 
 
 def _is_message(node: Node) -> bool:
@@ -187,7 +187,7 @@ def _as_core_error(error: Exception) -> AgentCoreError:
 
 
 def _clean(journal: Journal, error: ErrorPayload | None) -> ErrorPayload | None:
-    """The error without secrets: it goes into the run's row and to whoever holds the run."""
+    """The error without secrets: it goes into the run's row and to its handle."""
     if error is None:
         return None
     facts = {"message": error.message, "details": error.details}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import History, Outcome, settle
+from agent_core.loop import HistorySource, Outcome, settle
 from agent_core.redaction import log_failure
 from agent_core.types import (
     CancelResult,
@@ -30,7 +30,7 @@ _CANCELLED = Outcome(EndReason.ABORTED_STREAMING)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
-class RunState:
+class RunProgress:
     """Which run it is, and how far it is: all that a handle keeps of it."""
 
     identity: RunIdentity
@@ -39,7 +39,7 @@ class RunState:
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Run(RunState):
+class Run(RunProgress):
     """One run of a user in this process, from the queue to its outcome.
 
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
@@ -49,7 +49,7 @@ class Run(RunState):
     prompt: Draft | None
     journal: Journal
     stream: EventStream
-    history: History
+    history: HistorySource
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     cancel_requested: bool = False
@@ -183,7 +183,7 @@ class Scheduler:
         except asyncio.CancelledError:
             if not run.cancel_requested:
                 raise  # the event loop itself is shutting down
-        except Exception as error:  # noqa: BLE001 - logged and told
+        except Exception as error:  # noqa: BLE001 - logged and settled
             what = f"run {run.identity.run_id} could not be settled"
             log_failure(logger, what, error=error, clean=run.journal.clean)
             message = f"the end of the run could not be written down ({type(error).__name__})"

@@ -144,8 +144,8 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415 - only this command draws tables
 
-    from kgent.review.render import print_story, render_page  # noqa: PLC0415
-    from kgent.review.story import read_story  # noqa: PLC0415
+    from kgent.render import print_story, render_page  # noqa: PLC0415
+    from kgent.review import read_story  # noqa: PLC0415
 
     story = read_story(arguments.run_dir)
     if arguments.html is None:
@@ -163,7 +163,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from kgent.review.verify import verify  # noqa: PLC0415 - one command
+    from kgent.review import verify  # noqa: PLC0415 - one command
 
     check = verify(arguments.run_dir, seal=arguments.seal)
     for problem in check.problems:

@@ -8,12 +8,7 @@ from pathlib import Path
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
-from kgent.deliverables import (
-    DeliverableCheck,
-    check_deliverables,
-    final_status,
-    governance_status,
-)
+from kgent.deliverables import DeliverableCheck, check_deliverables, final_status, governance_status
 from kgent.engine.base import (
     AgentEngine,
     AgentRunRequest,
@@ -334,11 +329,11 @@ class RunExecutor:
             is_saved = True
 
         outcome = self._attempt(outcome, lambda: self._end_transcript(outcome))
-        outcome = told = self._attempt(outcome, self._files.restore)
-        state = self._ended(told)
-        outcome = self._attempt(outcome, lambda: self._emit_end(told, state))
+        outcome = announced = self._attempt(outcome, self._files.restore)
+        state = self._ended(announced)
+        outcome = self._attempt(outcome, lambda: self._emit_end(announced, state))
         outcome = self._attempt(outcome, write_manifests)
-        if outcome is not told:  # the closing event says otherwise: `verify` will report it
+        if outcome is not announced:  # the closing event says otherwise: `verify` will report it
             state = self._ended(outcome)
         self._state, is_saved = state.model_copy(update={"manifests": manifests}), False
         outcome = self._attempt(outcome, save)

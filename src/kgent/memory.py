@@ -108,11 +108,7 @@ class StoreMemory:
 def open_memory(
     file: Path | None, given: MemoryClient | MemoryStore | None
 ) -> Generator[MemoryClient | None]:
-    """The memory of a run, until the end of the block; None if there is none.
-
-    Args:
-        file: the database of a `sqlite:` provider.
-        given: what the caller brought along; it is used instead.
+    """The memory of a run, until the end of the block: `given`, or a database; None without both.
 
     Raises:
         KgentError: category `config`; the database cannot be opened.

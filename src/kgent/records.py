@@ -110,11 +110,6 @@ class RunRecords:
     Every line is redacted, and whole on disk before the caller goes on. Safe in several threads.
     Nothing is opened before something is recorded. Every method raises `OSError` where the disk
     takes no more, and `ValueError` after the end of the run.
-
-    Args:
-        root: the run folder.
-        ids: of the run.
-        redactor: removes secrets from everything.
     """
 
     def __init__(self, root: Path, ids: RunIds, *, redactor: Redactor) -> None:

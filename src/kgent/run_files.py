@@ -158,9 +158,6 @@ class RunFiles:
         """Replace a file as a whole; it is on disk when this returns.
 
         Whatever stands in its place and is not an ordinary file is moved to `archive/displaced/`.
-
-        Returns:
-            What was written.
         """
         raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
         with self._lock:

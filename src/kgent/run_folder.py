@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -274,35 +274,26 @@ def _describe_produced(
 def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]:
     """Everything in a run folder but the records and folders that every run folder has.
 
-    Links are listed and not followed.
-
-    Args:
-        root: the run folder, resolved.
-        takes_rights: make folders readable that their owner may not read.
+    Links are listed and not followed. With `takes_rights`, folders that their owner may not read
+    are made readable.
     """
-    found = [
-        entry
-        for entry in _walk(root, takes_rights=takes_rights)
-        if entry.name not in FILES and not (entry.name in FOLDERS and entry.kind == "folder")
-    ]
-    return sorted(found, key=lambda entry: os.fsencode(entry.name))
-
-
-def _walk(root: Path, *, takes_rights: bool) -> Iterator[FolderEntry]:
-    waiting = [FolderEntry("", "folder")]
+    found: list[FolderEntry] = []
+    waiting = [""]
     while waiting:
-        folder = waiting.pop()
+        name = waiting.pop()
         try:
-            entries = _list_folder(root, folder.name, takes_rights=takes_rights)
+            entries = _list_folder(root, name, takes_rights=takes_rights)
         except OSError:
-            if not folder.name:
+            if not name:
                 raise
-            yield FolderEntry(folder.name, "unreadable")
+            found.append(FolderEntry(name, "unreadable"))
             continue
-        if folder.name:
-            yield folder
-        waiting += [entry for entry in entries if entry.kind == "folder"]
-        yield from (entry for entry in entries if entry.kind != "folder")
+        if name and name not in FOLDERS:
+            found.append(FolderEntry(name, "folder"))
+        waiting += [entry.name for entry in entries if entry.kind == "folder"]
+        found += [entry for entry in entries if entry.kind != "folder"]
+    others = (entry for entry in found if entry.name not in FILES)
+    return sorted(others, key=lambda entry: os.fsencode(entry.name))
 
 
 def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> list[FolderEntry]:

@@ -1,6 +1,5 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
-import logging
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -12,29 +11,16 @@ from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
-from kgent.engine.base import (
-    AgentEngine,
-    EngineWithSecrets,
-    EventCallback,
-)
+from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, KgentError, error_info
 from kgent.executor import RunExecutor
 from kgent.memory import SQLITE, MemoryClient, open_memory, sqlite_name
-from kgent.profile import (
-    apply_options,
-    fingerprint_config,
-    load_config,
-)
+from kgent.profile import apply_options, fingerprint_config, load_config
 from kgent.records import RunEnvironment, RunRecords
 from kgent.run_folder import create_run_folder, resolve_run_folder
 from kgent.state import RunFolderStatus, RunIds, RunOptions, RunResult
-
-logger = logging.getLogger(__name__)
-
-RECALLED = 5
-_MEMORY_CHARS = 500
 
 
 def run(

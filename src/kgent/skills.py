@@ -62,12 +62,7 @@ class _SkillHead:
 
 
 class SkillRegistry:
-    """Finds skills and loads them.
-
-    Args:
-        paths: folders of skills, or folders that are skills.
-        enabled: ids of the skills to see; None means all.
-    """
+    """Finds skills and loads them."""
 
     def __init__(self, paths: Sequence[Path], enabled: Sequence[str] | None = None) -> None:
         self._paths = list(paths)

@@ -212,10 +212,6 @@ def state_text(content: Mapping[str, Any]) -> str:
 
 
 def compute_seal(hashes: Mapping[str, str]) -> str:
-    """The seal of a run folder: SHA-256 over the hashes of `run.json` and of the manifests.
-
-    Args:
-        hashes: file name and SHA-256 of each.
-    """
+    """The seal of a run folder: SHA-256 over the hashes of `run.json` and of the manifests."""
     lines = "".join(f"{name} {sha256}\n" for name, sha256 in sorted(hashes.items()))
     return hashlib.sha256(f"kgent seal 1\n{lines}".encode()).hexdigest()

@@ -147,13 +147,7 @@ def _path_refused(
 class ToolCallScope:
     """One call of a tool: what the tool may use, and what is written about the call.
 
-    Args:
-        env: the run.
-        call_id: the model's id of the call; correlates everything written about it.
-        name: the tool.
-        action: what it does; `unknown` for a call that reached no tool.
-        paths: where the call may read and write.
-        cancellation: whether the run is to stop.
+    Its id is the model's; the action is `unknown` where the call reached no tool.
     """
 
     def __init__(
@@ -199,11 +193,7 @@ class ToolCallScope:
     ) -> Action:
         """Prepare a call of a code tool of agent_core in the run folder.
 
-        Args:
-            make: the tool, such as `agent_core.tools.code.read.read_file`.
-            arguments: for that tool.
-            paths: another path rule than the call's.
-            variables: what a command sees of the environment.
+        A command gets a path rule of its own, and sees `variables` of the environment only.
         """
         size = _RESULT_BYTES
         workspace = Workspace(
@@ -335,13 +325,7 @@ async def record_rejected_call(
 ) -> None:
     """Record a call that reached no tool, like any other: no such tool, or unreadable arguments.
 
-    Args:
-        env: the run.
-        call_id: the model's id of the call.
-        name: the tool that was called.
-        args: what the model sent: a mapping, or text that is no JSON object.
-        code: why the call could not be made.
-        message: the same in words.
+    `args` is what the model sent: a mapping, or text that is no JSON object.
     """
     shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…"
     given = cast("Mapping[str, Any]", args) if isinstance(args, Mapping) else {"arguments": args}

@@ -26,17 +26,12 @@ from agent_core.tools.files import disk_errors, take_snapshot
 from agent_core.tools.paths import PathPolicy
 from agent_core.tools.schema import Arguments
 from agent_core.tools.threads import in_own_thread
-from agent_core.types import (
-    JsonBlock,
-    ToolResult,
-)
+from agent_core.types import JsonBlock, ToolResult
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError
 from kgent.memory import MemoryClient
-from kgent.records import (
-    RunEnvironment,
-)
+from kgent.records import RunEnvironment
 from kgent.skills import SkillRegistry
 from kgent.state import now
 from kgent.tool_calls import (
@@ -88,12 +83,7 @@ def build_tools(
 ) -> list[Tool]:
     """The tools of a run, by name: those the profile enables and the runtime does not deny.
 
-    Args:
-        env: the run.
-        skills: its skills; their folders may be read.
-        memory: what recalls and, in external mode, remembers.
-        cancellation: stops what is running when the run is to stop.
-        denied: names or patterns of tools this run must not have, whatever the profile says.
+    `denied` has names or patterns of tools this run must not have, whatever the profile says.
     """
     guard = PermissionGuard(
         allowed=set(enabled_tools(env.config)), denied=set(denied), mode="allow"

@@ -16,8 +16,7 @@ from casts import Cast, data_of, results
 from faults.drivers import opened
 from faults.injection import Ended
 from isolation import Home
-from kgent.review.story import read_story
-from kgent.review.verify import verify
+from kgent.review import read_story, verify
 
 CLOSING = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
 _LOOK = calls("agent.task_get", task_id="t1")

@@ -14,7 +14,7 @@ from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.engine.mock import MockFailure, MockPause
 from kgent.errors import ErrorInfo
-from kgent.review.story import read_story
+from kgent.review import read_story
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions
 from kgent_runs import a_run, calls, events, lines, profile, state, types

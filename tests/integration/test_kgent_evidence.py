@@ -14,7 +14,7 @@ import pytest
 
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine
-from kgent.review.verify import verify
+from kgent.review import verify
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions, RunResult, state_hash, state_text
 from kgent_runs import a_run, calls, lines, profile, skill, state
@@ -365,7 +365,7 @@ def test_ctrl_c_ends_a_check_with_130_and_no_traceback(
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 5)
 
-    monkeypatch.setattr("kgent.review.verify.describe_file", interrupted)
+    monkeypatch.setattr("kgent.review.describe_file", interrupted)
     assert main(["verify", str(finished(tmp_path).sandbox_root)]) == 130
     assert capsys.readouterr().err == "kgent: interrupted\n"
 
@@ -375,7 +375,7 @@ def test_a_run_with_more_events_than_are_shown_is_sound(
 ) -> None:
     root = finished(tmp_path).sandbox_root
     assert root is not None
-    monkeypatch.setattr("kgent.review.story.MAX_LINES", 4)
+    monkeypatch.setattr("kgent.review.MAX_LINES", 4)
     assert verify(root).problems == []
     drop_last_event(root)
     assert "one closing event must end it; there are 0" in "\n".join(verify(root).problems)

@@ -13,8 +13,7 @@ import pytest
 
 from agent_core.tools.files import replace_file
 from kgent.cli import main
-from kgent.review.story import read_story
-from kgent.review.verify import verify
+from kgent.review import read_story, verify
 from kgent.state import RunFolderStatus, RunResult
 from kgent_runs import a_run, calls, lines, profile, state, types
 

@@ -8,10 +8,11 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent.engine.base import EngineEvent, EngineEventKind
-from kgent.review.verify import verify
+from kgent.engine.mock import MockAgentEngine, MockCall
+from kgent.review import verify
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions, RunResult
-from kgent_runs import lines, profile, state, types
+from kgent_runs import events, lines, profile, state, types
 from model_server import ModelServer, Received, Reply, Status
 
 KEY = "sk-test-4242424242424242"
@@ -92,6 +93,51 @@ def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(
     assert "it leads out of the run folder" in told
     assert "root:" not in told
     assert types(result.sandbox_root).count("file.rejected") == 2
+
+
+def test_every_engine_leaves_the_same_records_of_the_same_calls(tmp_path: Path) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("write_file", {"path": "workspace/a.md", "content": "one\n"}),
+        ("write_file", {"path": "archive/a.md", "content": "one\n"}),
+        ("write_file", {"path": str(tmp_path / "a.md"), "content": "one\n"}),
+        ("read_file", {"path": "workspace/../run.json"}),
+        ("read_file", {"path": "workspace/none.md"}),
+        ("list_files", {"path": "workspace", "limit": 0}),
+        ("run_command", {"argv": ["rm", "a.md"]}),
+    ]
+    records: list[list[dict[str, Any]]] = []
+    for engine in ("core", "pydantic_ai", "mock"):
+        folder = tmp_path / engine
+        folder.mkdir()
+        script: list[Reply] = [calls(name, **arguments) for name, arguments in asked]
+        with ModelServer.in_thread([*script, "Done."]) as server:
+            path = profile(
+                folder,
+                model={"provider": "openai", "name": "m", "base_url": server.base_url("openai")},
+                runtime={"engine": engine},
+                tools={"shell": {"enabled": True, "allowed_commands": ["ls"]}},
+            )
+            mock = MockAgentEngine([MockCall(tool=name, args=given) for name, given in asked])
+            options = RunOptions(sandbox=folder / "run")
+            result = run(path, "x", options, engine=mock if engine == "mock" else None)
+        assert result.status is RunFolderStatus.COMPLETED
+        assert result.sandbox_root is not None
+        found = lines(result.sandbox_root / "logs" / "tools.jsonl")
+        changing = ("call_id", "started_at", "completed_at", "duration_ms")
+        records.append([{k: v for k, v in one.items() if k not in changing} for one in found])
+        rejected = [
+            one["data"]["code"]
+            for one in events(result.sandbox_root)
+            if one["type"] == "file.rejected"
+        ]
+        outside, denied = "write_outside_allowed_roots", "permission_denied"
+        assert rejected == [outside, denied, denied]
+    core, *others = records
+    assert others == [core, core]
+    assert [one["status"] for one in core] == [
+        *("completed", "blocked", "blocked", "blocked"),
+        *("failed", "failed", "blocked"),
+    ]
 
 
 @ENGINES

@@ -1,10 +1,9 @@
-"""What a run asks of an engine, and how every engine's end is told."""
+"""What a run asks of an engine, and how every engine's end is reported."""
 
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -118,10 +117,14 @@ def run_engine(request: AgentRunRequest, work: Callable[[], AgentResult]) -> Age
     Raises:
         KgentError: category `config`; the profile does not suit the engine.
     """
-    token = request.cancellation_token
+    token, seconds = request.cancellation_token, request.timeout_seconds
+    message = f"the run took longer than {seconds or 0:g} s (runtime.timeout_seconds)"
+    clock = threading.Timer(seconds or 0, lambda: token.cancel(message, code=ErrorCode.TIMEOUT))
+    clock.daemon = True
+    if seconds is not None:
+        clock.start()
     try:
-        with _deadline(token, request.timeout_seconds):
-            return interrupted(token.reason) if token.is_cancelled else work()
+        return interrupted(token.reason) if token.is_cancelled else work()
     except (asyncio.CancelledError, KeyboardInterrupt):
         token.cancel("the run was interrupted")
         return interrupted(token.reason)
@@ -132,21 +135,8 @@ def run_engine(request: AgentRunRequest, work: Callable[[], AgentResult]) -> Age
         elif token.is_cancelled:
             return interrupted(token.reason)
         return failed(error_info(error, ErrorCategory.ENGINE))
-
-
-@contextmanager
-def _deadline(token: Cancellation, seconds: float | None) -> Generator[None]:
-    if seconds is None:
-        yield
-        return
-    message = f"the run took longer than {seconds:g} s (runtime.timeout_seconds)"
-    timer = threading.Timer(seconds, lambda: token.cancel(message, code=ErrorCode.TIMEOUT))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
     finally:
-        timer.cancel()
+        clock.cancel()
 
 
 def failed(error: ErrorInfo, *, usage: Mapping[str, int] | None = None) -> AgentResult:
@@ -175,26 +165,24 @@ def out_of_steps(
     return interrupted(error, text=text, usage=usage)
 
 
+def model_secrets(config: KgentConfig) -> dict[str, str]:
+    """The secret of the profile's model, if there is one, by the name of its variable."""
+    name = config.model.api_key_env
+    value = os.environ.get(name) if name else None
+    return {name: value} if name and value else {}
+
+
 def api_key(config: KgentConfig) -> str | None:
     """The secret of the profile's model, from the environment; None if it needs none.
 
     Raises:
         KgentError: category `config`; the variable is not set.
     """
-    name = config.model.api_key_env
-    if not name:
-        return None
-    if key := os.environ.get(name):
-        return key
-    message = f"the environment variable {name}, which model.api_key_env names, is not set"
-    raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
-
-
-def model_secrets(config: KgentConfig) -> dict[str, str]:
-    """The secret of the profile's model, if there is one, by the name of its variable."""
-    name = config.model.api_key_env
-    value = os.environ.get(name) if name else None
-    return {name: value} if name and value else {}
+    name, secrets = config.model.api_key_env, model_secrets(config)
+    if name and not secrets:
+        message = f"the environment variable {name}, which model.api_key_env names, is not set"
+        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+    return secrets.get(name or "")
 
 
 def require_model(config: KgentConfig) -> tuple[str, str]:

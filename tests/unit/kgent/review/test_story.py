@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kgent.errors import KgentError
-from kgent.review.render import render_page
-from kgent.review.story import read_story
+from kgent.render import render_page
+from kgent.review import read_story
 from kgent_runs import a_context
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_core.redaction import visible
-from kgent.review.story import Story
+from kgent.review import Story
 
 _COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}
 _SEVERITIES = {"warning": "yellow", "error": "red"}

@@ -1,4 +1,4 @@
-"""Checks that a run folder is what its run left behind.
+"""A run folder read back: its story, however the run ended, and whether it is what the run left.
 
 `run.json` holds the hashes of the two manifests, the manifests hold the hashes of every file, and
 the closing event holds the hash of `run.json`. A folder that was forged consistently is found out
@@ -10,25 +10,36 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.files import open_file
-from kgent.errors import KgentError
+from kgent.errors import ErrorCategory, KgentError
 from kgent.profile import fingerprint_config, load_config
-from kgent.records import EVENTS_FILE, Event
-from kgent.review.story import MAX_MANIFEST_BYTES, Story, each_record, read_bytes, read_story
+from kgent.records import (
+    ERRORS_FILE,
+    EVENTS_FILE,
+    TOOLS_FILE,
+    ErrorRecord,
+    Event,
+    ToolCallRecord,
+    is_held,
+)
 from kgent.run_files import FileRecord, describe_file, readable_name
 from kgent.run_folder import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
     FILES,
     FOLDERS,
+    PROMPT_FILE,
     RECORDS,
     SANDBOX_MANIFEST,
+    SYSTEM_PROMPT_FILE,
     ArtifactManifest,
     OtherRecord,
     SandboxManifest,
@@ -46,6 +57,10 @@ from kgent.state import (
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_TEXT_BYTES = 1_000_000
+MAX_MANIFEST_BYTES = 2**30
+MAX_LINES = 100_000
+
 _REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _CLOSING = {
@@ -53,6 +68,127 @@ _CLOSING = {
     "run.incomplete": RunFolderStatus.INCOMPLETE,
     "run.failed": RunFolderStatus.FAILED,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything a run folder tells.
+
+    Attributes:
+        root: the run folder, resolved. Links in it are not followed.
+        state: `run.json`.
+        outcome: the status in words: `lost` where the process died and left it open.
+        is_lost: the run says that it is under way, and no process records into it.
+        events, calls, errors: the first `MAX_LINES` of each.
+        problems: what could not be read, in words.
+    """
+
+    root: Path
+    state: RunFolderState
+    outcome: str
+    is_lost: bool
+    prompt: str
+    system_prompt: str
+    events: list[Event]
+    calls: list[ToolCallRecord]
+    errors: list[ErrorRecord]
+    artifacts: ArtifactManifest | None
+    problems: list[str] = field(default_factory=list[str])
+
+
+def read_story(root: Path) -> Story:
+    """Read a run folder.
+
+    Raises:
+        KgentError: category `sandbox`; it is no run folder.
+    """
+    problems: list[str] = []
+    artifacts: ArtifactManifest | None = None
+    root = root.resolve()
+    state = _read_state(root)
+    is_lost = not state.status.is_terminal and is_held(root) is False
+    if is_lost:
+        problems.append(f"the run was lost: run.json says {state.status}, but its process is gone")
+    try:
+        raw = _read_bytes(root / ARTIFACT_MANIFEST, MAX_MANIFEST_BYTES)
+        artifacts = ArtifactManifest.model_validate_json(raw)
+    except (OSError, ValueError, AgentCoreError):
+        problems.append(f"{ARTIFACT_MANIFEST} cannot be read")
+    return Story(
+        root=root,
+        state=state,
+        outcome="lost" if is_lost else state.status.value,
+        is_lost=is_lost,
+        prompt=_read_text(root / PROMPT_FILE, problems),
+        system_prompt=_read_text(root / SYSTEM_PROMPT_FILE, problems),
+        events=_read_lines(root / EVENTS_FILE, Event, problems),
+        calls=_read_lines(root / TOOLS_FILE, ToolCallRecord, problems),
+        errors=_read_lines(root / ERRORS_FILE, ErrorRecord, problems),
+        artifacts=artifacts,
+        problems=problems,
+    )
+
+
+def _each_record(path: Path, model: type[M]) -> Iterator[M | None]:
+    """The records of a file, one a line; None for a line that is damaged."""
+    with open_file(path) as file:
+        for line in file:
+            try:
+                yield model.model_validate_json(line)
+            except ValidationError:
+                yield None
+
+
+def _read_bytes(path: Path, limit: int) -> bytes:
+    """The first `limit` bytes of a file of a run folder."""
+    with open_file(path) as file:
+        return file.read(limit)
+
+
+def _read_state(root: Path) -> RunFolderState:
+    try:
+        if raw := _read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES):
+            return RunFolderState.model_validate_json(raw)
+        # The run died before it had written `run.json`; its first event may know the rest.
+        first = next(iter(_read_lines(root / EVENTS_FILE, Event, [])), None)
+        known: dict[str, Any] = dict(first.data) if first else {}
+        when = first.timestamp if first else ""
+        unknown = (
+            *("session_id", "task_id", "run_id", "profile_id"),
+            *("config_fingerprint", "config_path", "engine"),
+        )
+        facts: dict[str, Any] = {**dict.fromkeys(unknown, "unknown"), "sandbox_root": str(root)}
+        return RunFolderState.model_validate(
+            {**facts, **known, "created_at": when, "updated_at": when}
+        )
+    except (OSError, ValueError, AgentCoreError) as error:
+        is_damaged = isinstance(error, ValueError)
+        reason = "run.json is damaged" if is_damaged else "run.json cannot be read"
+        message = f"{root} is no run folder that can be shown: {reason}"
+        category = ErrorCategory.SANDBOX
+        raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=category) from None
+
+
+def _read_text(path: Path, problems: list[str]) -> str:
+    try:
+        return _read_bytes(path, MAX_TEXT_BYTES).decode("utf-8", "replace")
+    except (OSError, AgentCoreError):
+        problems.append(f"{path.name} cannot be read")
+        return ""
+
+
+def _read_lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
+    found: list[M | None] = []
+    try:
+        found.extend(islice(_each_record(path, model), MAX_LINES))
+    except (OSError, AgentCoreError):
+        problems.append(f"{path.name} cannot be read")
+    if damaged := found.count(None):
+        problems.append(f"{path.name}: {damaged} damaged lines were passed over")
+    return [record for record in found if record is not None]
+
+
+# --- verification ----------------------------------------------------------------------------
 
 
 class FolderCheck(BaseModel):
@@ -111,7 +247,16 @@ def _check_manifests(root: Path, story: Story, problems: list[str]) -> list[File
     """Check everything that the manifests vouch for; returns the files that were compared."""
     sandbox = _read_manifest(root, story, SANDBOX_MANIFEST, SandboxManifest, problems)
     produced = _read_manifest(root, story, ARTIFACT_MANIFEST, ArtifactManifest, problems)
-    records = [*(sandbox.files if sandbox else []), *_hashed_files(produced)]
+    records = [
+        *(sandbox.files if sandbox else ()),
+        *(
+            FileRecord(
+                path=one.path, path_hex=one.path_hex, bytes=one.bytes or 0, sha256=one.sha256
+            )
+            for one in (produced.artifacts if produced else ())
+            if one.sha256 is not None
+        ),
+    ]
     for record in records:
         problems.extend(_check_file(root, record))
     if sandbox is not None:
@@ -142,7 +287,7 @@ def _read_manifest(
     root: Path, story: Story, name: str, model: type[M], problems: list[str]
 ) -> M | None:
     try:
-        raw = read_bytes(root / name, MAX_MANIFEST_BYTES)
+        raw = _read_bytes(root / name, MAX_MANIFEST_BYTES)
     except (OSError, AgentCoreError):
         return None  # reported as missing
     expected = story.state.manifests.get(name)
@@ -155,14 +300,6 @@ def _read_manifest(
     except ValidationError:
         problems.append(f"{name} is damaged")
         return None
-
-
-def _hashed_files(manifest: ArtifactManifest | None) -> Iterator[FileRecord]:
-    for one in manifest.artifacts if manifest else ():
-        if one.sha256 is not None:
-            yield FileRecord(
-                path=one.path, bytes=one.bytes or 0, sha256=one.sha256, path_hex=one.path_hex
-            )
 
 
 def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
@@ -215,7 +352,7 @@ def _check_events(root: Path, story: Story) -> Iterator[str]:
     closing: list[Event] = []
     position, is_in_order = 0, True
     try:
-        for position, event in enumerate(each_record(root / EVENTS_FILE, Event), 1):
+        for position, event in enumerate(_each_record(root / EVENTS_FILE, Event), 1):
             if event is None:
                 continue  # reported with the story
             if event.type in _CLOSING:
@@ -242,7 +379,7 @@ def _check_state(root: Path, state: RunFolderState, end: Event) -> Iterator[str]
     others = (name for name in ids if getattr(state, name) != getattr(end, name))
     yield from (f"run.json has another {name} than the events" for name in others)
     try:
-        text = read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES)
+        text = _read_bytes(root / RUN_FILE, MAX_MANIFEST_BYTES)
         content: dict[str, Any] = json.loads(text, object_pairs_hook=_refuse_doubles)
     except (OSError, ValueError, AgentCoreError) as error:
         yield f"run.json is damaged: {error}"

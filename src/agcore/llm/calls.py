@@ -111,8 +111,8 @@ class HookedProvider:
         turn = self.turn
         yield ModelStarted(provider="agcore", model=request.model)
         system = [ChatMessage.system_text(block.content) for block in request.system]
-        system += self._history.instructions()
-        sent = map(self._history.message_of, request.messages)
+        system += self._history.instructions
+        sent = self._history.convert(request.messages)
         turn.request = self._clean.request(
             replace(self._settings, messages=[*system, *sent], tools=request.tools)
         )

@@ -93,6 +93,8 @@ class ChatContext:
             self._system = [block] if system else []
             self._open_composer(most - instructions)
             self._key = key
+        if self.config is None:
+            return prompt
         fixed += instructions + estimate_tools(tools)
         room = most - fixed
         fitting = _cut(prompt, max(room // 2, room - visible_tokens(path)) - MESSAGE_TOKENS)

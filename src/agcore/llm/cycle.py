@@ -275,7 +275,7 @@ class LlmCycle:
         prompt = self._context.begin(
             self._redactor.secrets_only(self._system),
             offered,
-            instructions=sum(estimate_blocks(m.content) for m in self._history.instructions()),
+            instructions=sum(estimate_blocks(m.content) for m in self._history.instructions),
             path=path,
             prompt=self._redactor.secrets_only(prompt),
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import chain, takewhile
 from weakref import WeakValueDictionary
 
 from agcore.llm.types import ChatMessage, ChatRole
@@ -38,9 +38,13 @@ class ChatHistory:
 
     A message keeps the nodes that were made of it, and a node its message: a conversation that
     grows is the same objects from request to request.
+
+    Attributes:
+        instructions: the system and developer messages, which are no part of the path.
     """
 
     def __init__(self) -> None:
+        self.instructions: list[ChatMessage] = []
         self._messages: list[ChatMessage] = []
         self._nodes: IdentityCache[ChatMessage, Sequence[Node]] = IdentityCache()
         self._by_node: WeakValueDictionary[str, ChatMessage] = WeakValueDictionary()
@@ -49,22 +53,29 @@ class ChatHistory:
 
     def replace(self, messages: Iterable[ChatMessage]) -> None:
         """Take these messages instead; a summary of messages among them stays in force."""
-        self._messages = list(messages)
+        self._messages, self.instructions = [], []
+        self.extend(messages)
 
     def extend(self, messages: Iterable[ChatMessage]) -> None:
         """Add messages at the end."""
-        self._messages.extend(messages)
+        for message in messages:
+            self._messages.append(message)
+            if message.role in INSTRUCTION_ROLES:
+                self.instructions.append(message)
 
     def visible(self, messages: Iterable[ChatMessage] | None = None) -> list[ChatMessage]:
         """These messages, or those of the history; a summary stands for those that it covers."""
         given = list(self._messages if messages is None else messages)
-        covered = self._summary.covered if self._summary else frozenset[str]()
-        left = [m for m in given if not any(node.node_id in covered for node in self._of(m))]
-        return [self._summary.message, *left] if self._summary and len(left) < len(given) else given
-
-    def instructions(self) -> list[ChatMessage]:
-        """The system and developer messages, which are no part of the path."""
-        return [message for message in self._messages if message.role in INSTRUCTION_ROLES]
+        if self._summary is None:
+            return given
+        covered = self._summary.covered
+        nodes = self._nodes.get_all(given, self._make)
+        left = [
+            message
+            for message, made in zip(given, nodes, strict=True)
+            if covered.isdisjoint(node.node_id for node in made)
+        ]
+        return [self._summary.message, *left] if len(left) < len(given) else given
 
     def path(self) -> list[Node]:
         """The conversation as the engine goes on from it.
@@ -72,7 +83,7 @@ class ChatHistory:
         Messages that a summary does not cover follow those that it does, also where another
         writer has added them between.
         """
-        nodes = [node for message in self._messages for node in self._of(message)]
+        nodes = list(chain.from_iterable(self._nodes.get_all(self._messages, self._make)))
         summary = self._summary
         if summary is None:
             return nodes
@@ -113,9 +124,9 @@ class ChatHistory:
         self._messages += added
         return added
 
-    def message_of(self, message: ModelMessage) -> ChatMessage:
-        """A message of a request as the toolkit's; the one it was made of, if there is one."""
-        return self._sent.get(message, self._convert)
+    def convert(self, messages: Iterable[ModelMessage]) -> list[ChatMessage]:
+        """The messages of a request as the toolkit's; each the one it was made of, if it was."""
+        return self._sent.get_all(messages, self._convert)
 
     def _convert(self, message: ModelMessage) -> ChatMessage:
         node_id = str(message.metadata.get("node_id", ""))
@@ -125,9 +136,6 @@ class ChatHistory:
         if node_id:
             self._by_node[node_id] = made
         return made
-
-    def _of(self, message: ChatMessage) -> Sequence[Node]:
-        return self._nodes.get(message, self._make)
 
     def _make(self, message: ChatMessage) -> Sequence[Node]:
         if message.role in INSTRUCTION_ROLES:

@@ -159,7 +159,8 @@ class KnowledgeStore:
         return [
             page.entry
             for page in await self.pages()
-            if wanted <= words_of(_all_text(page))
+            if wanted
+            <= words_of(f"{page.title}\n{page.summary}\n{page.content} {' '.join(page.tags)}")
             and tagged <= {tag.casefold() for tag in page.tags}
         ]
 
@@ -169,10 +170,6 @@ class KnowledgeStore:
             MemoryItem(id=_PREFIX + page.page_id, content=content, created_at=page.created_at)
         )
         return page
-
-
-def _all_text(page: KnowledgePage) -> str:
-    return "\n".join([page.title, page.summary, page.content, *page.tags])
 
 
 def _page(item: MemoryItem) -> KnowledgePage:
@@ -242,11 +239,5 @@ class MemoryRetriever:
         known = self._known.get(page.page_id)
         if known is not None and known[0] == page.updated_at:
             return known
-        return page.updated_at, [words_of(text) for text in _texts(page)]
-
-
-def _texts(page: KnowledgePage) -> Iterator[str]:
-    yield page.title
-    yield page.summary
-    yield " ".join(page.tags)
-    yield from _SENTENCE.split(page.content)
+        parts = [page.title, page.summary, " ".join(page.tags), *_SENTENCE.split(page.content)]
+        return page.updated_at, list(map(words_of, parts))

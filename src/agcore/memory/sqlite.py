@@ -247,16 +247,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if not tables:
             for statement in _SCHEMA.split(";"):
                 connection.execute(statement)
-        _check(connection, path)
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != _APPLICATION:
-        raise MemoryStorageError(f"{path} is a database, but no memory store; choose another file")
-    if version > _VERSION:
-        raise MemoryStorageError(f"{path} was made by a newer version of agcore; use that one")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != _APPLICATION:
+            message = f"{path} is a database, but no memory store; choose another file"
+            raise MemoryStorageError(message)
+        if version > _VERSION:
+            message = f"{path} was made by a newer version of agcore; use that one"
+            raise MemoryStorageError(message)
 
 
 def _row(item: MemoryItem) -> tuple[str, str, str, int]:

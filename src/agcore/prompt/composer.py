@@ -120,15 +120,20 @@ class PromptComposer:
         Raises:
             PromptError: names the message that is wrong, and why.
         """
-        order = _Order()
+        last: ChatRole | None = None
+        open_calls: set[str] = set()
         for number, message in enumerate(self._messages):
-            if reason := order.objection(message):
+            if reason := _objection(message, last, open_calls):
                 raise PromptError(
                     f"message {number} ({message.role}) is out of place: {reason}", index=number
                 )
-        if order.open_calls:
-            missing = ", ".join(sorted(order.open_calls))
-            raise PromptError(f"tool calls without an answer: {missing}")
+            if message.role is ChatRole.TOOL:
+                open_calls -= _answered_calls(message)
+            elif message.role not in _INSTRUCTIONS:
+                open_calls = {call.tool_call_id for call in message.tool_calls}
+            last = last if message.role in _INSTRUCTIONS else message.role
+        if open_calls:
+            raise PromptError(f"tool calls without an answer: {', '.join(sorted(open_calls))}")
         return self
 
     def compose(self) -> list[ChatMessage]:
@@ -148,40 +153,23 @@ class PromptComposer:
         return self._templates.render(template, context)
 
 
-class _Order:
-    """What may come next, message by message."""
+def _answered_calls(message: ChatMessage) -> set[str]:
+    return {b.tool_call_id for b in message.content if isinstance(b, ToolResultBlock)}
 
-    def __init__(self) -> None:
-        self._last: ChatRole | None = None
-        self.open_calls: set[str] = set()
 
-    def objection(self, message: ChatMessage) -> str | None:
-        """Why the message must not stand here; None if it may."""
-        role, last = message.role, self._last
-        if role in _INSTRUCTIONS:
-            return None if last is None else "instructions come before the conversation"
-        if role is ChatRole.TOOL:
-            reason = self._answers(message)
-        elif self.open_calls:
-            reason = "the tool calls before it have no answers yet"
-        elif role is ChatRole.USER:
-            reason = "the user has just spoken" if last is ChatRole.USER else None
-        else:
-            reason = self._speaks(message)
-        self._last = role
-        return reason
-
-    def _speaks(self, message: ChatMessage) -> str | None:
-        if self._last is None:
-            return "the user speaks first"
-        if self._last is ChatRole.ASSISTANT:
-            return "the assistant has just spoken"
-        self.open_calls = {call.tool_call_id for call in message.tool_calls}
-        return None
-
-    def _answers(self, message: ChatMessage) -> str | None:
-        for block in message.content:
-            if not isinstance(block, ToolResultBlock) or block.tool_call_id not in self.open_calls:
-                return "it answers no tool call before it"
-            self.open_calls.remove(block.tool_call_id)
-        return None
+def _objection(message: ChatMessage, last: ChatRole | None, open_calls: set[str]) -> str | None:
+    """Why the message must not follow one of the role `last`; None if it may."""
+    role, reason = message.role, None
+    if role in _INSTRUCTIONS:
+        reason = "instructions come before the conversation" if last is not None else None
+    elif role is ChatRole.TOOL:
+        answered = _answered_calls(message)
+        if len(answered) < len(message.content) or not answered <= open_calls:
+            reason = "it answers no tool call before it"
+    elif open_calls:
+        reason = "the tool calls before it have no answers yet"
+    elif role is last:
+        reason = f"the {role} has just spoken"
+    elif role is ChatRole.ASSISTANT and last is None:
+        reason = "the user speaks first"
+    return reason

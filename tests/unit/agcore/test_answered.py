@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agcore.agent import Agent, AgentSession
 from agcore.llm import ChatMessage, ChatRole, LlmCycle, MockProvider, ToolCall
@@ -62,6 +62,7 @@ async def test_a_whole_history_is_passed_on_with_its_results_together() -> None:
     assert answers == [[*WHOLE[2].content, *WHOLE[3].content], WHOLE[5].content]
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([*WHOLE, TWICE])))
 async def test_whatever_is_left_of_a_history_every_call_has_its_answer(
     left: list[ChatMessage],

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from agcore.llm import (
     AdapterProvider,
@@ -530,6 +530,58 @@ async def test_a_long_run_of_tools_is_summarised_without_parting_calls_from_answ
     assert max(len(request.messages) for request in provider.requests) < 20
 
 
+async def test_system_messages_of_a_history_are_sent_behind_the_system_prompt() -> None:
+    provider = MockProvider(["ok"])
+    history = [
+        ChatMessage.developer_text("Answer in French."),
+        ChatMessage.user_text("Hi", topic="greetings").model_copy(update={"name": "ada"}),
+        ChatMessage.assistant_text("Salut."),
+    ]
+    cycle = LlmCycle(provider).with_system_prompt("Be kind.").with_messages(history)
+    await cycle.submit("And now?")
+    sent = provider.requests[0].messages
+    assert [message.text for message in sent] == [
+        "Be kind.", "Answer in French.", "Hi", "Salut.", "And now?",
+    ]  # fmt: skip
+    assert sent[2] is history[1]
+    assert cycle.messages()[:3] == history
+
+
+async def test_a_reply_that_was_cut_off_ends_the_turn_and_is_not_continued() -> None:
+    cut = ChatResponse(ChatMessage.assistant_text("Half an"), stop_reason=FinishReason.LENGTH)
+    provider = MockProvider([cut])
+    reply = await LlmCycle(provider).submit_with_tools("Go", ToolRegistry([Echo()]))
+    assert (reply.text, reply.stop_reason) == ("Half an", FinishReason.LENGTH)
+    assert len(provider.requests) == 1
+
+
+async def test_without_a_round_of_tools_a_call_is_the_end_of_the_turn() -> None:
+    echo, provider = Echo(), MockProvider([tool_call_reply("echo"), "ok"])
+    cycle = LlmCycle(provider, CycleConfig(max_tool_turns=0))
+    with pytest.raises(ToolTurnLimitError):
+        await cycle.submit_with_tools("Go", ToolRegistry([echo]))
+    assert (echo.calls, cycle.messages()) == ([], [])
+    assert (await cycle.submit_with_tools("Go", ToolRegistry([echo]))).text == "ok"
+
+
+async def test_a_turn_that_outgrows_its_budget_without_a_history_fails_and_is_not_sent() -> None:
+    provider = MockProvider(lambda _: tool_call_reply("echo", text="y" * 40_000))
+    cycle = LlmCycle(provider).with_compact_config(CompactConfig(max_tokens=2000))
+    with pytest.raises(LlmError.ContextLength, match="max_tokens"):
+        await cycle.submit_with_tools("Go", ToolRegistry([Echo()]))
+    assert all(len(str(request.messages)) < 8000 for request in provider.requests)
+
+
+async def test_parallel_calls_of_a_cycle_keep_the_order_of_their_answers() -> None:
+    calls = [ToolCall(tool_call_id=f"call_{n}", name="echo", arguments={"n": n}) for n in range(5)]
+    provider = MockProvider([ChatResponse(ChatMessage.assistant_text("", calls)), "Done."])
+    cycle = LlmCycle(provider)
+    await cycle.submit_with_tools("Go", ToolRegistry([Echo()]))
+    answers = [getattr(block, "tool_call_id", "") for block in cycle.messages()[2].content]
+    assert answers == [call.tool_call_id for call in calls]
+    assert list(provider.requests[1].messages[2].content) == cycle.messages()[2].content
+
+
 async def test_tools_may_be_run_by_the_caller() -> None:
     provider = MockProvider([tool_call_reply("echo", n=1), "Done."])
     cycle = LlmCycle(provider)
@@ -552,7 +604,8 @@ async def test_messages_that_are_too_long_are_the_callers_to_shorten() -> None:
 SERIALISED = st.integers(-(2**63), 2**64 - 1)  # beyond 64 bits a number is read as a float
 
 
-@given(st.text(), st.lists(st.integers(1, 9)), st.dictionaries(st.text(), SERIALISED))
+@settings(deadline=None)
+@given(st.text(), st.lists(st.integers(1, 9), max_size=5), st.dictionaries(st.text(), SERIALISED))
 async def test_however_a_reply_is_cut_it_is_joined_to_the_same(
     text: str, cuts: list[int], arguments: dict[str, int]
 ) -> None:

@@ -9,9 +9,9 @@ from itertools import chain
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_store import OpenTask
 from agent_core.tasks.model import TaskScope, TaskStepStatus
+from agent_core.text import estimate_text
 
 _MAX_TITLE = 120
-_BYTES_PER_TOKEN = 4
 _RESERVE = 48
 """Tokens kept for the line that counts what was left out."""
 
@@ -23,11 +23,6 @@ class BoardLimits:
     tokens: int = 1200
     changes: int = 20
     minutes: int = 30
-
-
-def estimate_tokens(text: str) -> int:
-    """A quick guess: a token is four bytes."""
-    return -(-len(text.encode()) // _BYTES_PER_TOKEN)
 
 
 def render_board(
@@ -55,7 +50,7 @@ def render_board(
     left_out: Counter[str] = Counter()
     room = limits.tokens - _RESERVE
     for kind, line in lines:
-        room -= estimate_tokens(line + "\n") if not left_out else 0
+        room -= estimate_text(line + "\n") if not left_out else 0
         if left_out or room < 0:
             left_out[kind] += 1
         else:
@@ -63,7 +58,7 @@ def render_board(
     if left_out:
         shown.append("not shown: " + ", ".join(f"{n} {kind}" for kind, n in left_out.items()))
     text = "\n".join(shown)
-    return text if estimate_tokens(text) <= limits.tokens else ""
+    return text if estimate_text(text) <= limits.tokens else ""
 
 
 def _headline(dag: Dag) -> str:

@@ -58,7 +58,7 @@ async def test_what_can_change_something_asks_for_the_claim(tool: Tool, is_guard
     assert caught.value.details["reason"] == "claim_lost"
 
 
-async def test_a_claim_that_is_lost_while_somebody_is_asked_counts_too() -> None:
+async def test_a_claim_that_is_lost_while_a_permission_is_asked_for_counts_too() -> None:
     lost: set[str] = set()
     made = require_claim(Toolbox([tool_of("mine", WRITE)]), has_lost_claim=lost.__contains__).get(
         "mine"

@@ -150,7 +150,7 @@ def test_both_may_replace_a_built_in_one_and_code_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overrides", [None, f"builtin:{COMPACT_ID}"])
-def test_the_definition_that_compacts_is_nobodys_to_see_or_replace(
+def test_the_definition_that_compacts_is_neither_listed_nor_replaced(
     tmp_path: Path, overrides: str | None
 ) -> None:
     definitions = AgentDefinitions(tmp_path)

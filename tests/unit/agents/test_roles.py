@@ -73,7 +73,7 @@ def test_what_is_granted_replaces_the_working_tools_and_only_those(role: AgentRo
     assert {name for name in names if not does_work(name)} == ROLE_TOOLS[role].built_in
 
 
-def test_a_tool_with_a_built_in_prefix_that_is_in_no_row_is_nobodys() -> None:
+def test_a_tool_with_a_built_in_prefix_that_is_in_no_row_has_no_role() -> None:
     strange = tool_named("agent.become_root")
     assert not any(select_tools(role, [strange]).names for role in AgentRole)
     assert not any(permits(role, strange.name) for role in AgentRole)

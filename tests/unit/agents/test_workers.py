@@ -117,7 +117,7 @@ def test_the_first_idle_one_that_may_have_the_tools_goes(tmp_path: Path) -> None
     assert found.select(dag(s1=None), "s2", tools=tools).worker_id == "any"
 
 
-def test_tools_that_nobody_may_have_are_an_argument_that_does_not_fit(tmp_path: Path) -> None:
+def test_tools_that_no_worker_may_have_are_an_argument_that_does_not_fit(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{"allowed_tools": ["code.search"]}]))
     with pytest.raises(ToolError) as caught:
         found.select(dag(s1=None), "s", tools=("code.write_file",))
@@ -139,7 +139,7 @@ def test_an_empty_task_can_have_a_worker_too(tmp_path: Path) -> None:
     assert found.select(dag(), "s").worker_id == "a"
 
 
-def test_a_release_that_comes_late_frees_nobody_else(tmp_path: Path) -> None:
+def test_a_release_that_comes_late_frees_no_other_run(tmp_path: Path) -> None:
     found = workers(tmp_path, ("p", [{}]))
     found.claim("agent_1", "run_1")
     found.release("agent_1", "run_1")

@@ -156,7 +156,7 @@ async def test_k7_a_claimed_step_can_be_completed_at_once(desk: Desk) -> None:
     }
 
 
-async def test_k8_a_blocked_step_is_nobodys(desk: Desk) -> None:
+async def test_k8_a_blocked_step_has_no_holder(desk: Desk) -> None:
     orchestrator = await created(desk, step("s1"))
     worker = desk.worker("run_a")
     await worker.call("claim_step", task_id="t1", step_id="s1")
@@ -300,7 +300,7 @@ async def test_k13_a_step_others_wait_for_is_not_deleted(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("status", ["claimed", "running"])
-async def test_k14_a_step_somebody_works_on_is_not_cancelled(desk: Desk, status: str) -> None:
+async def test_k14_a_step_a_run_works_on_is_not_cancelled(desk: Desk, status: str) -> None:
     orchestrator = await created(desk, step("s1"))
     worker = desk.worker("run_a")
     await worker.call("claim_step", task_id="t1", step_id="s1")
@@ -393,7 +393,7 @@ async def test_k17_completing_a_task_cancels_optional_steps(desk: Desk) -> None:
     }
 
 
-async def test_k17_an_optional_step_somebody_works_on_keeps_a_task_open(desk: Desk) -> None:
+async def test_k17_an_optional_step_a_run_works_on_keeps_a_task_open(desk: Desk) -> None:
     orchestrator = await created(desk, step("s1", required=False))
     await desk.worker("run_a").call("claim_step", task_id="t1", step_id="s1")
     with pytest.raises(ToolError) as refused:

@@ -218,7 +218,7 @@ async def task_over(desk: Desk) -> None:
         (task_over, "failed", "task_terminal"),
     ],
 )
-async def test_a_lost_claim_is_told_and_nothing_of_others_with_it(
+async def test_a_lost_claim_is_reported_and_nothing_of_others_with_it(
     desk: Desk, happen: Callable[[Desk], Awaitable[None]], status: str | None, reason: str
 ) -> None:
     worker = await claimed(desk)
@@ -230,10 +230,10 @@ async def test_a_lost_claim_is_told_and_nothing_of_others_with_it(
     assert refused.value.code == reason
     assert await desk.board.run_ended("run_a", RunEnding.FINISHED, worker.actor) is None
     assert len(desk.lines()) == before
-    told = await desk.board.outcome("run_a", desk.orchestrator().actor)
-    assert told is not None
-    assert (told.step_id, told.is_lost) == ("s1", True)
-    assert (told.step and told.step.status) == status
+    found = await desk.board.outcome("run_a", desk.orchestrator().actor)
+    assert found is not None
+    assert (found.step_id, found.is_lost) == ("s1", True)
+    assert (found.step and found.step.status) == status
 
 
 @pytest.mark.parametrize("status", ["blocked", "failed"])
@@ -251,10 +251,10 @@ async def test_a_worker_that_let_go_keeps_its_word_when_another_goes_on(
     await other.call("claim_step", task_id="t1", step_id="s1")
     theirs = {"status": "completed", "result_summary": "theirs"}
     await other.call("update_step", task_id="t1", step_id="s1", **theirs)
-    told = await desk.board.outcome("run_a", desk.orchestrator().actor)
-    assert told is not None
-    assert told.step is not None
-    assert (told.is_lost, told.step.status, told.step.result_summary) == (False, status, "mine")
+    found = await desk.board.outcome("run_a", desk.orchestrator().actor)
+    assert found is not None
+    assert found.step is not None
+    assert (found.is_lost, found.step.status, found.step.result_summary) == (False, status, "mine")
 
 
 async def test_claims_carry_a_number_that_only_grows(project: Path) -> None:

@@ -121,7 +121,7 @@ async def test_r2_damage_isolates_its_task(project: Path) -> None:
         assert refused.value.code is ErrorCode.TASK_WAL_UNAVAILABLE
         assert path.read_bytes() == damaged
 
-        path.write_bytes(b"".join(lines))  # somebody mends it
+        path.write_bytes(b"".join(lines))  # it is mended
         assert statuses(await orchestrator.call("get", task_id="t1"))["s1"] == "ready"
 
 
@@ -193,7 +193,7 @@ async def test_r3_a_task_that_could_not_be_written_does_not_exist(project: Path)
         await created(desk, step("s1"))
 
 
-async def test_r3_an_expired_lease_that_cannot_be_written_stops_nobody_from_looking(
+async def test_r3_an_expired_lease_that_cannot_be_written_stops_no_look(
     project: Path,
 ) -> None:
     async with desk_in(project) as desk:

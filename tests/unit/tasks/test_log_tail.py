@@ -1,4 +1,4 @@
-"""What a crash can do to the end of a log, at every byte; and what nobody may do to the rest."""
+"""What a crash can do to the end of a log, at every byte; and what no edit may do to the rest."""
 
 import json
 from collections.abc import Callable

@@ -266,7 +266,7 @@ async def test_a_dispatch_names_steps_that_exist(desk: Desk) -> None:
         assert refused.value.code is ErrorCode.VALIDATION_ERROR
 
 
-async def test_an_orchestrator_reports_only_on_steps_somebody_holds(desk: Desk) -> None:
+async def test_an_orchestrator_reports_only_on_steps_that_a_run_holds(desk: Desk) -> None:
     orchestrator = await created(desk, step("s1"), step("s2"), step("s3"))
     with pytest.raises(ToolError) as refused:
         await orchestrator.call("update_step", task_id="t1", step_id="s1", status="completed")

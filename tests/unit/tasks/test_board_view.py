@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.tasks.board_view import BoardLimits, estimate_tokens, render_board
+from agent_core.tasks.board_view import BoardLimits, render_board
 from agent_core.tasks.model import TaskScope
+from agent_core.text import estimate_text
 from task_boards import Desk, created, desk_in, step
 
 
@@ -60,7 +61,7 @@ async def test_what_is_cut_is_counted_by_status(desk: Desk) -> None:
     await busy(desk)
     for tokens in range(400):
         shown = text(desk, tokens=tokens, changes=3)
-        assert estimate_tokens(shown) <= tokens
+        assert estimate_text(shown) <= tokens
         if not shown:
             continue
         *lines, last = shown.splitlines()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agcore.llm.errors import ContextLengthError
 from agent_core.assets import load_asset
-from agent_core.compact.compactor import Compactor, Limits, Summarise
+from agent_core.compact.compactor import HistoryCompactor, Limits, Summarise
 from agent_core.compact.cut import Cut, choose_cut, visible_tokens
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
 from agent_core.compact.transcript import render_transcript
@@ -161,7 +161,7 @@ class ChatContext:
         share = max(room // 5, 1)
         around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
         piece = max(room - around - share, _LEAST_PIECE)
-        compactor = Compactor(self._summarise, store=_forget)
+        compactor = HistoryCompactor(self._summarise, store=_forget)
         compaction = await compactor.compact(
             list(_thin(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
             cut,

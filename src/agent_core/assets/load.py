@@ -32,7 +32,7 @@ JOB_IDS = (
     "system.memory_extraction",
     "system.memory_recall",
 )
-"""What the models behind the scenes are told: to summarise, to remember, to choose memories."""
+"""Instructions for model calls outside of runs: to summarise, to remember, to choose memories."""
 
 AGENT_IDS = (
     "agent.default_sub_agent",

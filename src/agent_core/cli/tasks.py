@@ -1,4 +1,4 @@
-"""Tasks of a project, whoever works on them: `soong-agent tasks show`, and below a run's output."""
+"""Tasks of a project: `soong-agent tasks show`, and the live picture below a run's output."""
 
 import asyncio
 import os

@@ -63,7 +63,7 @@ class Compaction:
     """A compaction that is good to be written.
 
     Attributes:
-        draft: the node; what is written into `details` says how it came to be.
+        draft: the node; its `details` record how it came to be.
         tokens: what the node costs, in estimated tokens.
     """
 
@@ -71,7 +71,7 @@ class Compaction:
     tokens: int
 
 
-class Compactor:
+class HistoryCompactor:
     """Makes compactions of one path; needs no runtime.
 
     Args:
@@ -162,7 +162,7 @@ def _check(
     """Refuse a compaction that loses something, or saves nothing.
 
     Raises:
-        SchemaError: says which.
+        SchemaError: naming what is lost, or both sizes.
     """
     missing = [part for part in kept.texts() if escape_kept(part) not in text]
     if artifact_id is not None and artifact_id not in text:

@@ -1,4 +1,4 @@
-"""What a compaction carries over word for word, whatever the model's summary says.
+"""What a compaction carries over word for word, independent of the model's summary.
 
 A summary is a model's words: it may leave out that a user has forbidden something. What is
 collected here cannot be forgotten: it stands before every summary, and is collected anew from the

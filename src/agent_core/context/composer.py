@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.history import History, trim
+from agent_core.context.history import MessageHistory, trim
 from agent_core.context.messages import board_message
 from agent_core.context.report import ContextBuildReport, ContextReporter, Use
 from agent_core.context.system_prompt import SystemSegment, ToolSegment
@@ -73,7 +73,7 @@ class Composer:
         self._scale = scale or TokenScale()
         self._board = board
         self._budget = budget = Budget.share_out(model, context)
-        self._history = History(budget.reattached, settled=settled)
+        self._history = MessageHistory(budget.reattached, settled=settled)
         block_budget = int(budget.dynamic / self._scale.of(model.name))
         self._system = SystemSegment(static, dynamic, own=own, budget=block_budget)
         self._tools = ToolSegment()

@@ -31,7 +31,7 @@ _CONSUMED_BY = {
 _NAMED_BY = {NodeType.SKILL_CONTEXT: "name", NodeType.MEMORY_CONTEXT: "ids"}
 
 
-class History:
+class MessageHistory:
     """Keeps the messages of a growing path up to date.
 
     Args:
@@ -234,7 +234,9 @@ class Trimmed:
     dropped: Sequence[str] = ()
 
 
-def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = None) -> Trimmed:
+def trim(
+    history: MessageHistory, limit: int, *, may_drop: bool, kept: str | None = None
+) -> Trimmed:
     """Bring a history below `limit` estimated tokens, as far as that is possible and allowed.
 
     First older tool results are shortened; then, where allowed, whole groups are left out.
@@ -273,7 +275,9 @@ def trim(history: History, limit: int, *, may_drop: bool, kept: str | None = Non
     return Trimmed(cut, dropped)
 
 
-def _cut_older(history: History, excess: int, saved_by: Callable[[Entry], int]) -> list[Node]:
+def _cut_older(
+    history: MessageHistory, excess: int, saved_by: Callable[[Entry], int]
+) -> list[Node]:
     """Cut tool results down to summaries, oldest first; never those of the latest exchange."""
     tools = [entry for entry in history.builder.entries if entry.kind is EntryKind.TOOL]
     cut: list[Node] = []
@@ -286,14 +290,14 @@ def _cut_older(history: History, excess: int, saved_by: Callable[[Entry], int]) 
     return _cut(history, cut, 0)
 
 
-def _cut(history: History, nodes: list[Node], tokens: int) -> list[Node]:
+def _cut(history: MessageHistory, nodes: list[Node], tokens: int) -> list[Node]:
     if nodes:
         history.cut.update((node.node_id, tokens) for node in nodes)
         history.rebuild()
     return nodes
 
 
-def _drop(history: History, limit: int, *, is_last_resort: bool) -> list[str]:
+def _drop(history: MessageHistory, limit: int, *, is_last_resort: bool) -> list[str]:
     """Leave out whole groups until the rest has `limit` tokens.
 
     First the oldest ones, without what must never go. As a last resort the largest ones before
@@ -328,7 +332,7 @@ def _drop(history: History, limit: int, *, is_last_resort: bool) -> list[str]:
     return dropped
 
 
-def _always_kept(history: History) -> set[int]:
+def _always_kept(history: MessageHistory) -> set[int]:
     """Summaries, open instructions, and what is kept word for word."""
     open_now = {node.node_id for node in open_instructions(history.path)}
     return {

@@ -121,7 +121,7 @@ def find_instructions(
     Args:
         home: the program's home, resolved.
         project: the project, resolved.
-        is_closed: tells a path that is read only after a question: such a folder is not entered,
+        is_closed: whether a path is read only after a question: such a folder is not entered,
             and a file that leads to such a place is not listed.
     """
     found: dict[Path, str] = {}

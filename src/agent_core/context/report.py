@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent_core.assets import load_asset
-from agent_core.context.history import History, Trimmed
+from agent_core.context.history import MessageHistory, Trimmed
 from agent_core.context.messages import artifact_ids, board_message
 from agent_core.context.system_prompt import (
     SystemSegment,
@@ -105,7 +105,7 @@ class ContextReporter:
 
     def report(
         self,
-        history: History,
+        history: MessageHistory,
         trimmed: Trimmed,
         *,
         system: SystemSegment,
@@ -194,7 +194,7 @@ class ContextReporter:
             self._cut, self._dropped = [], []
         return report
 
-    def _first_change(self, hashes: Mapping[str, str], history: History) -> str | None:
+    def _first_change(self, hashes: Mapping[str, str], history: MessageHistory) -> str | None:
         before: Mapping[str, Any] = self._hashes
         count: int | None = None
         if not before and self._previous is not None:
@@ -243,7 +243,9 @@ def rebuild_requests(
             cut[result["node_id"]] = result.get("shown_tokens", 0)
         dropped |= set(report["dropped_node_ids"])
         settled = report.get("settled_node_ids")
-        history = History(report["budget"]["reattached"], cut=cut, dropped=dropped, settled=settled)
+        history = MessageHistory(
+            report["budget"]["reattached"], cut=cut, dropped=dropped, settled=settled
+        )
         path: list[Node] = []
         node_id = report["path_end_node_id"]
         while node_id is not None and (node := known.get(node_id)) is not None:

@@ -71,7 +71,7 @@ def static_blocks(
     """The part that is always kept, in its fixed order.
 
     Args:
-        role: main and orchestrator hear of other agents and of memory, if they have the tools.
+        role: main and orchestrator get the blocks on other agents and memory, with those tools.
         tool_names: the run's effective tools; without any, only the core rules are worth saying.
         instruction_catalog: the list of instruction files, already within its budget; empty if
             there are none.

@@ -282,7 +282,7 @@ def parse_answer(text: str) -> ExtractionAnswer:
     """Read an answer.
 
     Raises:
-        SchemaError: it does not have the form; says where.
+        SchemaError: it does not have the form; names the place.
     """
     try:
         return ExtractionAnswer.model_validate(json.loads(unfenced(text)), strict=False)

@@ -115,7 +115,7 @@ def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
 
 @lru_cache(maxsize=2048)
 def _weigh_words(memory: Memory) -> dict[str, float]:
-    """How much each word of a memory tells about it; worked out once for every version of it."""
+    """Weigh each word of a memory; worked out once for every version of it."""
     bag: dict[str, float] = dict.fromkeys(_words(memory.content[:_MOST_CHARS]), 1)
     bag |= dict.fromkeys(_words(" ".join(memory.tags)), _TAG_WEIGHT)
     bag |= dict.fromkeys(_words(memory.summary), _SUMMARY_WEIGHT)

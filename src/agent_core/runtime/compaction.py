@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.compact.compactor import Compaction, Compactor, Limits
+from agent_core.compact.compactor import Compaction, HistoryCompactor, Limits
 from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
 from agent_core.compact.kept import KeptFacts, collect_kept, fit_kept, render_kept
 from agent_core.config.models import CompactConfig
@@ -221,7 +221,7 @@ class Compactions:
     async def _summarise(
         self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
     ) -> Compaction:
-        compactor = Compactor(
+        compactor = HistoryCompactor(
             agent.ask,
             store=partial(self.keep_text, agent, path[-1].session_id),
             open_plans=open_instructions,

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from agent_core.compact.compactor import Compactor, Limits
+from agent_core.compact.compactor import HistoryCompactor, Limits
 from agent_core.compact.cut import CompactPolicy, choose_cut
 from agent_core.compact.kept import collect_kept
 from agent_core.config.models import CompactConfig
@@ -44,8 +44,8 @@ class Drawer:
         return f"art_{len(self.texts)}"
 
 
-def a_compactor(scribe: Scribe, drawer: Drawer | None = None) -> Compactor:
-    return Compactor(scribe.ask, store=drawer or Drawer(), open_plans=open_instructions)
+def a_compactor(scribe: Scribe, drawer: Drawer | None = None) -> HistoryCompactor:
+    return HistoryCompactor(scribe.ask, store=drawer or Drawer(), open_plans=open_instructions)
 
 
 async def compacted(

@@ -98,7 +98,7 @@ class SessionWrites(HistoryStore, Protocol):
 
         A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
         event; nothing can be appended to it any more. A user's run that is queued with its prompt
-        stays so, for whoever opens the session next. A session whose active node is partial or
+        stays so, for the next owner of the session. A session whose active node is partial or
         missing continues from the last complete node before it.
 
         Returns:

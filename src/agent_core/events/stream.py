@@ -60,7 +60,7 @@ class EventStream:
             await self._writable.wait()
 
     def close(self) -> None:
-        """Nothing follows. Waiting events can still be read; nobody waits for room any more."""
+        """Nothing follows. Waiting events can still be read; no writer waits for room any more."""
         self._closed = True
         if self._consumer is None:
             self._waiting.clear()
@@ -70,10 +70,10 @@ class EventStream:
     def read(self, *, debug: bool = False) -> "Subscription":
         """Subscribe: every event from now until the run's closing event.
 
-        Until its first step the subscription keeps what comes and makes nobody wait.
+        Until its first step the subscription keeps what comes and makes no writer wait.
 
         Raises:
-            AgentCoreError: `validation_error`: somebody is reading this stream already.
+            AgentCoreError: `validation_error`: this stream has a consumer already.
         """
         if self._consumer is not None:
             message = "this run's events are being read already; they have one consumer"

@@ -204,7 +204,7 @@ class Runs:
             scheduler.require_open()
         except BaseException:
             if opening_run.done() and not opening_run.cancelled() and not opening_run.exception():
-                # The caller has gone, and nobody gets a handle.
+                # The caller was cancelled and gets no handle.
                 opened = opening_run.result()
                 self._take_over(opened)
                 run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
@@ -336,7 +336,7 @@ class Runs:
             run.journal.queue({"taken_over": in_front} if in_front else {})
             try:
                 await run.journal.commit()
-            except BaseException:  # nobody gets a handle: the run must not hold its place
+            except BaseException:  # there is no handle: the run must not hold its place
                 await to_the_end(self._scheduler.cancel(run))
                 raise
         return run

@@ -36,7 +36,7 @@ class Toolboxes:
         registered: the caller's own tools; looked at again for every run.
         mcp: the user's servers, if there are any.
         launcher: starts the programs of tools.
-        can_ask: somebody can be asked for permissions.
+        can_ask: there is a permission callback.
     """
 
     def __init__(

@@ -46,11 +46,11 @@ from rows import (
 COMPLETED = RunChange(status=RunStatus.COMPLETED, end_reason=EndReason.COMPLETED)
 
 
-def nobody_is_dead(owner: str, lease: object) -> bool:
+def owners_live(owner: str, lease: object) -> bool:
     return False
 
 
-def everybody_is_dead(owner: str, lease: object) -> bool:
+def owners_are_dead(owner: str, lease: object) -> bool:
     return True
 
 
@@ -84,7 +84,7 @@ async def store(
 @pytest.fixture
 async def session(store: SessionStore) -> SessionStore:
     """The store with a session `s1`, its run `run_1` open."""
-    await store.open_run(an_opening(), is_dead=nobody_is_dead)
+    await store.open_run(an_opening(), is_dead=owners_live)
     return store
 
 
@@ -100,7 +100,7 @@ async def test_opening_a_run_creates_the_session_its_root_agent_and_the_run(
         session_metadata={"b": 2},
         events=[an_event(EventType.RUN_QUEUED)],
     )
-    opened = await store.open_run(opening, is_dead=nobody_is_dead)
+    opened = await store.open_run(opening, is_dead=owners_live)
 
     assert not opened.resumed
     assert (opened.position.seq, opened.position.run_seq, opened.position.node_seq) == (1, 1, 1)
@@ -125,7 +125,7 @@ async def test_a_resumed_session_keeps_its_folder_its_agent_and_its_history(
     await session.append(a_batch(a_node("n1"), active_node_id="n1", run=COMPLETED, release="me"))
     again = await session.open_run(
         an_opening(run_id="run_2", agent_id="agent_unused", owner="you"),
-        is_dead=nobody_is_dead,
+        is_dead=owners_live,
     )
     assert again.resumed
     assert again.session.cwd == "/project"
@@ -145,7 +145,7 @@ async def test_a_session_opened_from_another_folder_is_refused_and_nothing_is_st
     for owner in ("me", "you"):
         with pytest.raises(StorageError) as refused:
             await session.open_run(
-                an_opening(run_id="run_2", cwd=str(tmp_path), owner=owner), is_dead=nobody_is_dead
+                an_opening(run_id="run_2", cwd=str(tmp_path), owner=owner), is_dead=owners_live
             )
         assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
         assert "/project" in refused.value.message
@@ -153,16 +153,16 @@ async def test_a_session_opened_from_another_folder_is_refused_and_nothing_is_st
     assert await session.run("run_2") is None
 
 
-async def test_a_session_moves_to_another_folder_if_told_to_and_says_so(
+async def test_a_session_moves_with_an_opening_that_moves_it_and_an_event_records_it(
     session: SessionStore, tmp_path: Path
 ) -> None:
     await session.append(a_batch(a_node("n1"), run=COMPLETED, release="me"))
     moved = await session.open_run(
-        an_opening(run_id="run_2", cwd=str(tmp_path), move_session=True), is_dead=nobody_is_dead
+        an_opening(run_id="run_2", cwd=str(tmp_path), move_session=True), is_dead=owners_live
     )
     assert moved.session.cwd == str(tmp_path)
     again = await session.open_run(
-        an_opening(run_id="run_3", cwd=str(tmp_path), move_session=True), is_dead=nobody_is_dead
+        an_opening(run_id="run_3", cwd=str(tmp_path), move_session=True), is_dead=owners_live
     )
     assert again.session.cwd == str(tmp_path)
     moves = [
@@ -181,9 +181,9 @@ async def test_a_folder_reached_by_another_name_is_the_same_folder(
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to(real)
-    await store.open_run(an_opening(cwd=str(link)), is_dead=nobody_is_dead)
+    await store.open_run(an_opening(cwd=str(link)), is_dead=owners_live)
     again = an_opening(run_id="run_2", cwd=str(real))
-    assert (await store.open_run(again, is_dead=nobody_is_dead)).resumed
+    assert (await store.open_run(again, is_dead=owners_live)).resumed
 
 
 async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> None:
@@ -194,7 +194,7 @@ async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> N
             agent_id="agent_o",
             mode=RunMode.ORCHESTRATOR,
         ),
-        is_dead=nobody_is_dead,
+        is_dead=owners_live,
     )
     assert opened.agent.agent_id == "agent_o"
     assert opened.run.mode is RunMode.ORCHESTRATOR
@@ -204,7 +204,7 @@ async def test_each_mode_has_a_root_agent_of_its_own(session: SessionStore) -> N
 
 async def test_a_session_with_a_living_owner_is_refused_to_others(session: SessionStore) -> None:
     with pytest.raises(StorageError) as refused:
-        await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=nobody_is_dead)
+        await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=owners_live)
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
     assert "s1" in refused.value.message
     assert await session.run("run_2") is None
@@ -213,7 +213,7 @@ async def test_a_session_with_a_living_owner_is_refused_to_others(session: Sessi
 
 async def test_its_owner_may_queue_more_runs(session: SessionStore) -> None:
     opening = an_opening(run_id="run_2", status=RunStatus.QUEUED)
-    assert (await session.open_run(opening, is_dead=nobody_is_dead)).lost == []
+    assert (await session.open_run(opening, is_dead=owners_live)).lost == []
     assert await session.active_run_ids("s1") == ["run_1", "run_2"]
 
 
@@ -244,32 +244,28 @@ def queued(run_id: str, **values: Any) -> RunOpening:
 
 async def test_what_a_dead_owner_had_queued_is_handed_over_in_order(session: SessionStore) -> None:
     for run_id in ("run_9", "run_3", "run_5"):
-        await session.open_run(queued(run_id), is_dead=nobody_is_dead)
+        await session.open_run(queued(run_id), is_dead=owners_live)
     await session.append(a_batch(run_id="run_5", run=RunChange(status=RunStatus.CANCELLED)))
     await session.open_run(
-        an_opening(run_id="run_bare", status=RunStatus.QUEUED), is_dead=nobody_is_dead
+        an_opening(run_id="run_bare", status=RunStatus.QUEUED), is_dead=owners_live
     )
-    lost = await session.close_lost_runs(everybody_is_dead)
+    lost = await session.close_lost_runs(owners_are_dead)
     assert [run.run_id for run in lost] == ["run_1", "run_bare"]
     waiting = await session.run("run_9")
     assert waiting is not None
     assert (waiting.status, waiting.error) == (RunStatus.QUEUED, None)
-    taken = await session.open_run(
-        an_opening(run_id="run_new", owner="you"), is_dead=nobody_is_dead
-    )
+    taken = await session.open_run(an_opening(run_id="run_new", owner="you"), is_dead=owners_live)
     assert [run.run_id for run in taken.queued] == ["run_9", "run_3"]
     assert taken.queued[0].prompt == queued("run_9").prompt
     assert taken.lost == []
-    later = await session.open_run(
-        an_opening(run_id="run_later", owner="you"), is_dead=nobody_is_dead
-    )
+    later = await session.open_run(an_opening(run_id="run_later", owner="you"), is_dead=owners_live)
     assert later.queued == []  # they are this owner's own by now
 
 
 async def test_an_opening_hands_over_and_closes_at_once(session: SessionStore) -> None:
-    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
+    await session.open_run(queued("run_2"), is_dead=owners_live)
     taken = await session.open_run(
-        an_opening(run_id="run_new", owner="you"), is_dead=everybody_is_dead
+        an_opening(run_id="run_new", owner="you"), is_dead=owners_are_dead
     )
     assert [run.run_id for run in taken.lost] == ["run_1"]
     assert [run.run_id for run in taken.queued] == ["run_2"]
@@ -278,8 +274,8 @@ async def test_an_opening_hands_over_and_closes_at_once(session: SessionStore) -
 async def test_an_owner_that_was_believed_dead_cannot_begin_what_it_had_queued(
     session: SessionStore,
 ) -> None:
-    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
-    await session.open_run(an_opening(run_id="run_new", owner="you"), is_dead=everybody_is_dead)
+    await session.open_run(queued("run_2"), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_new", owner="you"), is_dead=owners_are_dead)
     begin = RunChange(status=RunStatus.RUNNING)
     with pytest.raises(StorageError) as refused:
         await session.append(a_batch(run_id="run_2", run=begin, owner="me"))
@@ -290,8 +286,8 @@ async def test_an_owner_that_was_believed_dead_cannot_begin_what_it_had_queued(
 async def test_a_prompt_stays_in_its_row_until_it_stands_in_the_history(
     session: SessionStore,
 ) -> None:
-    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
-    await session.open_run(queued("run_3"), is_dead=nobody_is_dead)
+    await session.open_run(queued("run_2"), is_dead=owners_live)
+    await session.open_run(queued("run_3"), is_dead=owners_live)
     done = RunChange(status=RunStatus.FAILED)
     told = RunChange(status=RunStatus.COMPLETED, has_prompt_node=True)
     await session.append(a_batch(run_id="run_2", run=done))
@@ -306,14 +302,14 @@ async def test_an_active_node_that_is_missing_is_replaced_by_the_last_one_that_i
     session: SessionStore,
 ) -> None:
     await session.append(a_batch(a_node("n1"), active_node_id="gone", run=COMPLETED, release="me"))
-    again = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=nobody_is_dead)
+    again = await session.open_run(an_opening(run_id="run_2", owner="you"), is_dead=owners_live)
     assert again.session.active_node_id == "n1"
 
 
 async def test_sequence_numbers_follow_without_a_gap(session: SessionStore) -> None:
     first = await session.append(a_batch(a_node("n1"), an_event()))
     second = await session.append(a_batch(a_node("n2", "n1"), a_node("n3", "n2")))
-    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
     third = await session.append(a_batch(an_event(), run_id="run_2"))
 
     assert (first.seq, first.run_seq, first.node_seq) == (1, 1, 1)
@@ -466,9 +462,7 @@ async def test_run_metadata_is_merged_and_none_leaves_values_alone(session: Sess
 
 
 async def test_a_session_is_given_back_by_the_last_run_that_ends(session: SessionStore) -> None:
-    await session.open_run(
-        an_opening(run_id="run_2", status=RunStatus.QUEUED), is_dead=nobody_is_dead
-    )
+    await session.open_run(an_opening(run_id="run_2", status=RunStatus.QUEUED), is_dead=owners_live)
     await session.append(a_batch(run=COMPLETED, release="me"))
     held = await session.session("s1")
     assert held is not None
@@ -495,7 +489,7 @@ async def test_only_its_owner_gives_a_session_back(session: SessionStore) -> Non
 
 
 async def test_a_heartbeat_extends_every_lease_of_its_owner(session: SessionStore) -> None:
-    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
     until = utc_now() + timedelta(minutes=5)
     await session.heartbeat("me", timedelta(minutes=5))
     mine, yours = await session.session("s1"), await session.session("s2")
@@ -511,11 +505,11 @@ async def test_a_heartbeat_extends_every_lease_of_its_owner(session: SessionStor
     assert [record.owner for record in records] == [None, None]
 
 
-async def test_lost_runs_are_closed_told_and_fenced_off(session: SessionStore) -> None:
+async def test_lost_runs_end_with_an_event_and_cannot_be_added_to(session: SessionStore) -> None:
     await session.append(
         a_batch(a_node("n1", role=Role.USER), a_node("n2", "n1"), active_node_id="n2")
     )
-    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
 
     lost = await session.close_lost_runs(lambda owner, lease: owner == "me")
 
@@ -542,11 +536,11 @@ async def test_lost_runs_are_closed_told_and_fenced_off(session: SessionStore) -
     assert await session.node("n3") is None
 
 
-async def test_open_runs_of_a_session_nobody_has_are_lost_too(session: SessionStore) -> None:
+async def test_open_runs_of_a_session_without_an_owner_are_lost_too(session: SessionStore) -> None:
     await session.release("s1", "me")
-    lost = await session.close_lost_runs(nobody_is_dead)
+    lost = await session.close_lost_runs(owners_live)
     assert [run.run_id for run in lost] == ["run_1"]
-    assert await session.close_lost_runs(nobody_is_dead) == []
+    assert await session.close_lost_runs(owners_live) == []
 
 
 @pytest.mark.parametrize("active", ["partial", None])
@@ -563,20 +557,20 @@ async def test_a_session_that_stopped_at_a_partial_node_goes_on_before_it(
             active_node_id=active,
         )
     )
-    await session.close_lost_runs(everybody_is_dead)
+    await session.close_lost_runs(owners_are_dead)
     record = await session.session("s1")
     assert record is not None
     assert record.active_node_id == "n2"
 
 
 async def test_nothing_is_lost_while_owners_live(session: SessionStore) -> None:
-    assert await session.close_lost_runs(nobody_is_dead) == []
+    assert await session.close_lost_runs(owners_live) == []
     assert await session.active_run_ids("s1") == ["run_1"]
 
 
 async def test_a_dead_owner_without_open_runs_just_loses_its_claim(session: SessionStore) -> None:
     await session.append(a_batch(run=COMPLETED))
-    assert await session.close_lost_runs(everybody_is_dead) == []
+    assert await session.close_lost_runs(owners_are_dead) == []
     record = await session.session("s1")
     assert record is not None
     assert record.owner is None
@@ -612,15 +606,13 @@ async def test_each_new_owner_begins_an_epoch_and_a_renewed_claim_does_not(
     session: SessionStore,
 ) -> None:
     first = await epoch_of(session)
-    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
     await session.heartbeat("me")
     assert await epoch_of(session) == first
-    taken = await session.open_run(
-        an_opening(run_id="run_3", owner="you"), is_dead=everybody_is_dead
-    )
+    taken = await session.open_run(an_opening(run_id="run_3", owner="you"), is_dead=owners_are_dead)
     assert taken.session.epoch > first
     await session.release("s1", "you")
-    again = await session.open_run(an_opening(run_id="run_4", owner="you"), is_dead=nobody_is_dead)
+    again = await session.open_run(an_opening(run_id="run_4", owner="you"), is_dead=owners_live)
     assert again.session.epoch > taken.session.epoch
 
 
@@ -628,11 +620,11 @@ async def test_what_was_begun_in_an_earlier_epoch_cannot_be_added_to(
     session: SessionStore,
 ) -> None:
     stale = await epoch_of(session)
-    await session.open_run(queued("run_2"), is_dead=nobody_is_dead)
-    await session.open_run(an_opening(run_id="run_3", owner="you"), is_dead=everybody_is_dead)
+    await session.open_run(queued("run_2"), is_dead=owners_live)
+    await session.open_run(an_opening(run_id="run_3", owner="you"), is_dead=owners_are_dead)
     await session.release("s1", "you")
     # The first owner is back, and has the session once more: its old run is another's to begin.
-    await session.open_run(an_opening(run_id="run_4"), is_dead=everybody_is_dead)
+    await session.open_run(an_opening(run_id="run_4"), is_dead=owners_are_dead)
     batch = a_batch(a_node("late"), run_id="run_2", owner="me", epoch=stale)
     with pytest.raises(StorageError) as refused:
         await session.append(batch)
@@ -648,7 +640,7 @@ async def test_what_was_begun_in_an_earlier_epoch_cannot_be_added_to(
 async def test_a_request_to_cancel_reaches_the_owner_with_its_heartbeat(
     session: SessionStore,
 ) -> None:
-    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening("s2", "run_2", owner="you"), is_dead=owners_live)
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
     assert await session.heartbeat("me") == []
@@ -686,8 +678,8 @@ async def test_a_run_that_waits_is_open(session: SessionStore) -> None:
     assert record is not None
     assert record.owner == "me"
     with pytest.raises(StorageError):
-        await session.delete_session("s1", is_dead=nobody_is_dead)
-    lost = await session.close_lost_runs(everybody_is_dead)
+        await session.delete_session("s1", is_dead=owners_live)
+    lost = await session.close_lost_runs(owners_are_dead)
     assert [run.run_id for run in lost] == ["run_1"]
 
 
@@ -719,7 +711,7 @@ async def test_a_run_that_may_outlive_its_parent_keeps_the_session_claimed(
     await session.append(a_batch(run=COMPLETED, release="me"))
     await session.add_agent(a_child())
     await session.add_run(a_child_run(), claim=claim)
-    opened = await session.open_run(an_opening(run_id="run_2"), is_dead=everybody_is_dead)
+    opened = await session.open_run(an_opening(run_id="run_2"), is_dead=owners_are_dead)
     assert opened.lost == []
     await session.append(a_batch(run=COMPLETED, release="me", run_id="run_2"))
     found = await session.session("s1")
@@ -768,14 +760,14 @@ async def test_a_path_may_be_thousands_of_nodes_deep(session: SessionStore) -> N
 async def test_the_active_node_moves_to_any_node_of_the_session(session: SessionStore) -> None:
     await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), active_node_id="n2"))
     with pytest.raises(StorageError) as busy:
-        await session.set_active_node("s1", "n1", is_dead=nobody_is_dead)
+        await session.set_active_node("s1", "n1", is_dead=owners_live)
     assert busy.value.code is ErrorCode.SESSION_ACTIVE
     await session.append(a_batch(run=COMPLETED, release="me"))
-    moved = await session.set_active_node("s1", "n1", is_dead=nobody_is_dead)
+    moved = await session.set_active_node("s1", "n1", is_dead=owners_live)
     assert moved.active_node_id == "n1"
     assert moved == await session.session("s1")
 
-    await session.open_run(an_opening("s2", "run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening("s2", "run_2"), is_dead=owners_live)
     await session.append(a_batch(run=COMPLETED, release="me", session_id="s2", run_id="run_2"))
     for session_id, node_id, code in (
         ("s1", "nowhere", ErrorCode.NODE_NOT_FOUND),
@@ -783,7 +775,7 @@ async def test_the_active_node_moves_to_any_node_of_the_session(session: Session
         ("s9", "n1", ErrorCode.SESSION_NOT_FOUND),
     ):
         with pytest.raises(StorageError) as refused:
-            await session.set_active_node(session_id, node_id, is_dead=nobody_is_dead)
+            await session.set_active_node(session_id, node_id, is_dead=owners_live)
         assert refused.value.code is code
 
 
@@ -794,11 +786,11 @@ async def test_a_summary_in_the_making_does_not_keep_the_active_node_in_its_plac
     await session.add_agent(a_child())
     await session.add_run(a_child_run())
     await session.append(a_batch(run=COMPLETED, release="me"))
-    moved = await session.set_active_node("s1", "n1", is_dead=nobody_is_dead)
+    moved = await session.set_active_node("s1", "n1", is_dead=owners_live)
     assert moved.active_node_id == "n1"
     assert moved.owner == "me"
     with pytest.raises(StorageError) as busy:
-        await session.delete_session("s1", is_dead=nobody_is_dead)
+        await session.delete_session("s1", is_dead=owners_live)
     assert busy.value.code is ErrorCode.SESSION_ACTIVE
 
 
@@ -893,7 +885,7 @@ async def test_a_replay_leaves_the_transcripts_of_children_out(session: SessionS
 
 async def test_e3_a_run_is_replayed_without_its_neighbours(session: SessionStore) -> None:
     await session.append(a_batch(a_node("n1"), run=COMPLETED))
-    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
     await session.append(
         a_batch(a_node("n2", "n1", run_id="run_2"), an_event(node_id="n1"), run_id="run_2")
     )
@@ -915,7 +907,7 @@ async def test_the_events_of_a_run_are_read_from_where_a_watcher_stopped(
 ) -> None:
     for i in range(5):
         await session.append(a_batch(an_event(payload={"i": i})))
-    await session.open_run(an_opening(run_id="run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening(run_id="run_2"), is_dead=owners_live)
     await session.append(a_batch(an_event(), run_id="run_2"))
     assert await session.events_after("run_1", 0) == (await session.run_history("run_1")).events
     some = await session.events_after("run_1", 2, limit=2)
@@ -985,7 +977,7 @@ async def test_calls_of_other_agents_with_the_same_id_do_not_count(session: Sess
 
 async def test_sessions_are_listed_with_the_last_used_first(store: SessionStore) -> None:
     for i in range(5):
-        await store.open_run(an_opening(f"s{i}", f"run_{i}"), is_dead=nobody_is_dead)
+        await store.open_run(an_opening(f"s{i}", f"run_{i}"), is_dead=owners_live)
     await store.append(a_batch(run=COMPLETED, session_id="s1", run_id="run_1", agent_id="agent_s1"))
     listed = [record.session_id for record in await store.sessions()]
     assert listed == ["s1", "s4", "s3", "s2", "s0"]
@@ -1014,7 +1006,7 @@ async def test_what_is_unknown_is_none_or_empty(store: SessionStore) -> None:
 
 
 async def test_artifacts_are_found_by_session_kind_and_age(session: SessionStore) -> None:
-    await session.open_run(an_opening("s2", "run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening("s2", "run_2"), is_dead=owners_live)
     now = utc_now()
     old = now - timedelta(days=3)
     records = [
@@ -1041,20 +1033,20 @@ async def test_artifacts_are_found_by_session_kind_and_age(session: SessionStore
 async def test_e4_a_session_with_an_open_run_is_not_deleted(session: SessionStore) -> None:
     await session.add_artifact(an_artifact("a1"))
     with pytest.raises(StorageError) as refused:
-        await session.delete_session("s1", is_dead=nobody_is_dead)
+        await session.delete_session("s1", is_dead=owners_live)
     assert refused.value.code is ErrorCode.SESSION_ACTIVE
     assert await session.session("s1") is not None
     assert await session.artifact("a1") is not None
 
 
 async def test_a_deleted_session_leaves_nothing_and_harms_no_other(session: SessionStore) -> None:
-    await session.open_run(an_opening("s2", "run_2"), is_dead=nobody_is_dead)
+    await session.open_run(an_opening("s2", "run_2"), is_dead=owners_live)
     await session.append(a_batch(a_node("n1"), a_node("n2", "n1"), run=COMPLETED))
     await session.append(
         a_batch(a_node("m1", session_id="s2", run_id="run_2"), session_id="s2", run_id="run_2")
     )
     await session.add_artifact(an_artifact("a1"))
-    await session.delete_session("s1", is_dead=nobody_is_dead)
+    await session.delete_session("s1", is_dead=owners_live)
 
     assert await session.session("s1") is None
     assert await session.node("n1") is None
@@ -1064,17 +1056,17 @@ async def test_a_deleted_session_leaves_nothing_and_harms_no_other(session: Sess
     assert await session.node("m1") is not None
     assert len((await session.page("s2")).events) == 1
     with pytest.raises(StorageError) as gone:
-        await session.delete_session("s1", is_dead=nobody_is_dead)
+        await session.delete_session("s1", is_dead=owners_live)
     assert gone.value.code is ErrorCode.SESSION_NOT_FOUND
     with pytest.raises(StorageError) as late:
         await session.append(a_batch(an_event()))
     assert late.value.code is ErrorCode.RUN_NOT_FOUND
 
-    again = await session.open_run(an_opening(), is_dead=nobody_is_dead)
+    again = await session.open_run(an_opening(), is_dead=owners_live)
     assert not again.resumed
     assert again.position.seq == 1
 
 
 async def test_an_abandoned_session_can_be_deleted(session: SessionStore) -> None:
-    await session.delete_session("s1", is_dead=everybody_is_dead)
+    await session.delete_session("s1", is_dead=owners_are_dead)
     assert await session.session("s1") is None

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import settings
 
 from isolation import REAL_HOME, Guard, Home, fresh_folder, redirect_home, run_folder
 
 redirect_home()
+settings.register_profile("suite", deadline=None)  # a busy machine is no finding
+settings.load_profile("suite")
 
 GUARD = pytest.StashKey[Guard]()
 VIOLATIONS = pytest.StashKey[list[Path]]()

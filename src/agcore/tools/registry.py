@@ -161,7 +161,7 @@ class ToolRegistry:
     def for_run(self) -> RunTools:
         """The tools as they are now, for a run of a cycle."""
         return RunTools(
-            tools=[_with_timeout(tool, self._timeout_s) for tool in self._tools.values()],
+            tools=[self._callable(tool) for tool in self._tools.values()],
             definitions=self.definitions(),
             guard=self._permissions,
             results=self._results,
@@ -181,6 +181,8 @@ class ToolRegistry:
         task = asyncio.current_task()
         writer = self._results.writer(run, call)
         try:
+            if name in self._tools:
+                self._permissions.check(name)
             with OpenCall(_show_nothing, writer, lambda: is_cancelled(task)) as opened:
                 tool, parsed = Toolbox(self._tools.values()).resolve(call)
                 context = ToolContext(
@@ -231,6 +233,16 @@ class ToolRegistry:
             return ToolOutcome(wanted.name, value)
 
         return await asyncio.gather(*map(outcome, invocations))
+
+    def _callable(self, tool: Tool) -> Tool:
+        """The tool with its time limit; one that the lists deny refuses before it sees a call."""
+
+        def refuse(_arguments: Mapping[str, Any]) -> Any:
+            self._permissions.check(tool.name)
+
+        if self._permissions.permission(tool.name) is Permission.DENIED:
+            return replace(tool, parse=refuse)
+        return _with_timeout(tool, self._timeout_s)
 
     def _with(self, tools: Iterable[AnyTool], *, session_id: str | None = None) -> Self:
         return type(self)(

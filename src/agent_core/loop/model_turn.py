@@ -1,6 +1,7 @@
 """One model turn: build the request, stream the reply, write it down."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -245,7 +246,7 @@ def _with_unique_ids(
     completed: ModelCompleted, used: set[str]
 ) -> tuple[list[ToolCall], list[ContentBlock]]:
     """Make sure that no call of this history shares its id with another, and each has its block."""
-    renamed: dict[str, ToolCall] = {}
+    waiting: dict[str, deque[ToolCall]] = {}  # one reply may give several calls the same id
     calls: list[ToolCall] = []
     for call in completed.tool_calls:
         fresh = call.model_copy(update={"name": shorten_name(call.name)})
@@ -254,16 +255,16 @@ def _with_unique_ids(
             metadata = {**call.metadata, "raw_tool_call_id": raw}
             fresh = fresh.model_copy(update={"tool_call_id": new_id("call"), "metadata": metadata})
         used.add(fresh.tool_call_id)
-        renamed[call.tool_call_id] = fresh
+        waiting.setdefault(call.tool_call_id, deque()).append(fresh)
         calls.append(fresh)
     content: list[ContentBlock] = []
     for block in completed.content:
         if isinstance(block, ToolCallBlock):
-            if fresh := renamed.pop(block.tool_call_id, None):
-                content.append(_block_of(fresh))
+            if same := waiting.get(block.tool_call_id):
+                content.append(_block_of(same.popleft()))
         else:
             content.append(block)
-    content.extend(_block_of(call) for call in renamed.values())
+    content.extend(_block_of(call) for same in waiting.values() for call in same)
     return calls, content
 
 

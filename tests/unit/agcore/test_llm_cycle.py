@@ -582,6 +582,25 @@ async def test_parallel_calls_of_a_cycle_keep_the_order_of_their_answers() -> No
     assert list(provider.requests[1].messages[2].content) == cycle.messages()[2].content
 
 
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_calls_of_one_reply_that_share_an_id_are_answered_one_by_one(
+    is_streamed: bool,
+) -> None:
+    calls = [ToolCall(tool_call_id="call_0", name="echo", arguments={"n": n}) for n in range(3)]
+    provider = MockProvider([ChatResponse(ChatMessage.assistant_text("", calls)), "Done."])
+    cycle, tools = LlmCycle(provider), ToolRegistry([Echo()])
+    if is_streamed:
+        events = [event async for event in cycle.submit_stream("Go", tools)]
+        assert isinstance(events[-1], TurnComplete)
+    else:
+        await cycle.submit_with_tools("Go", tools)
+    _, asked, answered, _ = cycle.messages()
+    ids = [call.tool_call_id for call in asked.tool_calls]
+    assert len(set(ids)) == 3
+    assert [getattr(block, "tool_call_id", "") for block in answered.content] == ids
+    assert [f"'n': {n}" in str(block) for n, block in enumerate(answered.content)] == [True] * 3
+
+
 async def test_tools_may_be_run_by_the_caller() -> None:
     provider = MockProvider([tool_call_reply("echo", n=1), "Done."])
     cycle = LlmCycle(provider)

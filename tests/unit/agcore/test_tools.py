@@ -196,6 +196,19 @@ async def test_phase2_a_white_list_allows_its_names_only() -> None:
     assert not caught.value.is_recoverable()
 
 
+@pytest.mark.parametrize("arguments", [{"seconds": 0}, {"unknown": 1}])
+async def test_a_name_that_is_denied_is_refused_before_its_arguments_are_read(
+    arguments: dict[str, Any],
+) -> None:
+    tools = registry(permissions=PermissionChecker(PermissionConfig.black_list(["sleeps"])))
+    with pytest.raises(ToolError.PermissionDenied):
+        await tools.invoke("sleeps", arguments)
+    call = ToolCall(tool_call_id="1", name="sleeps", arguments=arguments)
+    (result,) = await answer(tools, [call])
+    assert result.error is not None
+    assert result.error.code is ErrorCode.PERMISSION_DENIED
+
+
 def test_phase2_a_black_list_forbids_its_names_and_patterns() -> None:
     checker = PermissionChecker(PermissionConfig.black_list(["mcp.files.*", "fails"]))
     found = [checker.permission(name) for name in ("fails", "mcp.files.read", "mcp.web.read")]

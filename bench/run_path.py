@@ -2,6 +2,8 @@
 
     python bench/run_path.py [--list]
 
+`--list` prints every module with its number of calls and functions, and the deepest stacks.
+
 The run has two turns and one tool call, goes through `AgentRuntime`, and is the second one of its
 session, so that what is only done once is not counted.
 """
@@ -10,6 +12,7 @@ import asyncio
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,32 +31,47 @@ _CONFIG = '[model]\nprovider = "custom"\nname = "scripted"\ncontext_window = 320
 class RunPath:
     """What was entered while a program was watched."""
 
-    modules: set[str] = field(default_factory=set[str])
-    functions: set[str] = field(default_factory=set[str])
-    deepest: list[str] = field(default_factory=list[str])
-    calls: int = 0
+    functions: Counter[str] = field(default_factory=Counter[str])
+    stacks: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
 
     def enter(self, frame: FrameType, event: str, _: Any) -> None:
         """Count a call, if it is one of a function of ours."""
         if event != "call" or _PACKAGE not in frame.f_code.co_filename:
             return
-        self.calls += 1
-        self.modules.add(_module(frame))
-        self.functions.add(_name(frame))
+        self.functions[_name(frame)] += 1
         stack: list[str] = []
         above: FrameType | None = frame
         while above is not None:
             if _PACKAGE in above.f_code.co_filename:
                 stack.append(_name(above))
             above = above.f_back
-        if len(stack) > len(self.deepest):
-            self.deepest = stack[::-1]
+        self.stacks.add(tuple(reversed(stack)))
 
     def __str__(self) -> str:
         return (
-            f"{len(self.modules)} modules, {len(self.functions)} functions, "
-            f"{len(self.deepest)} frames deep, {self.calls} calls"
+            f"{len(self.modules())} modules, {len(self.functions)} functions, "
+            f"{max(map(len, self.stacks))} frames deep, {self.functions.total()} calls"
         )
+
+    def modules(self) -> dict[str, list[str]]:
+        """The functions that were entered, by module."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.functions):
+            found.setdefault(name.partition(":")[0], []).append(name)
+        return found
+
+    def listing(self, *, least_depth: int) -> str:
+        """Every module with its calls and functions, then the stacks of at least that depth."""
+        modules = [
+            f"{sum(self.functions[name] for name in names):6} calls {len(names):4} functions  {path}"
+            for path, names in self.modules().items()
+        ]
+        deep = [stack for stack in self.stacks if len(stack) >= least_depth]
+        stacks = [
+            f"{len(stack)} frames:\n  " + "\n  ".join(stack)
+            for stack in sorted(deep, key=lambda stack: (-len(stack), stack))
+        ]
+        return "\n".join([*modules, *stacks])
 
 
 @contextmanager
@@ -101,5 +119,4 @@ if __name__ == "__main__":
         result = asyncio.run(measure(Path(temporary)))
     print(result)
     if "--list" in sys.argv:
-        print("\n".join(sorted(result.modules)))
-        print("deepest:", *result.deepest, sep="\n  ")
+        print(result.listing(least_depth=max(map(len, result.stacks)) - 1))

@@ -14,8 +14,7 @@ from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import ScriptedProvider
-from agent_core.redaction.journal import JournalRedactor
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.base import Tool

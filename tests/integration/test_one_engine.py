@@ -40,7 +40,7 @@ SCRIPTS = {
         calls("agent.dispatch_worker", task_id="t1", instruction="is a worker"),
     ],
 }
-WRITERS = {"agent_core.events.journal", "agent_core.events.session_journal"}
+WRITERS = {"agent_core.events.journal"}
 
 
 class Traced(ScriptedProvider):

@@ -40,8 +40,8 @@ from agent_core.loop import (
     build_run,
     conclude,
 )
+from agent_core.loop.context import ignore
 from agent_core.loop.model_turn import take_turn
-from agent_core.loop.outcome import ignore
 from agent_core.loop.run import begin
 from agent_core.redaction import Redactor
 from agent_core.tools import Tool

@@ -8,7 +8,7 @@ from agcore.llm.errors import LlmError
 from agcore.llm.types import ChatMessage, ChatRequest
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction import Redactor
-from agent_core.redaction.journal import JournalRedactor
+from agent_core.redaction.redactor import JournalRedactor
 from agent_core.types import ToolDefinition, Usage
 
 

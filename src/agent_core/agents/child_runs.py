@@ -10,8 +10,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from agent_core.agents.agent_tools import Assignment
 from agent_core.agents.report import ExpectedOutput
+from agent_core.agents.roles import Assignment
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource

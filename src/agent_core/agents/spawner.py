@@ -5,18 +5,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent_core.agents.agent_tools import (
+from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
+from agent_core.agents.definitions import AgentDefinitions
+from agent_core.agents.report import ExpectedOutput, OutputSchemaCheck, build_report
+from agent_core.agents.roles import (
     Assignment,
     ChildAssignment,
     ForkAssignment,
     ListDefinitions,
     SubAssignment,
     build_agent_tool,
+    does_work,
+    permits,
 )
-from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
-from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.report import ExpectedOutput, OutputSchemaCheck, build_report
-from agent_core.agents.roles import does_work, permits
 from agent_core.agents.workers import Workers
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource

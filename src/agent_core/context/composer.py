@@ -1,17 +1,289 @@
-"""Path in, request out: what the model sees in each turn of one run."""
+"""Path in, request out: what the model sees in each turn of one run, and the report of why."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from agent_core.assets import load_asset
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.context.history import MessageHistory, trim
-from agent_core.context.messages import board_message
-from agent_core.context.report import ContextBuildReport, ContextReporter, Use
-from agent_core.context.system_prompt import SystemSegment, ToolSegment
+from agent_core.context.history import MessageHistory, Trimmed, trim
+from agent_core.context.messages import artifact_ids, board_message
+from agent_core.context.system_prompt import (
+    SystemSegment,
+    ToolSegment,
+    hash_system,
+    hash_tools,
+    instruction_block,
+)
 from agent_core.context.tokens import Budget, TokenScale, estimate_blocks
 from agent_core.tools.loaded import View
 from agent_core.types import ModelRequest, Node, NodeType, SystemBlock, ToolDefinition, Usage
+
+MOST_IDS = 200
+"""A report lists at most this many node ids, the newest ones, and says how many there are."""
+
+_SEGMENTS = ("static_system", "tools", "dynamic_system")
+"""The parts of a request before its history, in the order in which a prompt cache compares them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Estimated tokens of one request; `scale` turns estimates into the model's own count."""
+
+    static_system: int
+    dynamic_system: int
+    tools: int
+    messages: int
+    scale: float
+
+    @property
+    def estimated(self) -> int:
+        """All parts, as estimated: what `TokenScale.observe` compares with the usage."""
+        return self.static_system + self.dynamic_system + self.tools + self.messages
+
+    @property
+    def total(self) -> int:
+        """All parts in the model's own tokens, as far as it is known."""
+        return round(self.estimated * self.scale)
+
+
+ContextBuildReport = dict[str, Any]
+"""How one request came to be, as the payload of `context_built`.
+
+With the path's nodes it is enough to build the request again. Beside the budget, the estimated use
+and the ids of what was cut, dropped or excluded since the last report it has:
+
+- `turn`: from 1, within the run; `settings`: model, temperature and output tokens of the request.
+- `node_ids`: of the path, in the first report of a run; later only `added_node_ids`.
+- `downgraded_artifacts`: tool nodes shown as summaries from this request on, with their artifacts.
+- `settled_node_ids`: the instruction files of the system part; others are messages.
+- `kept`: what stands before the messages because exchanges are left out.
+- `system` and `tools`: the blocks and the tools' names, where they differ from the last report.
+- `message_count`: messages of the history; `hashes.history` covers these.
+- `changed_segment`: the first of static_system, tools, dynamic_system and history that is not what
+  it was; a history that has only grown at its end has not changed.
+"""
+
+
+def _newest(key: str, ids: Sequence[str]) -> dict[str, Any]:
+    listed: dict[str, Any] = {key: list(ids[-MOST_IDS:])}
+    return listed | {f"{key}_count": len(ids)} if len(ids) > MOST_IDS else listed
+
+
+def _block_reference(block: SystemBlock) -> dict[str, Any]:
+    """A block by reference where its text is kept elsewhere: in the package, or in a node."""
+    reference: dict[str, Any] = {
+        "block_id": block.block_id,
+        "source": block.source,
+        "priority": block.priority,
+        "dynamic": block.dynamic,
+        "token_count": block.token_count,
+        "metadata": block.metadata,
+    }
+    if not block.metadata.keys() & {"asset_id", "node_id"}:
+        reference["content"] = block.content
+    return reference
+
+
+class ContextReporter:
+    """Remembers what was reported last, so that a report costs what has changed.
+
+    Args:
+        previous: the last report's payload of an earlier run of this session, if there is one.
+    """
+
+    def __init__(self, previous: Mapping[str, Any] | None = None) -> None:
+        self._previous = previous
+        self._turn = 0
+        self._nodes = 0
+        self._revision = 0
+        self._excluded = 0
+        self._summarised = 0
+        self._cut: list[Mapping[str, Any]] = []
+        self._dropped: list[str] = []
+        self._hashes: dict[str, str] = {}
+        self._blocks: Sequence[SystemBlock] | None = None
+        self._tools: Sequence[ToolDefinition] | None = None
+
+    def report(
+        self,
+        history: MessageHistory,
+        trimmed: Trimmed,
+        *,
+        system: SystemSegment,
+        tools: ToolSegment,
+        budget: Budget,
+        use: Use,
+        **facts: Any,
+    ) -> ContextBuildReport:
+        """Describe the request that has just been put together.
+
+        A request that is over budget is not sent: the next report repeats what its report holds.
+
+        Args:
+            history: whose messages stand in the request.
+            trimmed: what was cut and dropped for it.
+            system: the system part.
+            tools: the tools on offer.
+            budget: of the model.
+            use: what the request takes of it.
+            facts: `settings` and `task_board` of the report.
+        """
+        path, builder = history.path, history.builder
+        for node in trimmed.cut:
+            artifacts = [known for result in node.results for known in artifact_ids(result)]
+            reference: dict[str, Any] = {"node_id": node.node_id, "artifact_ids": artifacts}
+            if shown := history.cut[node.node_id]:
+                reference["shown_tokens"] = shown
+            self._cut.append(reference)
+        self._dropped += trimmed.dropped
+        is_rebuilt = history.revision != self._revision
+        excluded = builder.excluded[0 if is_rebuilt else self._excluded :]
+        if history.summarised > self._summarised:
+            excluded = _ids(path[self._summarised : history.summarised]) + excluded
+        hashes = {
+            "static_system": system.static_hash,
+            "tools": tools.hash,
+            "dynamic_system": system.dynamic_hash,
+            "history": builder.hash,
+        }
+        report: ContextBuildReport = {
+            "turn": self._turn + 1,
+            "budget": {
+                "window": budget.window,
+                "output_reserve": budget.output_reserve,
+                "prompt": budget.prompt,
+                "dynamic_system": budget.dynamic,
+                "reattached": budget.reattached,
+            },
+            "use": {
+                **asdict(use),
+                "estimated": use.estimated,
+                "total": use.total,
+                "scale": round(use.scale, 4),
+            },
+            "over_budget": use.total > budget.prompt,
+            "path_end_node_id": path[-1].node_id if path else None,
+            "node_count": len(path),
+            **_newest("excluded_node_ids", excluded),
+            "compaction_node_id": history.compaction.node_id if history.compaction else None,
+            "system_blocks": {
+                "kept": [block.block_id for block in system.blocks],
+                "cut": [block._asdict() for block in system.cut],
+            },
+            "downgraded_artifacts": list(self._cut),
+            "dropped_node_ids": list(self._dropped),
+            "settled_node_ids": sorted(history.settled or ()),
+            "kept": history.kept,
+            "message_count": len(builder.messages),
+            "hashes": hashes,
+            "changed_segment": self._first_change(hashes, history),
+            **facts,
+        }
+        if self._turn == 0:
+            report["node_ids"] = _ids(path[-MOST_IDS:])
+        else:
+            report |= _newest("added_node_ids", _ids(path[self._nodes :]))
+        if system.blocks is not self._blocks:
+            report["system"] = [_block_reference(block) for block in system.blocks]
+        if tools.definitions is not self._tools:
+            report["tools"] = [tool.name for tool in tools.definitions]
+        if not report["over_budget"]:
+            self._turn += 1
+            self._nodes, self._revision, self._hashes = len(path), history.revision, hashes
+            self._excluded, self._summarised = len(builder.excluded), history.summarised
+            self._blocks, self._tools = system.blocks, tools.definitions
+            self._cut, self._dropped = [], []
+        return report
+
+    def _first_change(self, hashes: Mapping[str, str], history: MessageHistory) -> str | None:
+        before: Mapping[str, Any] = self._hashes
+        count: int | None = None
+        if not before and self._previous is not None:
+            before = self._previous.get("hashes", {})
+            count = self._previous.get("message_count")
+        for segment in _SEGMENTS:
+            if before and before.get(segment) != hashes[segment]:
+                return segment
+        if count is not None:
+            has_changed = history.builder.hash_at(count) != before.get("history")
+        else:
+            has_changed = bool(before) and history.revision != self._revision
+        return "history" if has_changed else None
+
+
+def _ids(nodes: Sequence[Node]) -> list[str]:
+    return [node.node_id for node in nodes]
+
+
+def rebuild_requests(
+    nodes: Iterable[Node], reports: Sequence[Mapping[str, Any]], tools: Mapping[str, ToolDefinition]
+) -> list[ModelRequest]:
+    """Build the requests of a run's turns again.
+
+    Args:
+        nodes: at least the path up to the last report's `path_end_node_id`, in any order.
+        reports: the payloads of the run's `context_built` events, from the first one on.
+        tools: definitions by name; definitions are not part of the history, so these are the
+            ones of today.
+
+    Returns:
+        One request for each report. `metadata.exact` says whether all its hashes are those of
+        the original: redaction, or a newer version of a prompt or tool, makes them differ.
+    """
+    known = {node.node_id: node for node in nodes}
+    blocks: list[SystemBlock] = []
+    names: list[str] = []
+    cut: dict[str, int] = {}
+    dropped: set[str] = set()
+    requests: list[ModelRequest] = []
+    for report in reports:
+        if "system" in report:
+            blocks = [_restore_block(reference, known) for reference in report["system"]]
+        names = report.get("tools", names)
+        for result in report["downgraded_artifacts"]:
+            cut[result["node_id"]] = result.get("shown_tokens", 0)
+        dropped |= set(report["dropped_node_ids"])
+        settled = report.get("settled_node_ids")
+        history = MessageHistory(
+            report["budget"]["reattached"], cut=cut, dropped=dropped, settled=settled
+        )
+        path: list[Node] = []
+        node_id = report["path_end_node_id"]
+        while node_id is not None and (node := known.get(node_id)) is not None:
+            path.append(node)
+            node_id = node.parent_id
+        history.take(path[::-1])
+        history.keep(report.get("kept"))
+        offered = [tools[name] for name in names if name in tools]
+        hashes = {
+            "static_system": hash_system(block for block in blocks if not block.dynamic),
+            "tools": hash_tools(offered),
+            "dynamic_system": hash_system(block for block in blocks if block.dynamic),
+            "history": history.builder.hash,
+        }
+        board, is_exact = report["task_board"], hashes == report["hashes"]
+        request = ModelRequest(
+            **report["settings"],
+            system=blocks,
+            messages=history.builder.messages + ([board_message(board)] if board else []),
+            tools=offered,
+            metadata={"rebuilt": True, "turn": report["turn"], "exact": is_exact},
+        )
+        requests.append(request)
+    return requests
+
+
+def _restore_block(reference: Mapping[str, Any], known: Mapping[str, Node]) -> SystemBlock:
+    """A block as it was; text that stands elsewhere is read there."""
+    if "content" in reference:
+        return SystemBlock.model_validate(reference)
+    metadata = reference["metadata"]
+    if "asset_id" in metadata:
+        return SystemBlock(**reference, content=load_asset(metadata["asset_id"]).text)
+    node = known.get(metadata["node_id"])
+    return instruction_block(node) if node else SystemBlock(**reference, content="")
+
 
 TaskBoardSource = Callable[[int], str | None]
 """Gives the task board as it stands, within a budget in tokens; None where there is none."""

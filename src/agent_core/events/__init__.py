@@ -1,7 +1,6 @@
 """What happened in a run: the journal that stores it, and the stream that shows it."""
 
-from agent_core.events.journal import Journal, JournalEnd
-from agent_core.events.session_journal import SessionJournal
+from agent_core.events.journal import Journal, JournalEnd, SessionJournal
 from agent_core.events.store import HistoryStore, SessionReads, SessionStore, SessionWrites
 from agent_core.events.stream import EventStream
 from agent_core.types import Batch, PendingEvent, Position, RunChange

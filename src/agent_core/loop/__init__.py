@@ -6,12 +6,14 @@ from agent_core.loop.context import (
     Guard,
     HistorySource,
     OpenRun,
+    Outcome,
     PathCompactor,
     RunContext,
     RunLimits,
+    RunStats,
+    settle,
 )
 from agent_core.loop.model_turn import stream_reply
-from agent_core.loop.outcome import Outcome, RunStats, settle
 from agent_core.loop.run import conclude, converse, run_agent
 
 __all__ = [

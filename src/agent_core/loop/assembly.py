@@ -12,15 +12,15 @@ from agent_core.loop.context import (
     Guard,
     HistorySource,
     Hooks,
+    Outcome,
     PathCompactor,
     RunContext,
     RunLimits,
 )
-from agent_core.loop.outcome import Outcome
 from agent_core.loop.run import run_agent
 from agent_core.providers.base import ProviderAdapter
 from agent_core.redaction import Redactor
-from agent_core.redaction.journal import JournalRedactor
+from agent_core.redaction.redactor import JournalRedactor
 from agent_core.tools.base import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox

@@ -1,19 +1,31 @@
-"""Everything one run needs, in one frozen object, and what the loop asks of each part."""
+"""Everything one run needs, what it counts on the way, and how its end is written down."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent_core.aio import to_the_end
 from agent_core.context.composer import Built
-from agent_core.events import Journal
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.events import Journal, JournalEnd, RunChange
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
     Access,
+    AgentStatus,
+    EndReason,
+    ErrorPayload,
+    EventDraft,
+    EventLevel,
+    EventType,
     Node,
+    NodeType,
+    Role,
     RunIdentity,
+    RunStatus,
     ToolCall,
     ToolDefinition,
     ToolResult,
@@ -150,3 +162,177 @@ class RunContext:
     results: ResultLimiter
     project_dir: Path
     limits: RunLimits = RunLimits()
+
+
+_REASONS = {
+    ErrorCode.MAX_TURNS: EndReason.MAX_TURNS,
+    ErrorCode.PROMPT_TOO_LONG: EndReason.PROMPT_TOO_LONG,
+    ErrorCode.MAX_OUTPUT_TOKENS: EndReason.MAX_OUTPUT_TOKENS_RECOVERY,
+}
+_CLOSING = {
+    RunStatus.COMPLETED: (EventType.LOOP_COMPLETED, EventType.RUN_COMPLETED),
+    RunStatus.CANCELLED: (EventType.LOOP_ABORTED, EventType.RUN_CANCELLED),
+    RunStatus.FAILED: (EventType.LOOP_FAILED, EventType.RUN_FAILED),
+}
+_AGENT_STATUS = {
+    RunStatus.COMPLETED: AgentStatus.IDLE,
+    RunStatus.CANCELLED: AgentStatus.CANCELLED,
+    RunStatus.FAILED: AgentStatus.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    end_reason: EndReason
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    turns: int = 0
+    error: ErrorPayload | None = None
+
+    @property
+    def status(self) -> RunStatus:
+        """The run status that goes with the end reason."""
+        return self.end_reason.status
+
+
+@dataclass(slots=True)
+class RunStats:
+    """What a run counts while it runs.
+
+    `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
+    tool call ids this history has used, since some servers start counting anew in every reply.
+    `outcome` counts once the run is settled.
+    """
+
+    call_ids: set[str] = field(default_factory=set[str])
+    usage: Usage = field(default_factory=Usage)
+    turns: int = 0
+    answer: list[str] = field(default_factory=list[str])
+    continuations: int = 0
+    stop_denials: int = 0
+    outcome: Outcome = Outcome(EndReason.FAILED)
+
+    def completed(self) -> Outcome:
+        return Outcome(EndReason.COMPLETED, "".join(self.answer), self.usage, self.turns)
+
+    def failed(self, error: AgentCoreError) -> Outcome:
+        reason = _REASONS.get(error.code, EndReason.FAILED)
+        text = "".join(self.answer)
+        return Outcome(reason, text, self.usage, self.turns, ErrorPayload.of(error))
+
+    def cancelled(self, path: Sequence[Node]) -> Outcome:
+        in_tools = bool(path) and (path[-1].role is Role.TOOL or bool(path[-1].calls))
+        reason = EndReason.ABORTED_TOOLS if in_tools else EndReason.ABORTED_STREAMING
+        return Outcome(reason, "".join(self.answer), self.usage, self.turns)
+
+
+def resting_node(path: Sequence[Node]) -> Node | None:
+    """Where the conversation continues: the last node with nothing partial or unanswered before it.
+
+    A turn whose tool calls were cut short is left behind as a whole, and so is a note to the model
+    that nothing came of.
+    """
+    open_calls: set[str] = set()
+    resting: Node | None = None
+    for node in path:
+        if node.is_partial:
+            continue
+        open_calls |= {call.tool_call_id for call in node.calls}
+        open_calls -= {result.tool_call_id for result in node.results}
+        if not open_calls and node.node_type is not NodeType.SYSTEM_NOTE:
+            resting = node
+    return resting
+
+
+OnEnd = Callable[[Outcome], None]
+"""Gets the outcome of a run before its closing event can be read."""
+
+
+def ignore(outcome: Outcome) -> None:
+    """For callers that await the outcome itself."""
+
+
+async def settle(
+    journal: Journal, outcome: Outcome, on_end: OnEnd = ignore, *, began: bool = True
+) -> Outcome:
+    """Write the end down: loop event, closing event, the run's row and where to go on from.
+
+    A run that was cancelled before it `began` had no loop, and leaves the session where it is.
+
+    If something of the run could not be stored, it has failed with the storage error and ends at
+    the last node that is stored. An end that cannot be stored either is shown, and stored later.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
+    """
+    return await to_the_end(_settle(journal, outcome, on_end, began=began))
+
+
+async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: bool) -> Outcome:
+    outcome = replace(outcome, error=_clean(journal, outcome.error))
+    try:
+        end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
+        await journal.close(end, on_stored=partial(on_end, outcome))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the run must have an end
+        failed = _clean(journal, ErrorPayload.of(_as_core_error(error)))
+        outcome = replace(outcome, end_reason=EndReason.FAILED, error=failed)
+    else:
+        return outcome
+    end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
+    try:
+        await journal.close(end, on_stored=partial(on_end, outcome))
+    except Exception:  # noqa: BLE001 - the first failure is the one that counts
+        on_end(outcome)
+        journal.close_later(end)
+    return outcome
+
+
+def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) -> JournalEnd:
+    mine = [node for node in path if node.run_id == run_id]
+    resting = resting_node(path)
+    payload = {
+        "end_reason": outcome.end_reason,
+        "turns": outcome.turns,
+        "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
+    }
+    if outcome.error is not None:
+        payload["error"] = outcome.error.model_dump(mode="json")
+    loop_event, run_event = _CLOSING[outcome.status]
+    level = EventLevel.ERROR if outcome.status is RunStatus.FAILED else EventLevel.INFO
+    events = [EventDraft(run_event, payload, level)]
+    if began:
+        events.insert(0, EventDraft(loop_event, {"end_reason": outcome.end_reason}, level))
+    resting_id = resting.node_id if resting else None
+    change = RunChange(
+        status=outcome.status,
+        start_node_id=mine[0].node_id if mine else None,
+        end_node_id=resting_id,
+        end_reason=outcome.end_reason,
+        turn_count=outcome.turns,
+        usage=outcome.usage,
+        error=outcome.error,
+        has_prompt_node=any(_is_message(node) for node in mine),
+    )
+    return JournalEnd(events, change, _AGENT_STATUS[outcome.status], resting_id)
+
+
+def _is_message(node: Node) -> bool:
+    return node.role is Role.USER and node.node_type is NodeType.MESSAGE
+
+
+def _as_core_error(error: Exception) -> AgentCoreError:
+    if isinstance(error, AgentCoreError):
+        return error
+    message = f"the end of the run could not be written down ({type(error).__name__})"
+    return AgentCoreError(ErrorCode.INTERNAL_ERROR, message)
+
+
+def _clean(journal: Journal, error: ErrorPayload | None) -> ErrorPayload | None:
+    """The error without secrets: it goes into the run's row and to its handle."""
+    if error is None:
+        return None
+    facts = {"message": error.message, "details": error.details}
+    clean = journal.clean(facts)
+    return error if clean is facts else error.model_copy(update={**clean, "redacted": True})

@@ -9,8 +9,7 @@ from time import perf_counter
 from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
-from agent_core.loop.context import RunContext
-from agent_core.loop.outcome import RunStats
+from agent_core.loop.context import RunContext, RunStats
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import shorten_name
 from agent_core.types import (

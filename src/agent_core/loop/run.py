@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop.context import RunContext
+from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore, settle
 from agent_core.loop.model_turn import Reply, take_turn
-from agent_core.loop.outcome import OnEnd, Outcome, RunStats, ignore, settle
 from agent_core.loop.tool_turn import run_tools
 from agent_core.redaction import log_failure
 from agent_core.types import Draft, EventType, NodeType, StopReason, user_text

@@ -43,7 +43,7 @@ from agent_core.mcp.discovery import (
     server_failed,
 )
 from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_plain_hints
-from agent_core.redaction.visible import shortened
+from agent_core.redaction.values import shortened
 
 if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage

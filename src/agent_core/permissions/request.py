@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.redaction.redactor import Redactor
-from agent_core.redaction.visible import shortened, visible
+from agent_core.redaction.values import shortened, visible
 from agent_core.types import (
     Access,
     Decision,

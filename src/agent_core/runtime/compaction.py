@@ -20,13 +20,14 @@ from agent_core.context.history import open_instructions
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal
 from agent_core.loop import RunStats
-from agent_core.runtime.background import Jobs, UsageLedger
-from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactAgentDeps
-from agent_core.runtime.pending_compactions import (
+from agent_core.runtime.background import (
     CompactionPauses,
+    Jobs,
     PendingCompaction,
     PendingCompactions,
+    UsageLedger,
 )
+from agent_core.runtime.compact_agent import PURPOSE, CompactAgent, CompactAgentDeps
 from agent_core.types import (
     ErrorPayload,
     EventLevel,

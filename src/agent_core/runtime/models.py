@@ -16,8 +16,7 @@ from agent_core.loop import stream_reply
 from agent_core.providers.base import ProviderAdapter, RawExchange, Traceable
 from agent_core.providers.registry import ProviderRegistry
 from agent_core.providers.requests import IdentityCache
-from agent_core.redaction.journal import JournalRedactor
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
     ModelEvent,
     ModelMessage,

@@ -8,8 +8,7 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from agent_core.agents.child_runs import ChildRuns
-from agent_core.agents.open_spawner import open_spawner
-from agent_core.agents.spawner import RunSpec, SpawnerDeps
+from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.aio import to_the_end
 from agent_core.artifacts.store import ArtifactStore
@@ -17,15 +16,13 @@ from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import conclude, converse
-from agent_core.redaction.journal import JournalRedactor
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.factory import RunFactory
-from agent_core.runtime.leases import SessionLeases
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.project import Project
-from agent_core.runtime.recovery import SessionHistory
+from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.storage.owners import Owner
 from agent_core.types import (
@@ -393,13 +390,29 @@ class Runs:
             on_unclosed=self.leases.add_unclosed,
         )
 
+    @asynccontextmanager
+    async def _open_spawner(self, parent: Journal) -> AsyncGenerator[ChildSpawner]:
+        """Open what a run may start, by its role; an orchestrator's Tasks are replayed.
+
+        Raises:
+            TaskError: the folder of the Task logs cannot be used.
+        """
+        if parent.run.role is not AgentRole.ORCHESTRATOR:
+            yield ChildSpawner(self._spawner_deps, parent)
+            return
+        # Tasks and workers are a third of all code, and most runs have neither.
+        from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415
+
+        async with open_orchestrator_spawner(self._spawner_deps, parent) as spawner:
+            yield spawner
+
     async def _conduct(self, run: Run) -> None:
         run.journal.begin()
         try:
             async with conclude(run.journal, run.finish) as stats, self._traced(run.identity):
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
-                async with open_spawner(self._spawner_deps, run.journal) as spawner:
+                async with self._open_spawner(run.journal) as spawner:
                     ctx, source = await self._contexts.context_and_source(
                         RunSpec(
                             run=run.identity,

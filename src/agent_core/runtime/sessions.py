@@ -3,7 +3,7 @@
 from typing import TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.context.report import rebuild_requests
+from agent_core.context.composer import rebuild_requests
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor

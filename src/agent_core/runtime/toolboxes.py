@@ -10,8 +10,7 @@ from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
-from agent_core.context.plans import plan_template_tool
-from agent_core.context.skills import SkillCatalog, load_skill_tool
+from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import Journal
 from agent_core.process import Launcher

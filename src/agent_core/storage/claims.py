@@ -10,15 +10,21 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.rows import find, insert, iso, read, read_all, storable, update
-from agent_core.storage.timeline import (
+from agent_core.storage.rows import (
     OPEN_RUN,
     OWNER_LOST,
+    find,
+    insert,
     insert_events,
     insert_session_event,
+    iso,
     node_not_found,
+    read,
+    read_all,
     run_not_found,
     session_not_found,
+    storable,
+    update,
 )
 from agent_core.types import (
     AgentRecord,

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from agent_core.storage.claims import find_session
-from agent_core.storage.rows import dumps, find, find_all, iso, read_all
-from agent_core.storage.timeline import run_not_found
+from agent_core.storage.rows import dumps, find, find_all, iso, read_all, run_not_found
 from agent_core.types import (
     AgentRecord,
     ArtifactRecord,

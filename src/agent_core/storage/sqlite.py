@@ -18,8 +18,18 @@ from agent_core.storage.connections import PATIENCE, open_in_memory, open_writer
 from agent_core.storage.executors import InlineConnection, ReaderThreads, WriterThread
 from agent_core.storage.faults import explain
 from agent_core.storage.queries import clamp
-from agent_core.storage.rows import Record, find, insert, merge_metadata, read_all, update
-from agent_core.storage.timeline import OPEN_RUN, append_job, node_not_found, note_job
+from agent_core.storage.rows import (
+    OPEN_RUN,
+    Record,
+    append_job,
+    find,
+    insert,
+    merge_metadata,
+    node_not_found,
+    note_job,
+    read_all,
+    update,
+)
 from agent_core.types import (
     LEASE,
     AgentRecord,

@@ -18,7 +18,7 @@ from typing import Self
 
 from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.redaction.visible import shortened
+from agent_core.redaction.values import shortened
 
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")

@@ -1,25 +1,15 @@
 """The vocabulary every layer shares. Data only; behaviour lives where it runs."""
 
-from agent_core.types.common import (
+from agent_core.types.content import (
     SESSION_ID_PATTERN,
     AgentStatus,
     AgentType,
-    EndReason,
-    ErrorPayload,
-    Frozen,
-    RunMode,
-    RunStatus,
-    SafeId,
-    SessionStatus,
-    Usage,
-    UtcDatetime,
-    new_id,
-    utc_now,
-)
-from agent_core.types.content import (
     ArtifactRefBlock,
     ContentBlock,
     Draft,
+    EndReason,
+    ErrorPayload,
+    Frozen,
     ImageBlock,
     JsonBlock,
     Node,
@@ -27,11 +17,19 @@ from agent_core.types.content import (
     NodeType,
     ReasoningBlock,
     Role,
+    RunMode,
+    RunStatus,
+    SafeId,
+    SessionStatus,
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
+    Usage,
     UserMessage,
+    UtcDatetime,
+    new_id,
     user_text,
+    utc_now,
 )
 from agent_core.types.events import (
     CLOSING_EVENTS,

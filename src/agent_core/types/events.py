@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agent_core.types.common import Frozen, SafeId, UtcDatetime
+from agent_core.types.content import Frozen, SafeId, UtcDatetime
 
 
 class EventLevel(StrEnum):

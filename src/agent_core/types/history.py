@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent_core.types.common import (
+from agent_core.types.content import (
     AgentStatus,
     AgentType,
     EndReason,
     ErrorPayload,
+    Node,
     RunMode,
     RunStatus,
     Usage,
 )
-from agent_core.types.content import Node
 from agent_core.types.events import EventDraft
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 

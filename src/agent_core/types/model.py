@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from agent_core.types.common import ErrorPayload, Frozen, Usage
-from agent_core.types.content import ContentBlock, Role
+from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, Role, Usage
 from agent_core.types.tools import ToolCall, ToolDefinition
 
 

@@ -6,12 +6,14 @@ from typing import Any, BinaryIO
 
 from pydantic import Field
 
-from agent_core.types.common import (
+from agent_core.types.content import (
     AgentStatus,
     AgentType,
+    ContentBlock,
     EndReason,
     ErrorPayload,
     Frozen,
+    Node,
     RunMode,
     RunStatus,
     SafeId,
@@ -19,7 +21,6 @@ from agent_core.types.common import (
     Usage,
     UtcDatetime,
 )
-from agent_core.types.content import ContentBlock, Node
 from agent_core.types.events import RuntimeEvent
 from agent_core.types.model import ModelRequest
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from agent_core.errors import ErrorCode
-from agent_core.types.common import ErrorPayload, Frozen, SafeId
-from agent_core.types.content import ContentBlock
+from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, SafeId
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,256}$")]
 """A canonical tool name: dotted, like `code.read_file` or `mcp.<server>.<tool>`."""

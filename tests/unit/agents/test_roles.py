@@ -2,7 +2,13 @@
 
 import pytest
 
-from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, does_work, permits, select_tools
+from agent_core.agents.roles import (
+    BUILT_IN_TOOLS,
+    ROLE_TOOLS,
+    does_work,
+    permits,
+    select_tools,
+)
 from agent_core.tools.base import Tool
 from agent_core.tools.handler import tool_from
 from agent_core.types import AgentRole, ToolDefinition

@@ -1,6 +1,6 @@
 from typing import Any
 
-from agent_core.context.report import rebuild_requests
+from agent_core.context.composer import rebuild_requests
 from agent_core.context.system_prompt import system_block
 from agent_core.types import NodeType, ToolDefinition
 from unit.context.conversations import READ_FILE, Talk, composer

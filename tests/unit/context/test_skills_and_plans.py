@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.context.plans import plan_template_tool
-from agent_core.context.skills import find_skills, load_skill_tool
+from agent_core.context.skills import find_skills, load_skill_tool, plan_template_tool
 from agent_core.context.system_prompt import skills_block
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import Tool, ToolContext, ToolOutput

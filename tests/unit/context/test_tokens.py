@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.context.plans import plan_template_tool
-from agent_core.context.skills import SkillCatalog, load_skill_tool
+from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.context.system_prompt import static_blocks
 from agent_core.context.tokens import IMAGE_TOKENS, MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.disk.unfinished import UnfinishedWrites

@@ -5,7 +5,7 @@ import pytest
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, Journal
 from agent_core.redaction import Redactor
-from agent_core.redaction.journal import JournalRedactor
+from agent_core.redaction.redactor import JournalRedactor
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     EventType,

@@ -8,8 +8,7 @@ import pytest
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, JournalEnd
-from agent_core.redaction.journal import JournalRedactor
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
     AgentStatus,
     Batch,

@@ -11,8 +11,7 @@ from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import RunLimits, run_agent
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
-from agent_core.redaction.journal import JournalRedactor
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.types import (
     Access,

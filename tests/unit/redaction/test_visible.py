@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from agent_core.redaction.visible import shortened, visible
+from agent_core.redaction.values import shortened, visible
 
 
 @pytest.mark.parametrize(

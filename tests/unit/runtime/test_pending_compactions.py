@@ -8,10 +8,9 @@ import pytest
 from agent_core.compact.compactor import Compaction
 from agent_core.context.tokens import estimate_blocks
 from agent_core.events import SessionJournal
-from agent_core.redaction.journal import JournalRedactor
-from agent_core.redaction.redactor import Redactor
-from agent_core.runtime import pending_compactions
-from agent_core.runtime.pending_compactions import (
+from agent_core.redaction.redactor import JournalRedactor, Redactor
+from agent_core.runtime import background
+from agent_core.runtime.background import (
     CompactionPauses,
     PendingCompaction,
     PendingCompactions,
@@ -79,7 +78,7 @@ async def test_pauses_grow_outlive_the_process_and_end_with_a_success(
     session = Session(["one"])
     await session.run()
     now = utc_now()
-    monkeypatch.setattr(pending_compactions, "utc_now", lambda: now)
+    monkeypatch.setattr(background, "utc_now", lambda: now)
     pauses = CompactionPauses(session.store, session_journal(session))
     await pauses.load("s1")
     assert pauses.is_over("s1")

@@ -13,8 +13,8 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage import migrations
 from agent_core.storage.connections import open_writer
 from agent_core.storage.migrations import MIGRATIONS, Migration
+from agent_core.storage.rows import OPEN_RUN
 from agent_core.storage.sqlite import SqliteSessionStore
-from agent_core.storage.timeline import OPEN_RUN
 from agent_core.types import new_id
 from rows import an_opening
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, find_program, run
-from agent_core.redaction.visible import shortened
+from agent_core.redaction.values import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.places import find_named_places
 from agent_core.tools.code.programs import CommandLine, session_scope

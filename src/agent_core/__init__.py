@@ -28,8 +28,7 @@ if TYPE_CHECKING:
         TaskError,
         ToolError,
     )
-    from agent_core.providers.base import ProviderAdapter
-    from agent_core.providers.registry import ProviderRegistry
+    from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.tools.base import ToolContext
     from agent_core.tools.decorator import tool
     from agent_core.tools.registry import ToolRegistry
@@ -89,7 +88,7 @@ _HOMES = {
     "TaskError": "agent_core.errors",
     "ToolError": "agent_core.errors",
     "ProviderAdapter": "agent_core.providers.base",
-    "ProviderRegistry": "agent_core.providers.registry",
+    "ProviderRegistry": "agent_core.providers.base",
     "ToolContext": "agent_core.tools.base",
     "tool": "agent_core.tools.decorator",
     "ToolRegistry": "agent_core.tools.registry",

@@ -10,8 +10,7 @@ import pytest
 
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode
-from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import (
     Calls,
     Fails,

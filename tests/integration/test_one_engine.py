@@ -13,7 +13,7 @@ import pytest
 from agcore.llm import AdapterProvider, LlmCycle
 from agent_core import ModelRequest, RunStatus
 from agent_core.loop.model_turn import stream_reply
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import Calls, ScriptedProvider, calls
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import ModelEvent, RunMode, ToolCallBlock

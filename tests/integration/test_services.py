@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.errors import ConfigError, ErrorCode, StorageError
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import Hangs, ScriptedProvider
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.services import open_services

@@ -14,8 +14,7 @@ import pytest
 
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.base import ProviderAdapter, RawExchange, Traceable
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall
 from agent_core.types import (
     ImageBlock,

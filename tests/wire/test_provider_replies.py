@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderRegistry
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,

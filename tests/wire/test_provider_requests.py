@@ -9,10 +9,9 @@ import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
-from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.failures import Called
-from agent_core.providers.openai import OpenAIDialect
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.openai import OpenAIProvider
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -289,6 +288,6 @@ async def test_options_are_keyed_by_provider_and_checked(session: Session) -> No
 
 async def test_openais_own_models_are_given_their_own_limit_field() -> None:
     config = ModelConfig(provider="openai", name="m", max_output_tokens=5)
-    body = OpenAIDialect(config).prepare(asked(), Called("openai", "m")).body
+    body = OpenAIProvider(config).prepare(asked(), Called("openai", "m")).body
 
     assert orjson.loads(body)["max_completion_tokens"] == 5

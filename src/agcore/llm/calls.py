@@ -26,9 +26,8 @@ from agcore.llm.types import (
     FinishReason,
 )
 from agent_core.config.models import RetryConfig
-from agent_core.providers.failures import CallError
+from agent_core.providers.failures import CallError, pause_before_retry_s
 from agent_core.providers.reply import CallDraft, ReplyAccumulator
-from agent_core.providers.retry import pause_before_retry_s
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,

@@ -25,9 +25,8 @@ from agcore.llm.types import (
 )
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
-from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry as AdapterRegistry
 from agent_core.providers.jsontext import dump_text
-from agent_core.providers.registry import ProviderRegistry as AdapterRegistry
 from agent_core.providers.requests import IdentityCache
 from agent_core.providers.scripted import pieces
 from agent_core.types import (

@@ -35,8 +35,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
-    from agent_core.providers.base import ProviderFactory
-    from agent_core.providers.registry import ProviderRegistry
+    from agent_core.providers.base import ProviderFactory, ProviderRegistry
     from agent_core.runtime.services import Services
     from agent_core.tools.base import Tool
     from agent_core.tools.handler import Handler

@@ -17,8 +17,13 @@ from typing import Any, NamedTuple
 from agent_core.assets import load_asset
 from agent_core.context.messages import wrap, wrap_node
 from agent_core.context.tokens import estimate_tools
-from agent_core.providers.jsontext import whole
-from agent_core.text import BYTES_PER_TOKEN, content_hash, estimate_text, json_bytes
+from agent_core.text import (
+    BYTES_PER_TOKEN,
+    content_hash,
+    estimate_text,
+    join_surrogates,
+    json_bytes,
+)
 from agent_core.types import (
     AgentDefinition,
     AgentRole,
@@ -53,7 +58,7 @@ def system_block(
     **metadata: object,
 ) -> SystemBlock:
     """A block of the system prompt, with its estimate."""
-    text = whole(text)  # names of files need not be UTF-8
+    text = join_surrogates(text)  # names of files need not be UTF-8
     return SystemBlock(
         block_id=block_id,
         source=source,

@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
-from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import Called
-from agent_core.providers.http_provider import HttpProvider, Prepared
+from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -29,13 +28,12 @@ from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
     IdentityCache,
-    ToolNames,
     block_text,
     body_of,
     chosen_tool,
     images_of,
     joined_text,
-    own_options,
+    sampling_fields,
     wire_name,
     with_error,
 )
@@ -47,7 +45,6 @@ from agent_core.types import (
     ReasoningBlock,
     Role,
     StopReason,
-    SystemBlock,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
@@ -67,229 +64,6 @@ KNOWN_OPTIONS = frozenset(
         HEADERS,
     }
 )
-
-
-class AnthropicDialect:
-    """See `Dialect`."""
-
-    provider = "anthropic"
-    default_url = "https://api.anthropic.com"
-    path = "/v1/messages"
-    is_event_stream = True
-
-    def __init__(self, config: ModelConfig) -> None:
-        self._config = config
-        self._requests = AnthropicRequests(self.provider)
-
-    def prepare(self, request: ModelRequest, called: Called) -> Prepared:
-        """The request as a Messages body."""
-        config = self._config
-        options = own_options(
-            called, KNOWN_OPTIONS, config.provider_options, request.provider_options
-        )
-        extra, headers = options.pop(EXTRA_BODY, {}), options.pop(HEADERS, {})
-        head: dict[str, Any] = {"max_tokens": request.max_output_tokens or config.max_output_tokens}
-        temperature = config.temperature if request.temperature is None else request.temperature
-        if temperature is not None:
-            head["temperature"] = temperature
-        body = self._requests.body(request, {**head, **options, **extra}, called)
-        names = ToolNames(tool.name for tool in request.tools)
-
-        def new_parser() -> AnthropicEvents:
-            draft = ReplyAccumulator(self.provider, names.canonical, history=request.messages)
-            return AnthropicEvents(called, draft)
-
-        return Prepared(body, {"anthropic-version": API_VERSION, **headers}, new_parser)
-
-    def key_header(self, key: str) -> tuple[str, str]:
-        """A header of its own."""
-        return "x-api-key", key
-
-    def new_decoder(self) -> Decoder:
-        """Server-sent events."""
-        return EventDecoder()
-
-
-def create(config: ModelConfig) -> HttpProvider:
-    """The adapter for `provider = "anthropic"`.
-
-    Raises:
-        ConfigError: `[model] base_url` is not a plain HTTP address.
-    """
-    return HttpProvider(config, AnthropicDialect(config))
-
-
-_CACHE_MARK = b'{"cache_control":{"type":"ephemeral"},'
-_MARKED_USER_TURNS = 2
-_FOREIGN_ID = re.compile(r"[^A-Za-z0-9_-]")
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A serialised message; `last_block` is where its last block begins."""
-
-    raw: bytes
-    last_block: int
-    is_user: bool
-
-    def marked(self) -> bytes:
-        """With a cache mark on its last block. The mark's key sorts before all others."""
-        return self.raw[: self.last_block] + _CACHE_MARK + self.raw[self.last_block + 1 :]
-
-
-class AnthropicRequests:
-    """Writes request bodies; keeps what it has written of messages and tools.
-
-    The prompt cache is marked at four places, as many as there may be: after the tools, after the
-    static part of the system prompt, and after the last two user turns, so that the next request
-    finds this one's whole history.
-    """
-
-    def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self._messages: IdentityCache[ModelMessage, _Written | None] = IdentityCache()
-        self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
-
-    def body(self, request: ModelRequest, head: Mapping[str, Any], called: Called) -> bytes:
-        """The body of a request; `head` has the fields that are not conversation.
-
-        Raises:
-            ProviderError: `tool_choice` names a tool that is not offered.
-        """
-        fields = {"model": request.model, "stream": True, **head}
-        if request.tools and request.tool_choice:
-            fields["tool_choice"] = _tool_choice(request, called)
-        if request.stop:
-            fields["stop_sequences"] = request.stop
-        tools = self._tools.get_all(request.tools, _tool)
-        if tools:
-            tools[-1] = _CACHE_MARK + tools[-1][1:]
-        history = self._messages.get_all(request.messages, self._write)
-        messages = _marked([written for written in history if written])
-        arrays = {"tools": tools, "system": _system(request.system), "messages": messages}
-        return body_of(fields, arrays)
-
-    def _write(self, message: ModelMessage) -> _Written | None:
-        """None when nothing is left to say: empty messages are refused."""
-        written = [*self._blocks(message), *_images_of_failures(message)]
-        blocks = [jsontext.dump(block) for block in written]
-        if not blocks:
-            return None
-        is_user = message.role is not Role.ASSISTANT
-        head = b'{"content":[' + b"".join(block + b"," for block in blocks[:-1])
-        tail = b'],"role":"%b"}' % (b"user" if is_user else b"assistant")
-        return _Written(head + blocks[-1] + tail, len(head), is_user)
-
-    def _blocks(self, message: ModelMessage) -> Iterator[dict[str, Any]]:
-        for block in message.content:
-            match block:
-                case ToolCallBlock():
-                    yield {
-                        "type": "tool_use",
-                        "id": _wire_id(block.tool_call_id),
-                        "name": wire_name(block.name),
-                        "input": block.arguments,
-                    }
-                case ToolResultBlock():
-                    yield _result(block)
-                case ReasoningBlock():
-                    if block.metadata.get("provider") == self._provider:
-                        yield from _thought(block)
-                case ImageBlock() if block.data:
-                    yield _image(block)
-                case _:
-                    said = block_text(block)
-                    if said.strip():  # blank text is refused
-                        yield {"type": "text", "text": said}
-
-
-def _system(blocks: list[SystemBlock]) -> list[bytes]:
-    said = [block for block in blocks if block.content.strip()]
-    written = [jsontext.dump({"type": "text", "text": block.content}) for block in said]
-    static = [place for place, block in enumerate(said) if not block.dynamic]
-    if static:
-        written[static[-1]] = _CACHE_MARK + written[static[-1]][1:]
-    return written
-
-
-def _marked(messages: list[_Written]) -> list[bytes]:
-    """The messages, with marks on the last user turns; only these are copied."""
-    parts = [message.raw for message in messages]
-    left = _MARKED_USER_TURNS
-    for place in range(len(messages) - 1, -1, -1):
-        if messages[place].is_user:
-            parts[place] = messages[place].marked()
-            left -= 1
-            if not left:
-                break
-    return parts
-
-
-def _tool(tool: ToolDefinition) -> bytes:
-    return jsontext.dump(
-        {
-            "name": wire_name(tool.name),
-            "description": tool.description,
-            "input_schema": tool.input_schema,
-        }
-    )
-
-
-def _tool_choice(request: ModelRequest, called: Called) -> dict[str, str]:
-    choice = request.tool_choice or "auto"
-    if choice in {"auto", "none"}:
-        return {"type": choice}
-    if choice == "required":
-        return {"type": "any"}
-    return {"type": "tool", "name": chosen_tool(request, called)}
-
-
-def _thought(block: ReasoningBlock) -> Iterator[dict[str, Any]]:
-    """A thought exactly as it came; one without a signature would be refused."""
-    if redacted := text(block.metadata.get("redacted_thinking")):
-        yield {"type": "redacted_thinking", "data": redacted}
-    elif block.signature:
-        yield {"type": "thinking", "thinking": block.text, "signature": block.signature}
-
-
-def _image(block: ImageBlock) -> dict[str, Any]:
-    source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
-    return {"type": "image", "source": source}
-
-
-def _images_of_failures(message: ModelMessage) -> Iterator[dict[str, Any]]:
-    """The pictures of failed calls, behind all results: a failure itself takes text only."""
-    for block in message.content:
-        if isinstance(block, ToolResultBlock) and block.is_error and (images := images_of(block)):
-            yield {"type": "text", "text": f"[images in the result of call {block.tool_call_id}]"}
-            yield from map(_image, images)
-
-
-def _result(result: ToolResultBlock) -> dict[str, Any]:
-    images = images_of(result)
-    shown = {id(image) for image in images}
-    words: list[ContentBlock] = [block for block in result.content if id(block) not in shown]
-    said = with_error(result, joined_text(words, "\n"))
-    written: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": _wire_id(result.tool_call_id),
-        "content": said,
-    }
-    if images and not result.is_error:
-        spoken = [{"type": "text", "text": said}] if said.strip() else []
-        written["content"] = [*spoken, *map(_image, images)]
-    if result.is_error:
-        written["is_error"] = True
-    return written
-
-
-@lru_cache(maxsize=4096)
-def _wire_id(tool_call_id: str) -> str:
-    """Ids of other services may have dots and colons, which are refused here."""
-    safe = _FOREIGN_ID.sub("_", tool_call_id)
-    if safe == tool_call_id:
-        return safe
-    return f"{safe[:50]}_{hashlib.sha256(tool_call_id.encode()).hexdigest()[:10]}"
 
 
 class AnthropicEvents(ChunkParser):
@@ -386,3 +160,168 @@ class AnthropicEvents(ChunkParser):
 
 def _key(index: Any) -> int:
     return index if isinstance(index, int) else -1
+
+
+_CACHE_MARK = b'{"cache_control":{"type":"ephemeral"},'
+_MARKED_USER_TURNS = 2
+_FOREIGN_ID = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A serialised message; `last_block` is where its last block begins."""
+
+    raw: bytes
+    last_block: int
+    is_user: bool
+
+    def marked(self) -> bytes:
+        """With a cache mark on its last block. The mark's key sorts before all others."""
+        return self.raw[: self.last_block] + _CACHE_MARK + self.raw[self.last_block + 1 :]
+
+
+class AnthropicProvider(HttpProvider):
+    """The adapter for `provider = "anthropic"`; it keeps what it has written of a history.
+
+    The prompt cache is marked at four places, as many as there may be: after the tools, after the
+    static part of the system prompt, and after the last two user turns, so that the next request
+    finds this one's whole history.
+    """
+
+    provider = "anthropic"
+    default_url = "https://api.anthropic.com"
+    path = "/v1/messages"
+    known_options = KNOWN_OPTIONS
+    parser = AnthropicEvents
+    headers: ClassVar[Mapping[str, str]] = {
+        **HttpProvider.headers,
+        "anthropic-version": API_VERSION,
+    }
+    key_header = ("x-api-key", "")
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self._messages: IdentityCache[ModelMessage, _Written | None] = IdentityCache()
+        self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
+
+    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+        """Write a Messages body."""
+        extra = options.pop(EXTRA_BODY, {})
+        head = sampling_fields(self._config, request, "max_tokens")
+        fields = {"model": request.model, "stream": True, **head, **options, **extra}
+        if request.tools and (choice := request.tool_choice):
+            if choice in {"auto", "none"}:
+                fields["tool_choice"] = {"type": choice}
+            elif choice == "required":
+                fields["tool_choice"] = {"type": "any"}
+            else:
+                fields["tool_choice"] = {"type": "tool", "name": chosen_tool(request, called)}
+        if request.stop:
+            fields["stop_sequences"] = request.stop
+
+        tools = self._tools.get_all(request.tools, _write_tool)
+        if tools:
+            tools[-1] = _CACHE_MARK + tools[-1][1:]
+
+        system, last_static = list[bytes](), None
+        for block in request.system:
+            if block.content.strip():
+                if not block.dynamic:
+                    last_static = len(system)
+                system.append(jsontext.dump({"type": "text", "text": block.content}))
+        if last_static is not None:
+            system[last_static] = _CACHE_MARK + system[last_static][1:]
+
+        history = self._messages.get_all(request.messages, self._write_message)
+        written = [message for message in history if message]
+        messages = [message.raw for message in written]
+        user_turns = [place for place, message in enumerate(written) if message.is_user]
+        for place in user_turns[-_MARKED_USER_TURNS:]:
+            messages[place] = written[place].marked()
+        return body_of(fields, {"tools": tools, "system": system, "messages": messages})
+
+    def _write_message(self, message: ModelMessage) -> _Written | None:
+        """None when nothing is left to say: empty messages are refused."""
+        blocks = list(map(jsontext.dump, self._write_blocks(message)))
+        if not blocks:
+            return None
+        is_user = message.role is not Role.ASSISTANT
+        head = b'{"content":[' + b"".join(block + b"," for block in blocks[:-1])
+        tail = b'],"role":"%b"}' % (b"user" if is_user else b"assistant")
+        return _Written(head + blocks[-1] + tail, len(head), is_user)
+
+    def _write_blocks(self, message: ModelMessage) -> Iterator[dict[str, Any]]:
+        failures_with_images: list[ToolResultBlock] = []
+        for block in message.content:
+            match block:
+                case ToolCallBlock():
+                    yield {
+                        "type": "tool_use",
+                        "id": _wire_id(block.tool_call_id),
+                        "name": wire_name(block.name),
+                        "input": block.arguments,
+                    }
+                case ToolResultBlock():
+                    yield _write_result(block)
+                    if block.is_error and images_of(block):
+                        failures_with_images.append(block)
+                case ReasoningBlock():  # exactly as it came; without a signature it is refused
+                    if block.metadata.get("provider") != self.provider:
+                        continue
+                    if redacted := text(block.metadata.get("redacted_thinking")):
+                        yield {"type": "redacted_thinking", "data": redacted}
+                    elif block.signature:
+                        thought = {"thinking": block.text, "signature": block.signature}
+                        yield {"type": "thinking", **thought}
+                case ImageBlock() if block.data:
+                    yield _write_image(block)
+                case _:
+                    prose = block_text(block)
+                    if prose.strip():  # blank text is refused
+                        yield {"type": "text", "text": prose}
+        # A failure itself takes text only, so its pictures stand behind all results.
+        for block in failures_with_images:
+            yield {"type": "text", "text": f"[images in the result of call {block.tool_call_id}]"}
+            yield from map(_write_image, images_of(block))
+
+
+def _write_tool(tool: ToolDefinition) -> bytes:
+    return jsontext.dump(
+        {
+            "name": wire_name(tool.name),
+            "description": tool.description,
+            "input_schema": tool.input_schema,
+        }
+    )
+
+
+def _write_image(block: ImageBlock) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
+    return {"type": "image", "source": source}
+
+
+def _write_result(result: ToolResultBlock) -> dict[str, Any]:
+    images = images_of(result)
+    shown = {id(image) for image in images}
+    words: list[ContentBlock] = [block for block in result.content if id(block) not in shown]
+    answer = with_error(result, joined_text(words, "\n"))
+    written: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": _wire_id(result.tool_call_id),
+        "content": answer,
+    }
+    if images and not result.is_error:
+        prose = [{"type": "text", "text": answer}] if answer.strip() else []
+        written["content"] = [*prose, *map(_write_image, images)]
+    if result.is_error:
+        written["is_error"] = True
+    return written
+
+
+@lru_cache(maxsize=4096)
+def _wire_id(tool_call_id: str) -> str:
+    """Ids of other services may have dots and colons, which are refused here."""
+    safe = _FOREIGN_ID.sub("_", tool_call_id)
+    if safe == tool_call_id:
+        return safe
+    return f"{safe[:50]}_{hashlib.sha256(tool_call_id.encode()).hexdigest()[:10]}"

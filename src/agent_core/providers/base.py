@@ -1,10 +1,13 @@
-"""What core expects of a provider, and what a provider may expect of core."""
+"""What core expects of a provider, and the registry of providers that a runtime has."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from agent_core.config.models import ModelConfig
+from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types import ModelEvent, ModelRequest
 
 
@@ -52,12 +55,12 @@ class RawExchange:
 
 
 RawExchangeSink = Callable[[ModelRequest, RawExchange], Awaitable[None]]
-"""Takes the raw traffic of a call, for debugging; whoever keeps it redacts it."""
+"""Takes the raw traffic of a call, for debugging; it is not redacted yet."""
 
 
 @runtime_checkable
 class Traceable(Protocol):
-    """An adapter whose raw traffic can be looked at."""
+    """An adapter that can report its raw traffic."""
 
     def trace(self, sink: RawExchangeSink | None) -> None:
         """Give `sink` every attempt once it is over, or stop doing so.
@@ -65,3 +68,65 @@ class Traceable(Protocol):
         A call that is cancelled is not reported.
         """
         ...
+
+
+_BUILTIN: Mapping[str, str] = MappingProxyType(
+    {
+        "anthropic": "agent_core.providers.anthropic.AnthropicProvider",
+        "local": "agent_core.providers.local.create",
+        "ollama": "agent_core.providers.ollama.OllamaProvider",
+        "openai": "agent_core.providers.openai.OpenAIProvider",
+        "scripted": "agent_core.providers.scripted.create",
+    }
+)
+
+
+class ProviderRegistry:
+    """Provider keys and the factories behind them; each runtime has its own.
+
+    The built-in adapters are known from the start; their modules, and the HTTP client they need,
+    are imported when the first adapter of their kind is made.
+    """
+
+    def __init__(self) -> None:
+        self._registered: dict[str, ProviderFactory] = {}
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key a configuration may name, sorted."""
+        return sorted([*_BUILTIN, *self._registered])
+
+    def register(self, key: str, factory: ProviderFactory) -> None:
+        """Add a provider.
+
+        Raises:
+            ConfigError: the key is empty or taken already; built-in keys are taken.
+        """
+        if not key:
+            raise ConfigError(ErrorCode.CONFIG_ERROR, "a provider key must not be empty")
+        if key in _BUILTIN or key in self._registered:
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"the provider key {key!r} is registered already; choose another key",
+                details={"provider": key},
+            )
+        self._registered[key] = factory
+
+    def create(self, config: ModelConfig) -> ProviderAdapter:
+        """Make an adapter for a resolved model configuration. Nothing is connected yet.
+
+        Raises:
+            ConfigError: `config.provider` is not registered, or the configuration does not suit it.
+        """
+        factory = self._registered.get(config.provider)
+        if factory is None and config.provider in _BUILTIN:
+            module, _, name = _BUILTIN[config.provider].rpartition(".")
+            factory = getattr(import_module(module), name)
+        if factory is None:
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"[model] provider = {config.provider!r} is not a known provider; "
+                f"known: {', '.join(self.keys)}",
+                details={"provider": config.provider, "known": self.keys},
+            )
+        return factory(config)

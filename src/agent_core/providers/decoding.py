@@ -4,7 +4,7 @@ Both decoders give the same payloads however the bytes are split: inside a chara
 and LF, in the middle of the byte order mark. They work in linear time and hold one payload at most.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from agent_core.errors import ErrorCode
 from agent_core.providers.failures import CallError
@@ -13,24 +13,8 @@ MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-class Decoder(Protocol):
-    """Bytes in, payloads out."""
-
-    def feed(self, block: bytes) -> list[bytes]:
-        """The payloads that `block` completes.
-
-        Raises:
-            CallError: a payload is larger than `MAX_PAYLOAD_BYTES`.
-        """
-        ...
-
-    def end(self) -> list[bytes]:
-        """What is left when the stream ends without its last line end."""
-        ...
-
-
-class _Lines:
-    """Splits at LF, CRLF and CR; drops a byte order mark at the very beginning."""
+class Decoder(ABC):
+    """Bytes in, payloads out. Lines end at LF, CRLF and CR; a byte order mark is dropped."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
@@ -38,7 +22,19 @@ class _Lines:
         self._after_cr = False
         self._at_start = True
 
-    def split(self, block: bytes) -> list[bytes]:
+    @abstractmethod
+    def feed(self, block: bytes) -> list[bytes]:
+        """The payloads that `block` completes.
+
+        Raises:
+            CallError: a payload is larger than `MAX_PAYLOAD_BYTES`.
+        """
+
+    def end(self) -> list[bytes]:
+        """What is left when the stream ends without its last line end."""
+        return self.feed(b"\n")
+
+    def _split(self, block: bytes) -> list[bytes]:
         """The lines that `block` completes, without their ends."""
         if self._after_cr and block:
             block = block.removeprefix(b"\n")
@@ -63,14 +59,14 @@ class _Lines:
         return lines
 
 
-class EventDecoder:
+class EventDecoder(Decoder):
     """Server-sent events. A payload is the data of one event; names, ids and comments are dropped.
 
     Every service here repeats the event's name inside its data, so the name is not needed.
     """
 
     def __init__(self) -> None:
-        self._lines = _Lines()
+        super().__init__()
         self._parts: list[bytes] = []
         self._size = 0
 
@@ -78,7 +74,7 @@ class EventDecoder:
         """The data of every event that `block` completes."""
         payloads: list[bytes] = []
         parts = self._parts
-        for line in self._lines.split(block):
+        for line in self._split(block):
             if line[:5] == b"data:":
                 parts.append(line[6:] if line[5:6] == b" " else line[5:])
                 self._size += len(line)
@@ -95,19 +91,12 @@ class EventDecoder:
         return self.feed(b"\n\n")
 
 
-class JsonLineDecoder:
+class JsonLineDecoder(Decoder):
     """One JSON value per line; blank lines are skipped."""
-
-    def __init__(self) -> None:
-        self._lines = _Lines()
 
     def feed(self, block: bytes) -> list[bytes]:
         """The lines that `block` completes."""
-        return [line for line in self._lines.split(block) if line and not line.isspace()]
-
-    def end(self) -> list[bytes]:
-        """The last line, if its end is missing."""
-        return self.feed(b"\n")
+        return [line for line in self._split(block) if line and not line.isspace()]
 
 
 def _check_size(size: int) -> None:

@@ -1,14 +1,21 @@
-"""Failures of a model call: what a refusal means, and whether another attempt can help."""
+"""Failures of a model call: what a refusal means, whether and when another attempt follows."""
 
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 
 MAX_EXPLANATION = 500
+MAX_RETRY_AFTER_S = 60.0
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
+_random = random.SystemRandom()
 _RETRYABLE = frozenset({408, 409, 429, 529, *range(500, 529), *range(530, 600)})
 
 _OVERFLOW = re.compile(
@@ -18,22 +25,27 @@ _OVERFLOW = re.compile(
     r"|longer than the (maximum )?(model|context)|reduce the length of the (messages|prompt)",
     re.IGNORECASE,
 )
-_NO_TOOLS = re.compile(
-    r"does ?n[o']t support (tools?|function)|not support (tools?|function)|support tool use"
-    r"|(tools?|tool.calling|tool.use|function.calling)\W{1,3}(is|are) not (supported|enabled)"
-    r"|enable-auto-tool-choice|tools param requires",
-    re.IGNORECASE,
-)
-_NO_SUCH_SCHEMA = re.compile(
-    r"invalid_function_parameters|invalid schema for (function|tool)|input_schema"
-    r"|schema conversion failed|failed to parse (tools|grammar)",
-    re.IGNORECASE,
-)
-_NO_IMAGES = re.compile(
-    r"(image|vision)( input)?s? (is|are) not supported|support (images?|vision)",
-    re.IGNORECASE,
-)
-_NO_THINKING = re.compile(r"does not support thinking", re.IGNORECASE)
+_MISSING_CAPABILITIES = {
+    "tools": re.compile(
+        r"does ?n[o']t support (tools?|function)|not support (tools?|function)|support tool use"
+        r"|(tools?|tool.calling|tool.use|function.calling)\W{1,3}(is|are) not (supported|enabled)"
+        r"|enable-auto-tool-choice|tools param requires",
+        re.IGNORECASE,
+    ),
+    "tool_schema": re.compile(
+        r"invalid_function_parameters|invalid schema for (function|tool)|input_schema"
+        r"|schema conversion failed|failed to parse (tools|grammar)",
+        re.IGNORECASE,
+    ),
+    "images": re.compile(
+        r"(image|vision)( input)?s? (is|are) not supported|support (images?|vision)",
+        re.IGNORECASE,
+    ),
+    "thinking": re.compile(r"does not support thinking", re.IGNORECASE),
+}
+"""What a service writes when it refuses a part of the request; the first match counts."""
+_ABOUT_THE_ACCOUNT = frozenset({401, 403, 429})
+"""Refusals with these statuses are never about the content of the request."""
 
 _STATUS_OF_KIND: Mapping[str, int] = {
     "authentication_error": 401,
@@ -74,7 +86,7 @@ class CallError(ProviderError):
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """Who was asked for what: what every failure says about its call."""
+    """The provider and model of one call, which every failure of it names."""
 
     provider: str
     model: str
@@ -95,20 +107,35 @@ class Called:
         details: dict[str, Any] = {**self.details, "status": status}
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
-        capability = self._missing_capability(status, explanation)
+        is_of_request = status not in _ABOUT_THE_ACCOUNT
+        overflows = status == 413 or (is_of_request and bool(_OVERFLOW.search(explanation)))
+        missing = (
+            name
+            for name, pattern in _MISSING_CAPABILITIES.items()
+            if (self.offers_tools or not name.startswith("tool")) and pattern.search(explanation)
+        )
+        capability = next(missing, None) if is_of_request else None
+        code, cure = ErrorCode.PROVIDER_ERROR, ""
         if capability:
+            code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
-        code = ErrorCode.UNSUPPORTED_CAPABILITY if capability else _code(status, explanation)
-        origin, cure = "", ""
-        if url is not None:
-            origin = f" from {url}"
-            if code is ErrorCode.PROVIDER_ERROR and _may_be_the_wrong_place(status):
-                cure = "; check [model] base_url and [model] name"
+        elif status in {401, 403}:
+            code = ErrorCode.PROVIDER_AUTH_FAILED
+        elif status == 429:
+            code = ErrorCode.PROVIDER_RATE_LIMITED
+        elif overflows:
+            code = ErrorCode.PROMPT_TOO_LONG
+        elif status in {408, 504}:
+            code = ErrorCode.PROVIDER_TIMEOUT
+        elif url and 400 < status < 500 and status != 422 and status not in _RETRYABLE:
+            # A client error that says nothing about the request: this may be the wrong address.
+            cure = "; check [model] base_url and [model] name"
+        origin = f" from {url}" if url is not None else ""
         return CallError(
             code,
             f"{self.provider} failed the call of {self.model} (status {status}{origin}): "
             f"{explanation}{cure}",
-            not capability and status in _RETRYABLE and not _overflows(status, explanation),
+            not capability and status in _RETRYABLE and not overflows,
             details,
             retry_after_s=retry_after_s,
         )
@@ -119,7 +146,7 @@ class Called:
         return CallError(code, message, retryable=True, details=self.details)
 
     def unreachable(self, url: str, why: str) -> CallError:
-        """Nothing answers at this address: what is there may be starting."""
+        """Nothing answers at this address: the server may be starting."""
         cure = "start Ollama, or check" if self.provider == "ollama" else "check"
         return self.broke(f"cannot be reached at {url}: {why}; {cure} [model] base_url")
 
@@ -141,28 +168,17 @@ class Called:
         """Provider and model, for programs."""
         return {"provider": self.provider, "model": self.model}
 
-    def _missing_capability(self, status: int, explanation: str) -> str | None:
-        if status in {401, 403, 429}:
-            return None
-        if self.offers_tools and _NO_TOOLS.search(explanation):
-            return "tools"
-        if self.offers_tools and _NO_SUCH_SCHEMA.search(explanation):
-            return "tool_schema"
-        if _NO_IMAGES.search(explanation):
-            return "images"
-        return "thinking" if _NO_THINKING.search(explanation) else None
-
 
 def explanation_of(body: bytes, content_type: str) -> str:
     """What the body of a refusal says, as one bounded line without control characters."""
     text = body.decode("utf-8", "replace")
     if "html" in content_type or text.lstrip()[:1] == "<":
         title = re.search(r"<title[^>]*>(.{0,200}?)</title>", text, re.IGNORECASE | re.DOTALL)
-        return f"a web page titled {one_line(title[1])!r}" if title else "a web page"
+        return f"a web page titled {bounded_line(title[1])!r}" if title else "a web page"
     try:
         return explanation_in(jsontext.parse(body))
     except ValueError:
-        return one_line(text) or "no explanation"
+        return bounded_line(text) or "no explanation"
 
 
 def explanation_in(document: Any) -> str:
@@ -170,16 +186,16 @@ def explanation_in(document: Any) -> str:
     if isinstance(document, list) and document:
         document = cast("list[Any]", document)[0]
     if not isinstance(document, dict):
-        return one_line(jsontext.dump_text(document))
+        return bounded_line(jsontext.dump_text(document))
     fields = cast("dict[str, Any]", document)
     error = fields.get("error", fields)
     if isinstance(error, str):
-        return one_line(error)
+        return bounded_line(error)
     if not isinstance(error, dict):
-        return one_line(jsontext.dump_text(fields))
+        return bounded_line(jsontext.dump_text(fields))
     error = cast("dict[str, Any]", error)
     message = error.get("message") or error.get("detail") or fields.get("message") or error
-    text = one_line(message if isinstance(message, str) else jsontext.dump_text(message))
+    text = bounded_line(message if isinstance(message, str) else jsontext.dump_text(message))
     kinds = [kind for kind in _kinds(error) if kind not in text]
     return f"{text} ({', '.join(kinds)})" if kinds else text
 
@@ -199,8 +215,8 @@ def status_in(document: Any) -> int:
     return next((_STATUS_OF_KIND[kind] for kind in _kinds(error) if kind in _STATUS_OF_KIND), 500)
 
 
-def one_line(text: str) -> str:
-    """Bounded, on one line, nothing in it that a terminal would obey."""
+def bounded_line(text: str) -> str:
+    """Bounded, on one line, without control characters."""
     cut = text[: MAX_EXPLANATION * 4]
     line = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
     return line if len(line) <= MAX_EXPLANATION else f"{line[:MAX_EXPLANATION]}…"
@@ -208,25 +224,44 @@ def one_line(text: str) -> str:
 
 def _kinds(error: Mapping[str, Any]) -> list[str]:
     found = [error.get("type"), error.get("code")]
-    return [one_line(kind)[:80] for kind in found if isinstance(kind, str) and kind]
+    return [bounded_line(kind)[:80] for kind in found if isinstance(kind, str) and kind]
 
 
-def _overflows(status: int, explanation: str) -> bool:
-    return status == 413 or (
-        status not in {401, 403, 429} and _OVERFLOW.search(explanation) is not None
-    )
+def pause_before_retry_s(config: RetryConfig, attempt: int, failure: CallError) -> float | None:
+    """How long to wait after attempt number `attempt` (from 1); None: give up.
+
+    The pause is drawn evenly from between the initial backoff and a ceiling that doubles with
+    every attempt, so that many clients do not come back at once; it is never shorter than what
+    the service asked for.
+    """
+    if not failure.retryable or attempt >= config.max_attempts:
+        return None
+    asked = failure.retry_after_s or 0.0
+    if asked > MAX_RETRY_AFTER_S:
+        return None
+    longest = min(config.max_backoff_ms, config.initial_backoff_ms * 2 ** min(attempt, 30))
+    shortest = min(config.initial_backoff_ms, longest)
+    return max(asked, _random.uniform(shortest, longest) / 1000)
 
 
-def _may_be_the_wrong_place(status: int) -> bool:
-    """A client error that says nothing about the request: not a bad one, not one to repeat."""
-    return 400 < status < 500 and status != 422 and status not in _RETRYABLE
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """What the `Retry-After` header says, in seconds from now; None if it says nothing usable.
+
+    A date is measured against the service's own clock, if it sent one, not against ours.
+    """
+    value = headers.get("Retry-After", "").strip()
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    until = _date(value)
+    if until is None:
+        return None
+    now = _date(headers.get("Date", "")) or datetime.now(UTC)
+    return max(0.0, (until - now).total_seconds())
 
 
-def _code(status: int, explanation: str) -> ErrorCode:
-    if status in {401, 403}:
-        return ErrorCode.PROVIDER_AUTH_FAILED
-    if status == 429:
-        return ErrorCode.PROVIDER_RATE_LIMITED
-    if _overflows(status, explanation):
-        return ErrorCode.PROMPT_TOO_LONG
-    return ErrorCode.PROVIDER_TIMEOUT if status in {408, 504} else ErrorCode.PROVIDER_ERROR
+def _date(value: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(value)
+        return date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None

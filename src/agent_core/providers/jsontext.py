@@ -6,10 +6,11 @@ from JSON. Text that leaves this module can always be encoded as UTF-8.
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
 import orjson
+
+from agent_core.text import join_surrogates
 
 MAX_DEPTH = 100
 """Deeper arguments are refused: serialisers further on give up at about 250."""
@@ -62,17 +63,6 @@ def dump_text(value: Any) -> str:
     return dump(value).decode()
 
 
-def whole(text: str) -> str:
-    """Join surrogate pairs that came as halves; a lone half becomes U+FFFD."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def unfenced(text: str) -> str:
     """What stands in the code fence that a whole answer is in; an answer without one as it is."""
     body = text.strip()
@@ -107,19 +97,17 @@ def _finite(digits: str) -> int | float:
 
 
 def _too_deep(value: Any) -> bool:
-    level: list[Any] = [value]
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
-        level = [child for item in level for child in _containers(item)]
+        level = [
+            child
+            for item in level
+            for child in (cast("dict[str, Any]", item).values() if isinstance(item, dict) else item)
+            if isinstance(child, dict | list)
+        ]
         if not level:
             return False
     return True
-
-
-def _containers(value: Any) -> list[Any]:
-    inside = cast("dict[str, Any]", value).values() if isinstance(value, dict) else value
-    if not isinstance(inside, Iterable) or isinstance(inside, str):
-        return []
-    return [child for child in cast("Iterable[Any]", inside) if isinstance(child, dict | list)]
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -128,13 +116,13 @@ def _plain(value: Any, depth: int = 0) -> Any:
         case None | bool() | int() | float():
             return value if value == value else None  # NaN has no JSON form
         case str():
-            return whole(value)
+            return join_surrogates(value)
         case _ if depth > MAX_DEPTH:
             return "…"
         case dict():
             items = cast("dict[Any, Any]", value).items()
-            return {whole(str(key)): _plain(item, depth + 1) for key, item in items}
+            return {join_surrogates(str(key)): _plain(item, depth + 1) for key, item in items}
         case list() | tuple():
             return [_plain(item, depth + 1) for item in cast("list[Any]", value)]
         case _:
-            return whole(str(value))
+            return join_surrogates(str(value))

@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.failures import Called, CallError, one_line
+from agent_core.providers.failures import Called, CallError, bounded_line
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.requests import (
@@ -28,6 +28,7 @@ from agent_core.providers.requests import (
     ToolNames,
     has_result_images,
     own_options,
+    sampling_fields,
     without_result_images,
 )
 from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
@@ -104,7 +105,13 @@ class LocalProvider:
             ConfigError: the model file cannot be loaded.
         """
         called = Called(KEY, request.model, offers_tools=bool(request.tools))
-        body = self._body(request, called)
+        options = own_options(self._config, request, called, known=KNOWN_OPTIONS)
+        extra = options.pop(EXTRA_BODY, {})
+        head = sampling_fields(self._config, request, "max_tokens")
+        head["stream_options"] = {"include_usage": True}
+        # An engine without a projector takes no pictures.
+        worded = without_result_images(request) if has_result_images(request.messages) else request
+        body = self._requests.body(worded, {**head, **options, **extra}, called).decode()
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
         yield ModelStarted(provider=KEY, model=request.model)
@@ -126,28 +133,12 @@ class LocalProvider:
                 yield event
             yield ModelFailed(error=ErrorPayload.of(failure))
 
-    def _body(self, request: ModelRequest, called: Called) -> str:
-        config = self._config
-        options = own_options(
-            called, KNOWN_OPTIONS, config.provider_options, request.provider_options
-        )
-        extra = options.pop(EXTRA_BODY, {})
-        head: dict[str, Any] = {
-            "max_tokens": request.max_output_tokens or config.max_output_tokens,
-            "stream_options": {"include_usage": True},
-        }
-        temperature = config.temperature if request.temperature is None else request.temperature
-        if temperature is not None:
-            head["temperature"] = temperature
-        if has_result_images(request.messages):  # an engine without a projector takes none
-            request = without_result_images(request)
-        return self._requests.body(request, {**head, **options, **extra}, called).decode()
-
     async def _engine(self) -> Engine:
         """The loaded engine. A caller that is cancelled does not stop the others' loading."""
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-            self._loading.add_done_callback(_look_at)
+            # A failure that is awaited by no caller any more is not reported as unhandled.
+            self._loading.add_done_callback(lambda task: task.cancelled() or task.exception())
         loading = self._loading
         try:
             return await asyncio.shield(loading)
@@ -211,23 +202,24 @@ class _Generation:
         self._tell = tell
 
     def run(self, finish: Callable[[str | None], object]) -> None:
-        """Generate until the end or until somebody says stop."""
+        """Generate until the end or until the reply is stopped."""
+
+        def take(chunk: str | dict[str, Any]) -> bool:
+            if not self._stop.is_set():
+                try:
+                    self._tell(chunk)
+                except RuntimeError:
+                    self._stop.set()
+            return self._stop.is_set()
+
         reason = None
         try:
-            self._engine.handle_chat_completions(self._body, self._take)
+            self._engine.handle_chat_completions(self._body, take)
         except Exception as error:  # noqa: BLE001  whatever the engine raises is its answer
-            reason = one_line(str(error)) or type(error).__name__
+            reason = bounded_line(str(error)) or type(error).__name__
         del self._engine
-        with suppress(RuntimeError):  # the loop is gone, and everybody who would want to know
+        with suppress(RuntimeError):  # the loop has ended, and the reply with it
             finish(reason)
-
-    def _take(self, chunk: str | dict[str, Any]) -> bool:
-        if not self._stop.is_set():
-            try:
-                self._tell(chunk)
-            except RuntimeError:
-                self._stop.set()
-        return self._stop.is_set()
 
 
 def create(config: ModelConfig) -> LocalProvider:
@@ -263,11 +255,21 @@ def load_engine(config: ModelConfig) -> Engine:
     params.n_parallel = 1
     params.use_jinja = True
     params.verbosity = -1
-    # The engine opens a port on this host; without this key it answers nobody there.
+    # The engine opens a port on this host; without this key it refuses every request there.
     params.api_keys = [secrets.token_hex(32)]
     params.ui = params.endpoint_slots = False
     if config.chat_template:
-        params.chat_template = _template(config.chat_template)
+        template = config.chat_template
+        if "{" not in template:  # it is the name of a file
+            try:
+                template = Path(template).expanduser().read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    ErrorCode.CONFIG_ERROR,
+                    f"[model] chat_template = {template!r} is neither a template nor a readable "
+                    "file",
+                ) from error
+        params.chat_template = template
     if config.threads:
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = config.threads
     try:
@@ -275,25 +277,6 @@ def load_engine(config: ModelConfig) -> Engine:
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
-            f"the model file {config.path} cannot be loaded: {one_line(str(error))}",
+            f"the model file {config.path} cannot be loaded: {bounded_line(str(error))}",
         ) from error
     return engine
-
-
-def _template(given: str) -> str:
-    """The template itself, or what the file of that name holds."""
-    if "{" in given:
-        return given
-    try:
-        return Path(given).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            ErrorCode.CONFIG_ERROR,
-            f"[model] chat_template = {given!r} is neither a template nor a readable file",
-        ) from error
-
-
-def _look_at(loading: asyncio.Task[Engine]) -> None:
-    """A failure that nobody waits for any more is no news."""
-    if not loading.cancelled():
-        loading.exception()

@@ -1,18 +1,19 @@
 """A reply while it streams in: pieces go in, display deltas and one finished reply come out.
 
-Every adapter parses its own chunks and fills this. What makes a reply valid for everybody else
-is decided here once: fresh ids for calls that have none, arguments that are objects or marked as
+Every adapter parses its own chunks and fills this. What makes a reply valid for its readers is
+decided here once: fresh ids for calls that have none, arguments that are objects or marked as
 invalid, whole characters, blocks in order.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any, ClassVar, cast
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError, explanation_in, status_in
+from agent_core.text import join_surrogates
 from agent_core.types import (
     ContentBlock,
     ModelCompleted,
@@ -52,7 +53,7 @@ class _Growing:
         if not last and text and "\ud800" <= text[-1] <= "\udbff":
             self.fresh.append(text[-1])
             text = text[:-1]
-        text = jsontext.whole(text)
+        text = join_surrogates(text)
         self._shown.write(text)
         return text
 
@@ -117,7 +118,7 @@ class CallDraft(_Growing):
     @property
     def name(self) -> str:
         """The canonical name."""
-        return jsontext.whole(self._canonical(self.wire_name))
+        return join_surrogates(self._canonical(self.wire_name))
 
     @property
     def has_arguments(self) -> bool:
@@ -128,24 +129,19 @@ class CallDraft(_Growing):
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
         metadata: dict[str, Any] = {}
         if self.raw_id != self.tool_call_id:
-            metadata["raw_tool_call_id"] = jsontext.whole(self.raw_id[:MAX_KEPT_ID])
+            metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
         arguments: dict[str, Any] = {}
         try:
-            arguments = self._arguments(cut_off=cut_off)
+            if self.text.strip():
+                arguments = jsontext.parse_object(self.text)
+            elif cut_off:
+                raise ValueError("the reply was cut off before the arguments")
         except ValueError as error:
             metadata["invalid_arguments"] = self.text[:MAX_KEPT_ARGUMENTS]
             metadata["invalid_reason"] = str(error)[:200]
         return ToolCallBlock(
             tool_call_id=self.tool_call_id, name=self.name, arguments=arguments, metadata=metadata
         )
-
-    def _arguments(self, *, cut_off: bool) -> dict[str, Any]:
-        text = self.text
-        if not text.strip():
-            if cut_off:
-                raise ValueError("the reply was cut off before the arguments")
-            return {}
-        return jsontext.parse_object(text)
 
 
 class ReplyAccumulator:
@@ -167,12 +163,8 @@ class ReplyAccumulator:
         self._touched: list[ProseDraft | CallDraft] = []
         self._ids: set[str] | None = None
         self._chars = 0
-        self._begun = False
-
-    @property
-    def begun(self) -> bool:
+        self.begun = False
         """A delta has been given out, which a user may have seen: there is no retry any more."""
-        return self._begun
 
     def add_text(self, piece: str) -> None:
         """More text; a new block begins after reasoning or a call."""
@@ -193,7 +185,17 @@ class ReplyAccumulator:
     def open_call(self, raw_id: Any, wire_name: str) -> CallDraft:
         """Begin a tool call; an id that is missing, unsafe or taken is replaced."""
         raw = raw_id if isinstance(raw_id, str) else ""
-        call = CallDraft(self._free_id(raw), raw, wire_name=wire_name, canonical=self._canonical)
+        if self._ids is None:
+            self._ids = {
+                block.tool_call_id
+                for message in self._history
+                for block in message.content
+                if isinstance(block, ToolCallBlock)
+            }
+        fits = 0 < len(raw) <= 128 and _SAFE_ID_CHARS.issuperset(raw)
+        tool_call_id = raw if fits and raw not in self._ids else new_id("call")
+        self._ids.add(tool_call_id)
+        call = CallDraft(tool_call_id, raw, wire_name=wire_name, canonical=self._canonical)
         self._parts.append(call)
         self._touched.append(call)
         return call
@@ -218,7 +220,7 @@ class ReplyAccumulator:
                 events.append(event)
             if part.fresh:  # half a character
                 self._touched.append(part)
-        self._begun = self._begun or bool(events)
+        self.begun = self.begun or bool(events)
         if self._chars > MAX_REPLY_CHARS:
             raise CallError(
                 ErrorCode.PROVIDER_ERROR,
@@ -229,19 +231,33 @@ class ReplyAccumulator:
     def rest(self) -> list[ModelEvent]:
         """What has arrived of a reply that broke off, and was not given out yet."""
         events = [event for part in self._take_touched() if (event := part.delta(last=True))]
-        self._begun = self._begun or bool(events)
+        self.begun = self.begun or bool(events)
         return events
 
     def finish(self, stop: StopReason, raw_stop: str | None, *, usage: Usage) -> list[ModelEvent]:
         """The last deltas and the finished reply."""
         events = self.deltas(last=True)
-        content = list(self._blocks(stop))
-        calls = [block for block in content if isinstance(block, ToolCallBlock)]
+        is_cut_off = stop is StopReason.MAX_TOKENS
+        content: list[ContentBlock] = []
+        for part in self._parts:
+            block = part.block(cut_off=is_cut_off) if isinstance(part, CallDraft) else part.block()
+            if block:
+                content.append(block)
+        calls = [
+            ToolCall(
+                tool_call_id=block.tool_call_id,
+                name=block.name,
+                arguments=block.arguments,
+                metadata=block.metadata,
+            )
+            for block in content
+            if isinstance(block, ToolCallBlock)
+        ]
         if stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
             stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
         completed = ModelCompleted(
             content=content,
-            tool_calls=[_as_call(block) for block in calls],
+            tool_calls=calls,
             usage=usage,
             stop_reason=stop,
             raw_stop_reason=raw_stop,
@@ -260,39 +276,6 @@ class ReplyAccumulator:
         if not part.fresh:
             self._touched.append(part)
         part.fresh.append(piece)
-
-    def _blocks(self, stop: StopReason) -> Iterable[ContentBlock]:
-        for part in self._parts:
-            if isinstance(part, CallDraft):
-                yield part.block(cut_off=stop is StopReason.MAX_TOKENS)
-            elif block := part.block():
-                yield block
-
-    def _free_id(self, raw: str) -> str:
-        if self._ids is None:
-            self._ids = _used_ids(self._history)
-        fits = 0 < len(raw) <= 128 and _SAFE_ID_CHARS.issuperset(raw)
-        chosen = raw if fits and raw not in self._ids else new_id("call")
-        self._ids.add(chosen)
-        return chosen
-
-
-def _used_ids(history: Sequence[ModelMessage]) -> set[str]:
-    return {
-        block.tool_call_id
-        for message in history
-        for block in message.content
-        if isinstance(block, ToolCallBlock)
-    }
-
-
-def _as_call(block: ToolCallBlock) -> ToolCall:
-    return ToolCall(
-        tool_call_id=block.tool_call_id,
-        name=block.name,
-        arguments=block.arguments,
-        metadata=block.metadata,
-    )
 
 
 _BROKEN_STOPS = frozenset({"abort", "error", "insufficient_system_resource", "unload"})

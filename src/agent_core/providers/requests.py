@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast
 from weakref import KeyedRef
 
+from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
@@ -92,7 +93,7 @@ class ToolNames:
                 )
 
     def canonical(self, wire: str) -> str:
-        """What the model meant. A name nobody offered is given back readable, to be refused."""
+        """What the model meant. The name of no offered tool stays readable, to be refused."""
         known = self._canonical.get(wire)
         return known if known is not None else plain(wire)[:MAX_CANONICAL_NAME]
 
@@ -134,27 +135,23 @@ def has_result_images(messages: Iterable[ModelMessage]) -> bool:
 
 def without_result_images(request: ModelRequest) -> ModelRequest:
     """The request with words in place of the pictures in results, for models that see none."""
-    messages = [
-        _without_images(message) if has_result_images([message]) else message
-        for message in request.messages
-    ]
+
+    def in_words(block: ContentBlock) -> ContentBlock:
+        if not isinstance(block, ImageBlock):
+            return block
+        return TextBlock(text=f"{block_text(block)[:-1]}; this model was not shown it]")
+
+    messages = list(request.messages)
+    for place, message in enumerate(messages):
+        if has_result_images([message]):
+            content = [
+                block.model_copy(update={"content": list(map(in_words, block.content))})
+                if isinstance(block, ToolResultBlock)
+                else block
+                for block in message.content
+            ]
+            messages[place] = message.model_copy(update={"content": content})
     return request.model_copy(update={"messages": messages})
-
-
-def _without_images(message: ModelMessage) -> ModelMessage:
-    content = [
-        block.model_copy(update={"content": [_in_words(part) for part in block.content]})
-        if isinstance(block, ToolResultBlock)
-        else block
-        for block in message.content
-    ]
-    return message.model_copy(update={"content": content})
-
-
-def _in_words(block: ContentBlock) -> ContentBlock:
-    if not isinstance(block, ImageBlock):
-        return block
-    return TextBlock(text=f"{block_text(block)[:-1]}; this model was not shown it]")
 
 
 def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:
@@ -185,15 +182,15 @@ _RESERVED_HEADERS = frozenset({"authorization", "x-api-key", "host", "content-le
 
 
 def own_options(
-    called: Called, known: AbstractSet[str], *sources: Mapping[str, Any]
+    config: ModelConfig, request: ModelRequest, called: Called, *, known: AbstractSet[str]
 ) -> dict[str, Any]:
-    """The options of one provider, later sources over earlier ones; other providers' are skipped.
+    """The options of one provider, the request's over the configuration's; others are skipped.
 
     Raises:
         ProviderError: `unsupported_capability`, naming a key that this provider does not know.
     """
     merged: dict[str, Any] = {}
-    for source in sources:
+    for source in (config.provider_options, request.provider_options):
         for provider, options in source.items():
             if not isinstance(options, dict):
                 raise called.unsupported(
@@ -209,19 +206,24 @@ def own_options(
             f"provider_options.{called.provider}.{unknown[0]}",
             f"unknown provider_options: {', '.join(unknown)}; known: {', '.join(sorted(known))}",
         )
-    _check_tables(called, merged)
-    return merged
-
-
-def _check_tables(called: Called, options: Mapping[str, Any]) -> None:
     for name, reserved in ((EXTRA_BODY, _RESERVED_BODY), (HEADERS, _RESERVED_HEADERS)):
-        table = options.get(name, {})
+        table = merged.get(name, {})
         where = f"provider_options.{called.provider}.{name}"
         if not isinstance(table, dict):
             raise called.unsupported(where, f"{where} must be a table")
         taken = sorted(key for key in cast("dict[str, Any]", table) if key.lower() in reserved)
         if taken:
             raise called.unsupported(where, f"{where} must not set {', '.join(taken)}")
+    return merged
+
+
+def sampling_fields(config: ModelConfig, request: ModelRequest, limit: str) -> dict[str, Any]:
+    """The most tokens of the reply, in the field `limit`, and the temperature if one is set."""
+    fields: dict[str, Any] = {limit: request.max_output_tokens or config.max_output_tokens}
+    temperature = config.temperature if request.temperature is None else request.temperature
+    if temperature is not None:
+        fields["temperature"] = temperature
+    return fields
 
 
 K = TypeVar("K")

@@ -1,4 +1,4 @@
-"""A provider that says what it is told to: for tests, for the demo, for trying things offline.
+"""A provider that plays a script: for tests, for the demo, for trying things offline.
 
 A script is a list of replies, from code or from a JSON file. Each model call takes the next one:
 
@@ -177,17 +177,20 @@ class ScriptedProvider:
                 },
             )
         self.requests.append(request)
-        reply, pause_s = self._next(request)
+        pause_s = 0.0
+        while isinstance(reply := self._take(request), Pauses):
+            pause_s += reply.seconds
         yield ModelStarted(provider=self._provider, model=request.model)
         await asyncio.sleep(pause_s)
         draft = ReplyAccumulator(self._provider, str, history=request.messages)
-        for event in self._said(reply, draft):
+        for event in self._play(reply, draft):
             yield event
         match reply:
             case Hangs():
                 await asyncio.Event().wait()
             case Fails():
-                yield ModelFailed(error=ErrorPayload.of(_failure(reply)))
+                failure = ProviderError(reply.code, reply.message, reply.retryable, reply.details)
+                yield ModelFailed(error=ErrorPayload.of(failure))
             case Says() | Calls():
                 stop = reply.stop_reason
                 for event in draft.finish(stop, stop.value, usage=reply.usage):
@@ -196,14 +199,6 @@ class ScriptedProvider:
     async def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True
-
-    def _next(self, request: ModelRequest) -> tuple[Says | Calls | Fails | Hangs, float]:
-        pause_s = 0.0
-        while True:
-            reply = self._take(request)
-            if not isinstance(reply, Pauses):
-                return reply, pause_s
-            pause_s += reply.seconds
 
     def _take(self, request: ModelRequest) -> Says | Calls | Fails | Hangs | Pauses:
         if self._answer is not None:
@@ -220,7 +215,7 @@ class ScriptedProvider:
             reply = reply(request)
         return Says(text=reply) if isinstance(reply, str) else reply
 
-    def _said(
+    def _play(
         self, reply: Says | Calls | Fails | Hangs, draft: ReplyAccumulator
     ) -> Iterator[ModelEvent]:
         """The deltas of a reply, filling `draft` on the way."""
@@ -257,7 +252,3 @@ def pieces(text: str, count: int) -> list[str]:
     """The text in at most `count` pieces of nearly equal length."""
     size = max(1, -(-len(text) // count))
     return [text[start : start + size] for start in range(0, len(text), size)]
-
-
-def _failure(reply: Fails) -> ProviderError:
-    return ProviderError(reply.code, reply.message, reply.retryable, reply.details)

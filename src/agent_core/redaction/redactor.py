@@ -18,6 +18,7 @@ from agent_core.redaction.shapes import (
     open_tail,
 )
 from agent_core.redaction.values import SecretValues, marker, visible
+from agent_core.text import join_surrogates
 from agent_core.types import ContentBlock, ReasoningBlock, TextBlock
 
 DEEPEST = 200
@@ -321,7 +322,7 @@ class JournalRedactor:
 
 
 def _encodable_block(block: ContentBlock) -> ContentBlock:
-    if isinstance(block, TextBlock) and (text := _whole(block.text)) != block.text:
+    if isinstance(block, TextBlock) and (text := join_surrogates(block.text)) != block.text:
         return block.model_copy(update={"text": text})
     return block
 
@@ -331,12 +332,5 @@ def _encodable(value: Any) -> Any:
     try:
         orjson.dumps(value)
     except (TypeError, ValueError):
-        return walk(value, _whole)
+        return walk(value, join_surrogates)
     return value
-
-
-def _whole(text: str) -> str:
-    """The text with every half of a surrogate pair replaced."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

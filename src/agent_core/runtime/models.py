@@ -13,8 +13,7 @@ from agent_core.config.models import Config, ModelConfig
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError
 from agent_core.loop import stream_reply
-from agent_core.providers.base import ProviderAdapter, RawExchange, Traceable
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (

@@ -8,7 +8,7 @@ from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
-    from agent_core.providers.registry import ProviderRegistry
+    from agent_core.providers.base import ProviderRegistry
     from agent_core.tools.registry import ToolRegistry
 
 
@@ -32,7 +32,7 @@ class RuntimeOptions:
     @property
     def providers(self) -> "ProviderRegistry":
         """The caller's providers beside the built-in ones."""
-        from agent_core.providers.registry import ProviderRegistry  # noqa: PLC0415
+        from agent_core.providers.base import ProviderRegistry  # noqa: PLC0415
 
         if self.provider_registry is None:
             self.provider_registry = ProviderRegistry()

@@ -21,6 +21,17 @@ def cut_middle(text: str, limit: int) -> str:
     return f"{text[:head]}\n[… {len(text) - head - tail} characters …]\n{text[-tail:]}"
 
 
+def join_surrogates(text: str) -> str:
+    """Return `text` with split surrogate pairs joined; a lone half becomes U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def content_hash(content: bytes) -> str:
     """Return the hash that tells versions of a text apart."""
     return hashlib.sha256(content).hexdigest()

@@ -10,7 +10,7 @@ from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderRegistry
 from agent_core.types import EndReason, EventType, RunIdentity, new_id, user_text
 from kgent.cancellation import run_in_loop
 from kgent.config import KgentConfig

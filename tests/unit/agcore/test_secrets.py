@@ -42,8 +42,7 @@ from agcore.tools import (
     ToolRegistry,
     tool,
 )
-from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import Fails, Says, ScriptedProvider, calls
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 

@@ -5,7 +5,7 @@ import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import ScriptedProvider
 
 
@@ -51,7 +51,7 @@ def test_registries_do_not_share_what_was_registered() -> None:
 
 async def test_the_http_client_is_not_imported_before_it_is_needed() -> None:
     code = (
-        "import sys; sys.path.insert(0, 'src'); import agent_core.providers.registry as r; "
+        "import sys; sys.path.insert(0, 'src'); import agent_core.providers.base as r; "
         "r.ProviderRegistry(); sys.exit('aiohttp' in sys.modules)"
     )
     python = await asyncio.create_subprocess_exec(sys.executable, "-c", code)

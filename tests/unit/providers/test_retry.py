@@ -5,8 +5,7 @@ import pytest
 
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode
-from agent_core.providers.failures import CallError
-from agent_core.providers.retry import pause_before_retry_s, retry_after_s
+from agent_core.providers.failures import CallError, pause_before_retry_s, retry_after_s
 
 CONFIG = RetryConfig(max_attempts=10, initial_backoff_ms=100, max_backoff_ms=800)
 BUSY = CallError(ErrorCode.PROVIDER_ERROR, "busy", retryable=True)

@@ -6,7 +6,7 @@ import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, ProviderError
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.scripted import (
     Calls,
     Fails,

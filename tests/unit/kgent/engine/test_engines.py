@@ -9,8 +9,7 @@ import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.registry import ProviderRegistry
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
 from kgent.cancellation import Cancellation
 from kgent.engine.base import (

@@ -2,27 +2,45 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
+from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
 
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
-from agent_core.tools.constraints import CompleteJsonSchema, is_misfit
-from agent_core.tools.docstrings import docstring_of
-from agent_core.tools.handler import call, is_generator, plain_access, plain_function
+from agent_core.tools.handler import call, plain_access, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
-from agent_core.tools.signatures import Parameter, UnfitError, parameters_of, returns_generator
+from agent_core.tools.signatures import Parameter, UnfitError, docstring_of, read_parameters
 from agent_core.types import ToolDefinition, ToolPermission
 
 _SHOWN = 100
+_SAMPLES: Mapping[str, object] = {
+    "bool": True,
+    "bytes": b"a",
+    "decimal": Decimal(1),
+    "dict": {},
+    "float": 1.0,
+    "int": 1,
+    "frozenset": frozenset[Any](),
+    "list": [],
+    "none": None,
+    "set": set[Any](),
+    "str": "a",
+    "tuple": (),
+    "typed-dict": {},
+}
+"""A value of each type of which it is known how its values behave."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,7 +129,7 @@ class Signature:
         except (ValidationError, RecursionError) as error:
             raise misfit(tool_name, error) from error
         except TypeError as error:
-            if not is_misfit(error):
+            if not str(error).startswith("Unable to apply constraint"):
                 raise  # a validator of the tool's own broke
             raise misfit(tool_name, error) from error
 
@@ -130,12 +148,8 @@ def _function_tool(
     is_object = not (inspect.isroutine(inner) or isinstance(inner, type))
     doc = docstring_of(own_call if is_object and getattr(own_call, "__doc__", None) else inner)
     try:
-        found = _read_parameters(function)
-        shown = tuple(
-            replace(each, description=doc.arguments.get(each.name, ""))
-            for each in found
-            if not each.takes_context
-        )
+        parameters = read_parameters(function, doc.arguments)
+        shown = tuple(each for each in parameters if not each.takes_context)
         signature = _compile(own_name, shown)
         definition = ToolDefinition(
             name=own_name if name is None else name,
@@ -159,7 +173,7 @@ def _function_tool(
             for each in shown
             if each.has_field_default and each.name not in arguments
         }
-        injected = {each.name: context for each in found if each.takes_context}
+        injected = {each.name: context for each in parameters if each.takes_context}
         access = plain_access(definition, arguments)
         return Action(access, partial(call, function, **arguments, **filled, **injected))
 
@@ -171,22 +185,6 @@ def _function_tool(
         function=function,
         parameters=shown,
     )
-
-
-def _read_parameters(function: Callable[..., Any]) -> list[Parameter]:
-    """The parameters that a model or the context fills.
-
-    Raises:
-        UnfitError: the function cannot be a tool.
-    """
-    if not callable(function):
-        kind = type(cast("object", function)).__name__
-        raise UnfitError(f"it is a {kind}; decorate a function, or make it of a bound method")
-    if is_generator(function):
-        raise UnfitError("it is a generator; return a list of what it gives")
-    if returns_generator(function):
-        raise UnfitError("it says that it returns a generator or an iterator; return a list")
-    return list(parameters_of(function))
 
 
 def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:
@@ -238,3 +236,73 @@ def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
 
 
 _compile_once = lru_cache(maxsize=512)(_compile_anew)
+
+
+class CompleteJsonSchema(GenerateJsonSchema):
+    """A complete schema of a type, or none.
+
+    Pydantic takes every constraint for every type. One that it has no place for is tried on each
+    value, and a value that does not take it raises a TypeError: with each call, not when the type
+    is compiled. So no choice of a union is left out silently, and no constraint stands where it
+    cannot hold for all choices of its type.
+    """
+
+    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """What is checked after the type."""
+        constraint = _function(schema)
+        if isinstance(constraint, partial) and _is_pydantics(constraint):
+            for sample in _samples(schema["schema"]):
+                try:
+                    constraint(sample)
+                except Exception as error:  # noqa: BLE001 - others say that it can be checked
+                    if isinstance(error, TypeError):
+                        names = ", ".join(constraint.keywords)
+                        raise _unfit_constraint(names, sample) from None
+        return super().function_after_schema(schema)
+
+    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
+        """What is checked one after the other."""
+        first, *steps = schema["steps"]
+        if any(_is_pydantics(_function(step)) for step in steps):
+            for sample in _samples(first):
+                if not isinstance(sample, str):
+                    raise _unfit_constraint("a constraint of texts", sample)
+        return super().chain_schema(schema)
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Refuse what would be left out; a default that JSON has no form for is not shown."""
+        if kind == "skipped-choice":
+            raise PydanticInvalidForJsonSchema(detail)
+
+
+def _unfit_constraint(names: str, sample: object) -> PydanticInvalidForJsonSchema:
+    message = f"{names} cannot hold for a value of type {type(sample).__name__}"
+    return PydanticInvalidForJsonSchema(message)
+
+
+def _function(schema: Mapping[str, Any]) -> Any:
+    return schema.get("function", {}).get("function")
+
+
+def _is_pydantics(function: Any) -> bool:
+    inner = cast("partial[Any]", function).func if isinstance(function, partial) else function
+    return str(getattr(inner, "__module__", "")).startswith("pydantic._internal.")
+
+
+def _samples(schema: Mapping[str, Any]) -> Iterator[object]:
+    """Values that a type can have; none for a type of which that is not known."""
+    match schema["type"]:
+        case "literal":
+            yield from schema["expected"]
+        case "enum":
+            yield from schema["members"]
+        case "union":
+            for choice in cast("list[Any]", schema["choices"]):
+                part = cast("tuple[Any, str]", choice)[0] if isinstance(choice, tuple) else choice
+                yield from _samples(part)
+        case "function-after" if _is_pydantics(_function(schema)):
+            yield from _samples(schema["schema"])
+        case kind if kind in _SAMPLES:
+            yield _SAMPLES[kind]
+        case _:
+            return

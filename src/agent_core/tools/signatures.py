@@ -1,12 +1,18 @@
-"""What a function's signature declares: the parameters a model fills, their types and defaults."""
+"""What a function declares to a model: parameters, types and defaults, and what its docstring says.
+
+Three styles of docstrings are read: Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx
+(`:param x:`).
+"""
 
 import collections.abc
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -14,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from agent_core.tools.base import ToolContext
-from agent_core.tools.handler import plain_function
+from agent_core.tools.handler import is_generator, plain_function
 
 _LONGEST_DEFAULT = 1_000
 _GENERATORS = {
@@ -22,6 +28,16 @@ _GENERATORS = {
     *(collections.abc.Iterator, collections.abc.AsyncIterator),
 }
 _PACKAGE = "agent_core.tools."
+_COMMON = "Returns?|Yields?|Raises|Examples?|Notes?|Attributes|Warnings?|See Also|References"
+_SECTION = re.compile(rf"(Args|Arguments|Parameters|Params|{_COMMON}):\s*$")
+_TITLE = re.compile(rf"(Parameters|Other Parameters|{_COMMON})\s*$")
+_UNDERLINE = re.compile(r"-{3,}\s*$")
+_NUMPY_ARGUMENT = re.compile(r"\*{0,2}(\w+)(?:\s*:.*)?()$")
+_FIELD = re.compile(r":(\w+)(?:\s+(?:[^:]*\s)?\*{0,2}(\w+))?:\s*(.*)$")
+_FIELDS = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
+_OTHER_FIELDS = frozenset({"type", "return", "returns", "rtype", "raise", "raises", "yield"})
+_ARGUMENT = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters", "Params"})
 
 
 class UnfitError(Exception):
@@ -53,60 +69,110 @@ class Parameter:
     value: Callable[[], Any] = field(default=NoneType, compare=False)
 
 
-def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
-    """The parameters of a function in order, those that a `partial` fills by name left out.
+def read_parameters(
+    function: Callable[..., Any], descriptions: Mapping[str, str]
+) -> list[Parameter]:
+    """Read the parameters that a model or the context fills, in order.
+
+    Those that a `partial` fills by name are left out.
 
     Raises:
-        UnfitError: one of them cannot be filled by name, or its annotation cannot be read.
+        UnfitError: the function cannot be a tool, or one of them cannot be filled by name, or its
+            annotation cannot be read.
     """
+    if not callable(function):
+        kind = type(cast("object", function)).__name__
+        raise UnfitError(f"it is a {kind}; decorate a function, or make it of a bound method")
+    if is_generator(function):
+        raise UnfitError("it is a generator; return a list of what it gives")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise UnfitError(f"its signature cannot be read ({error})") from error
+    scope = _scope_of(function)
+    try:
+        returned = _evaluate(signature.return_annotation, scope)
+    except Exception:  # noqa: BLE001 - what a tool returns needs no annotation that can be read
+        returned = None
+    if (get_origin(returned) or returned) in _GENERATORS:
+        raise UnfitError("it says that it returns a generator or an iterator; return a list")
     inner, bound = function, set[str]()
     while isinstance(inner, partial):
         known = cast("partial[Any]", inner)
         bound |= known.keywords.keys()
         inner = known.func
-    scope = _scope_of(function)
-    for place, parameter in enumerate(_signature(function).parameters.values()):
-        if parameter.name in bound:
-            continue
-        _check_kind(parameter, is_first=place == 0)
-        hint: Any = Any
-        if parameter.annotation is not parameter.empty:
-            try:
-                hint = _evaluate(parameter.annotation, scope)
-            except Exception as error:
-                what = f"the annotation of {parameter.name} cannot be read"
-                raise UnfitError(f"{what} ({type(error).__name__}: {error})") from error
-        yield _parameter(parameter, hint)
+    return [
+        _read_parameter(parameter, place == 0, scope, descriptions.get(parameter.name, ""))
+        for place, parameter in enumerate(signature.parameters.values())
+        if parameter.name not in bound
+    ]
 
 
-def returns_generator(function: Callable[..., Any]) -> bool:
-    """Whether the annotation declares the result to be a generator or an iterator."""
-    annotation = _signature(function).return_annotation
-    try:
-        hint = _evaluate(annotation, _scope_of(function))
-    except Exception:  # noqa: BLE001 - what a tool returns needs no annotation that can be read
-        return False
-    return (get_origin(hint) or hint) in _GENERATORS
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise UnfitError(f"its signature cannot be read ({error})") from error
-
-
-def _check_kind(parameter: inspect.Parameter, *, is_first: bool) -> None:
-    name = parameter.name
-    match parameter.kind:
-        case parameter.VAR_POSITIONAL | parameter.VAR_KEYWORD:
-            raise UnfitError(f"{parameter} takes arguments without names; name each of them")
-        case parameter.POSITIONAL_ONLY:
-            raise UnfitError(f"{name} is positional-only; remove the / behind it")
-        case _:
-            pass
-    if is_first and name in {"self", "cls"} and parameter.annotation is parameter.empty:
+def _read_parameter(
+    parameter: inspect.Parameter,
+    is_first: bool,
+    scope: tuple[dict[str, Any], dict[str, Any]],
+    description: str,
+) -> Parameter:
+    name, default = parameter.name, parameter.default
+    if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+        raise UnfitError(f"{parameter} takes arguments without names; name each of them")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise UnfitError(f"{name} is positional-only; remove the / behind it")
+    hint: Any = Any
+    if parameter.annotation is not parameter.empty:
+        try:
+            hint = _evaluate(parameter.annotation, scope)
+        except Exception as error:
+            what = f"the annotation of {name} cannot be read"
+            raise UnfitError(f"{what} ({type(error).__name__}: {error})") from error
+    elif is_first and name in {"self", "cls"}:
         raise UnfitError(f"{name} is unfilled; make the tool of the bound method instead")
+    if _is_context(hint):
+        return Parameter(name=name, hint=ToolContext, required=False, takes_context=True)
+    fields = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo)]
+    if isinstance(default, FieldInfo):
+        fields, hint = [*fields, default], Annotated[hint, default]
+        default = parameter.empty
+    hint = _without_defaults(name, hint, fields)
+    build = partial(Parameter, name=name, hint=hint, description=description)
+    if default is not parameter.empty:
+        return build(required=False, shown_default=_default_as_json(default))
+    for info in reversed(fields):  # the last `Field` that has a default
+        if info.default_factory is not None:
+            factory = cast("Callable[[], Any]", info.default_factory)
+            return build(required=False, has_field_default=True, value=factory)
+        if info.default is not PydanticUndefined and info.default is not ...:
+            return build(
+                required=False,
+                shown_default=_default_as_json(info.default),
+                has_field_default=True,
+                value=partial(copy.deepcopy, info.default),
+            )
+    return build(required=True)
+
+
+def _without_defaults(name: str, hint: Any, fields: Sequence[FieldInfo]) -> Any:
+    """Leave each `Field` its constraints only; the default is filled in beside pydantic."""
+    for info in fields:
+        if info.alias or info.validation_alias or info.serialization_alias:
+            raise UnfitError(f"{name} has an alias; give the parameter that name instead")
+        if info.default_factory is not None and info.default_factory_takes_validated_data:
+            what = f"the default_factory of {name} takes arguments"
+            raise UnfitError(f"{what}; use one that takes none")
+    if not fields:
+        return hint
+    base, *metadata = get_args(hint)
+    for place, part in enumerate(metadata):
+        if isinstance(part, FieldInfo):
+            bare = copy.copy(part)
+            bare.default, bare.default_factory = PydanticUndefined, None
+            known = cast("dict[str, Any]", getattr(part, "_attributes_set", {}))
+            kept = known.keys() - {"default", "default_factory"}
+            attributes = {key: known[key] for key in known if key in kept}
+            bare._attributes_set = attributes  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            metadata[place] = bare
+    return Annotated[base, *metadata]
 
 
 def _evaluate(annotation: object, scope: tuple[dict[str, Any], dict[str, Any]]) -> Any:
@@ -134,28 +200,6 @@ def _scope_of(function: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, A
     return names, dict(frame.f_locals)
 
 
-def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
-    name, default = parameter.name, parameter.default
-    if _is_context(hint):
-        return Parameter(name=name, hint=ToolContext, required=False, takes_context=True)
-    fields = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo)]
-    if isinstance(default, FieldInfo):
-        fields, hint = [*fields, default], Annotated[hint, default]
-        default = parameter.empty
-    for info in fields:
-        if info.alias or info.validation_alias or info.serialization_alias:
-            raise UnfitError(f"{name} has an alias; give the parameter that name instead")
-        if info.default_factory is not None and info.default_factory_takes_validated_data:
-            what = f"the default_factory of {name} takes arguments"
-            raise UnfitError(f"{what}; use one that takes none")
-    if fields:
-        base, *metadata = get_args(hint)
-        hint = Annotated[base, *(_without_default(part) for part in metadata)]
-    if default is not parameter.empty:
-        return Parameter(name=name, hint=hint, required=False, shown_default=_shown(default))
-    return _with_field_default(Parameter(name=name, hint=hint, required=True), fields)
-
-
 def _is_context(hint: Any) -> bool:
     origin = get_origin(hint)
     if origin is Annotated:
@@ -165,37 +209,7 @@ def _is_context(hint: Any) -> bool:
     return hint is ToolContext
 
 
-def _with_field_default(parameter: Parameter, fields: list[FieldInfo]) -> Parameter:
-    """With the default of the last `Field` that has one."""
-    for info in reversed(fields):
-        if info.default_factory is not None:
-            factory = cast("Callable[[], Any]", info.default_factory)
-            return replace(parameter, required=False, has_field_default=True, value=factory)
-        default = info.default
-        if default is not PydanticUndefined and default is not ...:
-            return replace(
-                parameter,
-                required=False,
-                shown_default=_shown(default),
-                has_field_default=True,
-                value=partial(copy.deepcopy, default),
-            )
-    return parameter
-
-
-def _without_default(part: Any) -> Any:
-    """A `Field` with its constraints only; the default is filled in beside pydantic."""
-    if not isinstance(part, FieldInfo):
-        return part
-    bare = copy.copy(part)
-    bare.default, bare.default_factory = PydanticUndefined, None
-    known = cast("dict[str, Any]", getattr(part, "_attributes_set", {}))
-    kept = {key: value for key, value in known.items() if key not in {"default", "default_factory"}}
-    bare._attributes_set = kept  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return bare
-
-
-def _shown(default: object) -> str | None:
+def _default_as_json(default: object) -> str | None:
     """The default as JSON; None for null, for what JSON has no form for, and for what is long."""
     if default is None or isinstance(default, set | frozenset | collections.abc.Iterator):
         return None
@@ -204,3 +218,65 @@ def _shown(default: object) -> str | None:
     except (ValueError, TypeError, RecursionError):
         return None
     return text if len(text) <= _LONGEST_DEFAULT else None
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """The text before the first section, and what is said of each argument."""
+
+    text: str = ""
+    arguments: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def docstring_of(function: object) -> Docstring:
+    """Read a function's docstring. One without sections is all text."""
+    doc = getattr(function, "__doc__", None)
+    lines = inspect.cleandoc(doc if isinstance(doc, str) else "").splitlines()
+    if any((match := _FIELD.match(line)) and match[1] in _FIELDS for line in lines):
+        return _read_sphinx(lines)
+    pairs = enumerate(pairwise(lines))
+    titles = [n for n, (line, below) in pairs if _TITLE.match(line) and _UNDERLINE.match(below)]
+    starts = titles or [number for number, line in enumerate(lines) if _SECTION.match(line)]
+    arguments: dict[str, str] = {}
+    for start, end in pairwise([*starts, len(lines)]):
+        title, body = lines[start].rstrip().rstrip(":"), lines[start + 1 : end]
+        if titles and title.endswith("Parameters"):
+            arguments |= _read_entries(body[1:], _NUMPY_ARGUMENT, margin=0)
+        elif not titles and title in _ARGUMENT_SECTIONS:
+            margin = next((_indent(line) for line in body if line.strip()), 0)
+            arguments |= _read_entries(body, _ARGUMENT, margin=margin)
+    return Docstring("\n".join(lines[: starts[0]] if starts else lines).strip(), arguments)
+
+
+def _read_sphinx(lines: Iterable[str]) -> Docstring:
+    """Fields stand at the margin; what is indented goes on with the field above."""
+    text: list[str] = []
+    found: dict[str, list[str]] = {}
+    current: list[str] = text
+    for line in lines:
+        entry = _FIELD.match(line)
+        if entry and entry[1] in _FIELDS and entry[2]:
+            current = found.setdefault(entry[2], [])
+            current.append(entry[3])
+        elif entry and entry[1] in _OTHER_FIELDS:
+            current = []
+        else:
+            current.append(line if current is text else line.strip())
+    arguments = {name: " ".join(filter(None, parts)) for name, parts in found.items()}
+    return Docstring("\n".join(text).strip(), arguments)
+
+
+def _read_entries(lines: Iterable[str], entry: re.Pattern[str], *, margin: int) -> dict[str, str]:
+    """Entries stand at the margin; deeper lines go on with the entry above."""
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in filter(str.strip, lines):
+        match = entry.match(line.strip()) if _indent(line) == margin else None
+        if match:
+            current = found.setdefault(match[1], [])
+        current.append(match[2] if match else line.strip())
+    return {name: " ".join(filter(None, parts)).strip() for name, parts in found.items()}
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

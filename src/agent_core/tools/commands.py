@@ -143,11 +143,8 @@ def find_problem(words: Sequence[Word]) -> str | None:
         return _find_wrapped_problem(program, words)
     if program in _SHELLS:
         return _find_interpreter_problem(program, words)
-    has_value = any(word.has_value for word in words)
-    return _find_value_problem(program, words) if has_value else None
-
-
-def _find_value_problem(program: str | None, words: Sequence[Word]) -> str | None:
+    if not any(word.has_value for word in words):
+        return None
     if program is None or program.startswith("-"):
         return "write out the name of a program that is given a placeholder"
     if program in _JOINING:

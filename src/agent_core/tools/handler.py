@@ -39,8 +39,20 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
         ConfigError: `validation_error`; the handler cannot be called as one, or the input schema
             cannot be used.
     """
-    if reason := _find_misfit(handler):
-        message = f"the handler of {definition.name} cannot be used: {reason}"
+    problem = None
+    if not callable(handler):
+        problem = f"it is a {type(handler).__name__}, which cannot be called"
+    elif is_generator(handler):
+        problem = "it is a generator; return a list of what it gives"
+    else:
+        try:
+            inspect.signature(handler).bind({}, None)
+        except TypeError as error:
+            problem = f"it is called with (arguments, context), and {error}"
+        except ValueError:  # a builtin without a signature
+            pass
+    if problem is not None:
+        message = f"the handler of {definition.name} cannot be used: {problem}"
         raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
     check = SchemaCheck(definition.name, definition.input_schema)
     try:
@@ -102,21 +114,6 @@ def _definition(
         permission=permission,
         tags=set(tags),
     )
-
-
-def _find_misfit(handler: Handler) -> str | None:
-    """Why a handler cannot be called as one."""
-    if not callable(handler):
-        return f"it is a {type(handler).__name__}, which cannot be called"
-    if is_generator(handler):
-        return "it is a generator; return a list of what it gives"
-    try:
-        inspect.signature(handler).bind({}, None)
-    except TypeError as error:
-        return f"it is called with (arguments, context), and {error}"
-    except ValueError:  # a builtin without a signature
-        pass
-    return None
 
 
 def plain_access(definition: ToolDefinition, arguments: Mapping[str, Any]) -> Access:

@@ -150,12 +150,23 @@ class _Walk:
             case str():
                 self._text_left -= len(value)
                 return storable_text(value)
-            case int() | float():
-                return _storable_number(value)
+            case float():  # text for what JSON or SQLite cannot hold
+                return float(value) if math.isfinite(value) else str(value)
+            case int() if -(2**63) <= value < 2**64:
+                return int(value)
+            case int():
+                # str() of an integer beyond 4,300 digits is a ValueError; hex() has no limit.
+                return str(value) if value.bit_length() < 10_000 else hex(value)
             case Mapping() | list() | tuple() | set() | frozenset():
                 return self._container(cast("Any", value), depth)
             case _:
-                return self._object(value, depth)
+                try:
+                    plain = _plain(value)
+                except TypeError:
+                    if not self._is_lenient:
+                        raise
+                    return f"({type(value).__name__[:100]})"
+                return self.value(plain, depth + 1) if depth < MAX_DEPTH else "(nested too deeply)"
 
     def _container(self, value: Any, depth: int) -> Any:
         if depth >= MAX_DEPTH:
@@ -177,15 +188,6 @@ class _Walk:
         finally:
             self._within.discard(identity)
 
-    def _object(self, value: object, depth: int) -> Any:
-        try:
-            plain = _plain(value)
-        except TypeError:
-            if not self._is_lenient:
-                raise
-            return f"({type(value).__name__[:100]})"
-        return self.value(plain, depth + 1) if depth < MAX_DEPTH else "(nested too deeply)"
-
 
 def _block(block: ContentBlock, walk: _Walk) -> ContentBlock:
     changes: dict[str, Any] = {}
@@ -201,16 +203,6 @@ def _block(block: ContentBlock, walk: _Walk) -> ContentBlock:
     if isinstance(block, JsonBlock | ArtifactRefBlock):
         changes["summary"] = block.summary and storable_text(block.summary)
     return block.model_copy(update=changes)
-
-
-def _storable_number(value: float) -> int | float | str:
-    """Text for what JSON or SQLite cannot hold."""
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(value)
-    if -(2**63) <= value < 2**64:
-        return int(value)
-    # str() of an integer beyond 4,300 digits is a ValueError; hex() has no limit.
-    return str(value) if value.bit_length() < 10_000 else hex(value)
 
 
 def _plain(value: object) -> object:

@@ -83,7 +83,18 @@ def _small(schema: Any, definitions: Json, within: tuple[str, ...]) -> Any:
     if name in definitions and name not in within:
         rest = {key: value for key, value in node.items() if key != "$ref"}
         return _small(definitions[name] | rest, definitions, (*within, name))
-    small = {key: _small_member(key, value, definitions, within) for key, value in node.items()}
+    small: Json = {}
+    for key, value in node.items():
+        match key:
+            case "properties" | "patternProperties" | "dependentSchemas":
+                members = cast("Json", value)
+                small[key] = {n: _small(item, definitions, within) for n, item in members.items()}
+            case "anyOf" | "oneOf" | "allOf" | "prefixItems":
+                small[key] = [_small(item, definitions, within) for item in value]
+            case "items" | "additionalProperties" | "not" | "contains":
+                small[key] = _small(value, definitions, within)
+            case _:
+                small[key] = value
     if isinstance(small.get("title"), str):
         del small["title"]
     if properties := cast("Json", small.get("properties", {})):
@@ -93,19 +104,6 @@ def _small(schema: Any, definitions: Json, within: tuple[str, ...]) -> Any:
             for name, item in properties.items()
         }
     return small
-
-
-def _small_member(key: str, value: Any, definitions: Json, within: tuple[str, ...]) -> Any:
-    match key:
-        case "properties" | "patternProperties" | "dependentSchemas":
-            members = cast("Json", value)
-            return {name: _small(item, definitions, within) for name, item in members.items()}
-        case "anyOf" | "oneOf" | "allOf" | "prefixItems":
-            return [_small(item, definitions, within) for item in value]
-        case "items" | "additionalProperties" | "not" | "contains":
-            return _small(value, definitions, within)
-        case _:
-            return value
 
 
 def _without_null(schema: Any) -> Any:

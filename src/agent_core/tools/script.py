@@ -26,7 +26,7 @@ from agent_core.tools.commands import (
 )
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
 SHELL = "/bin/sh"
 PLACEHOLDER = re.compile(r"\{\{\s*args\.([A-Za-z_][A-Za-z0-9_-]*)\s*\}\}")
@@ -243,7 +243,11 @@ class _ParsedScript:
             filled += variable + quote
             last = match.end()
         self.source = bytes(filled + template[last:].encode())
-        self._root = _parser().parse(self.source).root_node
+        # Only loaded for users who have such a tool.
+        import tree_sitter_bash  # noqa: PLC0415
+        from tree_sitter import Language, Parser  # noqa: PLC0415
+
+        self._root = Parser(Language(tree_sitter_bash.language())).parse(self.source).root_node
 
     def places(self) -> Iterator[_Place]:
         """Where the placeholders are.
@@ -341,28 +345,23 @@ def _find_misplacement(place: _Place) -> str | None:
     for node in _upwards(place.node):
         if node.type not in _AROUND:
             return _PLACES.get(node.type, f"in a {node.type.replace('_', ' ')}")
-        if where := _misplaced(node, below):
-            return where
+        match node.type:
+            case "command":
+                words = _words(node)
+                if below not in words[1:]:
+                    return "in the place of a program" if below in words else "in an assignment"
+            case "concatenation":
+                if where := _beside(node):
+                    return where
+            case "file_redirect":
+                if _operator(node) not in {"<", ">", ">>", ">|"}:
+                    return "in the number of a descriptor"
+            case _:
+                is_wrong, where = _WRONG_PARTS.get(node.type, (None, ""))
+                if is_wrong and is_wrong(node, below):
+                    return where
         below = node
     return "where quotes do not hold" if place.is_bare else None
-
-
-def _misplaced(node: "Node", below: "Node") -> str | None:
-    """Why a placeholder must not be in this part of a construct that may have one."""
-    match node.type:
-        case "command":
-            words = _words(node)
-            if below in words[1:]:
-                return None
-            return "in the place of a program" if below in words else "in an assignment"
-        case "concatenation":
-            return _beside(node)
-        case "file_redirect":
-            is_file = _operator(node) in {"<", ">", ">>", ">|"}
-            return None if is_file else "in the number of a descriptor"
-        case _:
-            is_wrong, where = _WRONG_PARTS.get(node.type, (None, ""))
-            return where if is_wrong and is_wrong(node, below) else None
 
 
 _WRONG_PARTS: Mapping[str, tuple[Callable[["Node", "Node"], bool], str]] = {
@@ -472,11 +471,3 @@ def _is_portable(node: "Node") -> bool:
     if node.type == "$":  # of `$"…"`, or what the parser has torn from a name
         return node.parent is not None and node.parent.type in {"simple_expansion", "string"}
     return True
-
-
-def _parser() -> "Parser":
-    # Only loaded for users who have such a tool.
-    import tree_sitter_bash  # noqa: PLC0415
-    from tree_sitter import Language, Parser  # noqa: PLC0415
-
-    return Parser(Language(tree_sitter_bash.language()))

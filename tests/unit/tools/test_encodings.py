@@ -2,8 +2,7 @@
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.tools.encodings import guess_encoding
-from agent_core.tools.text import SAMPLE_BYTES, DecodedText, encoding_of
+from agent_core.tools.text import SAMPLE_BYTES, DecodedText, encoding_of, guess_encoding
 
 TEXTS = {
     "French": "Le café crème coûte très cher à l'été ; où êtes-vous, François ? Ça va.",

@@ -61,8 +61,24 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         message = f"timeout_ms is at most {workspace.limits.max_timeout_ms}"
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.timeout_ms"})
     for number, argument in enumerate(arguments.argv):
-        _check_argument(argument, number)
-    place = _working_folder(workspace, arguments.cwd)
+        problem = None
+        if len(argument) > _MAX_ARGUMENT:
+            problem = "is too long for an argument; put it into a file"
+        elif storable_text(argument) != argument:
+            problem = "has a NUL or a lone surrogate, which no argument can hold"
+        if problem is not None:
+            path = f"$.argv[{number}]"
+            message = f"{path} {problem}"
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": path})
+    place = workspace.boundaries.resolve(arguments.cwd)
+    if not place.writable:
+        raise ToolError(
+            ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS,
+            f"{place.path} is outside the project; commands run inside it",
+            details={"cwd": str(place.path)},
+        )
+    if not place.path.is_dir():
+        raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
     named = find_named_places(policy, arguments.argv, program=program, cwd=place.path)
@@ -96,30 +112,6 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
     )
     argv = [str(program), *arguments.argv[1:]]
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
-
-
-def _check_argument(argument: str, number: int) -> None:
-    if len(argument) > _MAX_ARGUMENT:
-        reason = "is too long for an argument; put it into a file"
-    elif storable_text(argument) != argument:
-        reason = "has a NUL or a lone surrogate, which no argument can hold"
-    else:
-        return
-    path = f"$.argv[{number}]"
-    raise ToolError(ErrorCode.VALIDATION_ERROR, f"{path} {reason}", details={"path": path})
-
-
-def _working_folder(workspace: Workspace, cwd: str) -> ResolvedPath:
-    place = workspace.boundaries.resolve(cwd)
-    if not place.writable:
-        raise ToolError(
-            ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS,
-            f"{place.path} is outside the project; commands run inside it",
-            details={"cwd": str(place.path)},
-        )
-    if not place.path.is_dir():
-        raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
-    return place
 
 
 async def _run(

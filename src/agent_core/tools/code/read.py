@@ -5,7 +5,6 @@ import codecs
 import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Annotated, Any, BinaryIO
 
 from pydantic import Field
@@ -47,28 +46,23 @@ def read_file(workspace: Workspace) -> Tool:
             place = await asyncio.to_thread(workspace.boundaries.resolve, arguments.path)
         last = arguments.start_line + arguments.max_lines - 1
         summary = f"{place.shown} lines {arguments.start_line} to {last}"
-        return Action(
-            access=workspace.look(place, summary=summary),
-            run=partial(_read, workspace, place, arguments, context),
-        )
+
+        async def read() -> ToolOutput:
+            limit = workspace.limits.result_limit_bytes
+            register, reading = workspace.register, None
+            async with register.in_order(place.path) if register else nullcontext():
+                page, version = await asyncio.to_thread(
+                    _read_page, place, arguments, limit, context.is_cancelled
+                )
+                if register and not page["binary"]:
+                    reading = await register.note(place.path, context)
+            workspace.seen.read(context.agent_id, place.path, version)
+            page["already_loaded"] = reading.already_loaded if reading else False
+            return ToolOutput(page, reading.adds if reading else ())
+
+        return Action(workspace.look(place, summary=summary), read)
 
     return code_tool("read_file", ReadFile, prepare, keeps_own_limits=True)
-
-
-async def _read(
-    workspace: Workspace, place: ResolvedPath, arguments: ReadFile, context: ToolContext
-) -> ToolOutput:
-    limit = workspace.limits.result_limit_bytes
-    register, reading = workspace.register, None
-    async with register.in_order(place.path) if register else nullcontext():
-        page, version = await asyncio.to_thread(
-            _read_page, place, arguments, limit, context.is_cancelled
-        )
-        if register and not page["binary"]:
-            reading = await register.note(place.path, context)
-    workspace.seen.read(context.agent_id, place.path, version)
-    page["already_loaded"] = reading.already_loaded if reading else False
-    return ToolOutput(page, reading.adds if reading else ())
 
 
 def _read_page(
@@ -92,7 +86,11 @@ def _read_page(
             text = _TextStream(file, encoding, is_cancelled)
             size = 0
             for number, line in enumerate(text.lines(arguments.start_line), arguments.start_line):
-                shown = _shown_part(line)
+                shown = line
+                if len(line) * 4 > MAX_LINE_BYTES:  # else it is short enough in any encoding
+                    body = line.removesuffix("\n").encode(errors="replace")
+                    if len(body) > MAX_LINE_BYTES:
+                        shown = body[:MAX_LINE_BYTES].decode(errors="ignore")
                 size += len(shown.encode(errors="replace"))
                 if kept and (len(kept) == arguments.max_lines or size > limit_bytes):
                     next_line = number
@@ -125,14 +123,6 @@ def _encoding_of_later_text(file: BinaryIO) -> Encoding | None:
             return encoding_of(sample, complete=len(sample) < SAMPLE_BYTES)
         start += len(chunk)
     return None
-
-
-def _shown_part(line: str) -> str:
-    """As much of a line as may be shown, its end not counted."""
-    if len(line) * 4 <= MAX_LINE_BYTES:
-        return line
-    body = line.removesuffix("\n").encode(errors="replace")
-    return line if len(body) <= MAX_LINE_BYTES else body[:MAX_LINE_BYTES].decode(errors="ignore")
 
 
 class _TextStream:

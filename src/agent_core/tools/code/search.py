@@ -6,9 +6,7 @@ import re
 import stat
 import sysconfig
 from collections import deque
-from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from threading import Event
@@ -87,9 +85,18 @@ async def _search(
     """
     is_file = await asyncio.to_thread(_check_file, place)
     folder = place.path.parent if is_file else place.path
-    argv = [str(ripgrep()), *_ALWAYS, *_options(workspace, place, arguments, glob)]
-    target = f"./{place.path.name}" if is_file else "./"
-    query = ["--", arguments.query, target]
+    argv = [str(ripgrep()), *_ALWAYS]
+    if not arguments.regex:
+        argv.append("--fixed-strings")
+    if arguments.context:
+        argv.append(f"--context={arguments.context}")
+    if place.path == Path(place.path.anchor):
+        argv.append("--one-file-system")  # the root: keeps out of /proc and its like
+    if not place.is_closed:
+        argv += (f"--iglob=!{pattern}" for pattern in workspace.boundaries.name_patterns)
+    if glob:
+        argv += glob.options()
+    query = ["--", arguments.query, f"./{place.path.name}" if is_file else "./"]
 
     def start(*options: str) -> asyncio.Task[dict[str, Any]]:
         found = _Matches(workspace, place, arguments, glob, folder)
@@ -115,31 +122,6 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
 
 
-def _options(
-    workspace: Workspace, place: ResolvedPath, arguments: Search, glob: Glob | None
-) -> Iterator[str]:
-    if not arguments.regex:
-        yield "--fixed-strings"
-    if arguments.context:
-        yield f"--context={arguments.context}"
-    if place.path == Path(place.path.anchor):
-        yield "--one-file-system"  # the root: keeps out of /proc and its like
-    if not place.is_closed:
-        yield from (f"--iglob=!{pattern}" for pattern in workspace.boundaries.name_patterns)
-    if glob:
-        yield from glob.options()
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line ripgrep shows: a match, or one near a match."""
-
-    path: str
-    number: int
-    text: str
-    is_match: bool
-
-
 class _Matches:
     """The matches of one search so far, and the lines around them."""
 
@@ -159,7 +141,7 @@ class _Matches:
         self._folder = folder
         self._limit = arguments.limit
         self._context = arguments.context
-        self._recent: deque[_Line] = deque(maxlen=arguments.context)
+        self._recent: deque[tuple[int, str]] = deque(maxlen=arguments.context)
         self._path = ""
         self._last: dict[str, Any] | None = None
         self._is_hidden = False
@@ -199,22 +181,19 @@ class _Matches:
                 rest = rest[:_MAX_RECORD]
                 # What is no record is a remark about a binary file, or part of a strange name.
                 for record in filter(None, map(_RECORD.fullmatch, records)):
-                    line = _Line(
-                        path=os.fsdecode(record["path"]).removeprefix("./"),
-                        number=int(record["line"]),
-                        text=record["text"].decode(errors="replace").removesuffix("\r"),
-                        is_match=record["kind"] == b":",
-                    )
-                    if self._glob is None or self._glob.matches(line.path):
-                        self._add(line)
+                    path = os.fsdecode(record["path"]).removeprefix("./")
+                    if self._glob is None or self._glob.matches(path):
+                        text = record["text"].decode(errors="replace").removesuffix("\r")
+                        self._add(path, int(record["line"]), text, record["kind"] == b":")
                     if self._is_full:
                         return
 
-    def _add(self, line: _Line) -> None:
-        whole = self._folder / line.path
+    def _add(self, path: str, number: int, text: str, is_match: bool) -> None:
+        """Take a line that ripgrep shows: a match, or one near a match."""
+        whole = self._folder / path
         boundaries = self._workspace.boundaries
-        if line.path != self._path:
-            self._path, self._last = line.path, None
+        if path != self._path:
+            self._path, self._last = path, None
             self._recent.clear()
             # A closed place was allowed by the user.
             self._is_hidden = not self._place.is_closed and (
@@ -222,19 +201,17 @@ class _Matches:
             )
         if self._is_hidden:
             return
-        if self._last and 0 < line.number - self._last["line"] <= self._context:
-            self._last["after"].append(line.text)
-        if line.is_match and len(self._matches) == self._limit:
+        if self._last and 0 < number - self._last["line"] <= self._context:
+            self._last["after"].append(text)
+        if is_match and len(self._matches) == self._limit:
             self._is_full = True
-        elif line.is_match:
-            shown = boundaries.shown(whole)
-            self._last = {"path": shown, "line": line.number, "text": line.text}
+        elif is_match:
+            self._last = {"path": boundaries.shown(whole), "line": number, "text": text}
             if self._context:
-                first = line.number - self._context
-                before = [near.text for near in self._recent if near.number >= first]
+                before = [near for at, near in self._recent if at >= number - self._context]
                 self._last |= {"before": before, "after": list[str]()}
             self._matches.append(self._last)
-        self._recent.append(line)
+        self._recent.append((number, text))
 
 
 async def _read_complaint(child: Child) -> str:

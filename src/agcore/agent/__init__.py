@@ -2,7 +2,6 @@
 
 from agcore.agent.bundle import Agent, AgentBuilder, AgentConfig, RuntimeBundle
 from agcore.agent.contexts import ContextManager
-from agcore.agent.errors import AgentError
 from agcore.agent.plans import (
     JsonPlanParser,
     Plan,
@@ -14,6 +13,7 @@ from agcore.agent.plans import (
 )
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory
+from agcore.errors import AgentError
 
 __all__ = [
     "Agent",

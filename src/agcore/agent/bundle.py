@@ -3,15 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from agcore.agent.errors import AgentConfigError
+from agcore.errors import AgentConfigError
 from agcore.llm import CompactConfig, CycleConfig, HookExecutor, LlmProvider, SecretSource
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import BaseTool, ToolContext, ToolError, ToolRegistry, ToolReturn
 from agent_core.types import ToolDefinition, ToolPermission
-
-T = TypeVar("T")
 
 _BUILDER = object()
 """Only `AgentBuilder` passes it: it checks first what a bundle takes for granted."""
@@ -154,48 +152,42 @@ class AgentBuilder:
     """Collects the parts of a `RuntimeBundle`: the only way to one."""
 
     def __init__(self) -> None:
-        self._provider: LlmProvider | None = None
-        self._tool_registry: ToolRegistry | None = None
-        self._hook_executor: HookExecutor | None = None
-        self._memory_store: MemoryStore | None = None
-        self._retriever: MemoryRetriever | None = None
-        self._session_memory_backend: MemoryStore | None = None
-        self._config: AgentConfig | None = None
-        self._secrets: dict[str, str] = {}
+        self._parts: dict[str, Any] = {"memory_store": None, "retriever": None}
+        self._parts |= {"session_memory_backend": None, "secrets": {}}
 
     def provider(self, provider: LlmProvider) -> Self:
         """The model; required."""
-        self._provider = provider
+        self._parts["provider"] = provider
         return self
 
     def tool_registry(self, registry: ToolRegistry) -> Self:
         """The tools; required, and may be empty. What is registered later is not seen."""
-        self._tool_registry = registry
+        self._parts["tool_registry"] = registry
         return self
 
     def hook_executor(self, hooks: HookExecutor) -> Self:
         """The hooks; required, and may be empty."""
-        self._hook_executor = hooks
+        self._parts["hook_executor"] = hooks
         return self
 
     def memory_store(self, store: MemoryStore) -> Self:
         """A store for the application's own use."""
-        self._memory_store = store
+        self._parts["memory_store"] = store
         return self
 
     def retriever(self, retriever: MemoryRetriever) -> Self:
         """Searches the knowledge pages: the model gets the tool `retrieve`."""
-        self._retriever = retriever
+        self._parts["retriever"] = retriever
         return self
 
     def session_memory_backend(self, store: MemoryStore) -> Self:
         """Where session memories are kept; in each session's own memory by default."""
-        self._session_memory_backend = store
+        self._parts["session_memory_backend"] = store
         return self
 
     def config(self, config: AgentConfig) -> Self:
         """Limits and settings."""
-        self._config = config
+        self._parts["config"] = config
         return self
 
     def secrets(self, secrets: Mapping[str, str]) -> Self:
@@ -204,7 +196,7 @@ class AgentBuilder:
         The key of an `AdapterProvider` is known without being named, and what an `McpClient` gives
         its server never leaves that client.
         """
-        self._secrets |= secrets
+        self._parts["secrets"] = {**self._parts["secrets"], **secrets}
         return self
 
     def build(self) -> RuntimeBundle:
@@ -214,26 +206,14 @@ class AgentBuilder:
             AgentError: `Config`; a required part is missing, or a tool of the application is
                 called `retrieve` although there is a retriever.
         """
-        provider = _require(self._provider, "provider")
-        registry = _require(self._tool_registry, "tool_registry")
-        try:
-            registry = registry.plus([RetrieveTool(self._retriever)] if self._retriever else [])
+        parts: dict[str, Any] = {"config": AgentConfig(), **self._parts}
+        for name in ("provider", "tool_registry", "hook_executor"):
+            if name not in parts:
+                raise AgentConfigError(f"missing {name}")
+        retriever = parts["retriever"]
+        try:  # a copy, also where nothing is added
+            more = [] if retriever is None else [RetrieveTool(retriever)]
+            parts["tool_registry"] = parts["tool_registry"].plus(more)
         except ToolError as error:
             raise AgentConfigError(error.message) from error
-        return RuntimeBundle(
-            provider=provider,
-            tool_registry=registry,
-            hook_executor=_require(self._hook_executor, "hook_executor"),
-            memory_store=self._memory_store,
-            retriever=self._retriever,
-            session_memory_backend=self._session_memory_backend,
-            config=self._config or AgentConfig(),
-            secrets=dict(self._secrets),
-            made_by=_BUILDER,
-        )
-
-
-def _require(part: T | None, name: str) -> T:
-    if part is None:
-        raise AgentConfigError(f"missing {name}")
-    return part
+        return RuntimeBundle(**parts, made_by=_BUILDER)

@@ -1,9 +1,9 @@
 """Several contexts in one session, each with its own messages and its own prompt."""
 
 from agcore.agent.bundle import Agent, RuntimeBundle
-from agcore.agent.errors import AgentConfigError, OtherAgentError
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory, wrap_in_tag
+from agcore.errors import AgentConfigError, OtherAgentError
 from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemoryStore
 
 MAX_BRIDGED_CHARS = 4000

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, cast
 
-from agcore.agent.errors import AgentError, OtherAgentError, PlanParseError
 from agcore.agent.session import AgentSession
+from agcore.errors import AgentError, OtherAgentError, PlanParseError
 from agcore.llm import ChatResponse, HookContext, HookEvent
 from agcore.prompt import PromptTemplate
 from agent_core.providers.jsontext import parse
@@ -150,17 +150,15 @@ class JsonPlanParser:
         )
         if not isinstance(steps, list):
             raise PlanParseError('the plan has no array "steps"')
-        found = [_description(index, step) for index, step in enumerate(cast("list[Any]", steps))]
+        found: list[str] = []
+        for index, step in enumerate(cast("list[object]", steps)):
+            text = cast("dict[str, Any]", step).get("description") if isinstance(step, dict) else 0
+            if not isinstance(text, str) or not text.strip():
+                raise PlanParseError(f'step {index} of the plan has no "description"')
+            found.append(text)
         if not found:
             raise PlanParseError("the plan has no steps; it needs at least one")
         return Plan.of(goal, found)
-
-
-def _description(index: int, step: Any) -> str:
-    text = cast("dict[str, Any]", step).get("description") if isinstance(step, dict) else None
-    if not isinstance(text, str) or not text.strip():
-        raise PlanParseError(f'step {index} of the plan has no "description"')
-    return text
 
 
 class TaskAgent(Protocol):

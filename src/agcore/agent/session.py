@@ -2,18 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from agcore.agent.bundle import Agent, RuntimeBundle
-from agcore.agent.errors import (
+from agcore.agent.session_memory import SessionMemory, SessionMemorySetTool, wrap_in_tag
+from agcore.errors import (
     AgentConfigError,
     HookBlockedError,
     LimitExceededError,
-    as_agent_error,
+    raise_as_agent_error,
 )
-from agcore.agent.session_memory import SessionMemory, SessionMemorySetTool, wrap_in_tag
 from agcore.llm import (
     ChatMessage,
     ChatResponse,
@@ -29,7 +29,6 @@ from agcore.llm import (
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import ToolError
 from agent_core.aio import to_the_end
-from agent_core.errors import AgentCoreError
 
 Environment = str | Callable[[], str]
 
@@ -130,7 +129,7 @@ class AgentSession:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with _agent_errors():
+        with raise_as_agent_error():
             return [*self._cycle.messages(await self._history()), *self._notices]
 
     def swap_agent(self, agent: Agent) -> None:
@@ -177,9 +176,19 @@ class AgentSession:
     async def _turn(self) -> AsyncGenerator[list[ChatResponse]]:
         """Everything around a turn; it counts if there is a reply in the end."""
         async with self._lock:
-            self._check_limits()
+            config = self.bundle.config
+            if self._turn_index >= config.max_turns:
+                raise LimitExceededError(
+                    f"session {self.session_id} has taken its {config.max_turns} turns (max_turns)"
+                )
+            ttl = config.session_ttl
+            if ttl is not None and time.monotonic() - self._begun > ttl.total_seconds():
+                raise LimitExceededError(
+                    f"session {self.session_id} is older than {ttl} (session_ttl); start another"
+                    " one"
+                )
             self._learn()
-            with _agent_errors():
+            with raise_as_agent_error():
                 hooks, index = self.bundle.hook_executor, self._turn_index
                 start = HookContext(event=HookEvent.ON_TURN_START, turn_index=index)
                 verdict = await hooks.execute(start)
@@ -188,7 +197,13 @@ class AgentSession:
                 await self._remember(self._notices)
                 self._notices = []
                 self._cycle.with_messages(await self._history())
-                self._cycle.with_system_prompt(await self._system_prompt())
+                prompt = self.agent.system_prompt or ""
+                if self._layers is not None:
+                    more = list(self.notes.values())
+                    if await self.session_memory.entries():
+                        more.append(await self.session_memory.snapshot())
+                    prompt = self._layers.compose(prompt, more)
+                self._cycle.with_system_prompt(prompt)
                 replies: list[ChatResponse] = []
                 try:
                     yield replies
@@ -209,32 +224,12 @@ class AgentSession:
             if self._conversation is not None:
                 self._conversation.learn(secrets)
 
-    def _check_limits(self) -> None:
-        config = self.bundle.config
-        if self._turn_index >= config.max_turns:
-            raise LimitExceededError(
-                f"session {self.session_id} has taken its {config.max_turns} turns (max_turns)"
-            )
-        ttl = config.session_ttl
-        if ttl is not None and time.monotonic() - self._begun > ttl.total_seconds():
-            raise LimitExceededError(
-                f"session {self.session_id} is older than {ttl} (session_ttl); start another one"
-            )
-
     async def _history(self) -> list[ChatMessage]:
         return [] if self._conversation is None else await self._conversation.get_history()
 
     async def _remember(self, messages: list[ChatMessage]) -> None:
         if self._conversation is not None:
             await self._conversation.add_messages(messages)
-
-    async def _system_prompt(self) -> str:
-        if self._layers is None:
-            return self.agent.system_prompt or ""
-        more = list(self.notes.values())
-        if await self.session_memory.entries():
-            more.append(await self.session_memory.snapshot())
-        return self._layers.compose(self.agent.system_prompt, more)
 
     def _tools(self) -> RunTools:
         """What the agent offers, and the tools of that and nothing else."""
@@ -246,15 +241,3 @@ class AgentSession:
             raise AgentConfigError(error.message) from error
         own = [tool.definition() for tool in self._own_tools]
         return replace(tools, definitions=[*offered, *own])
-
-
-@contextmanager
-def _agent_errors() -> Generator[None]:
-    """Raise failures of the parts as the agent's, each with its cause."""
-    try:
-        yield
-    except AgentCoreError as error:
-        known = as_agent_error(error)
-        if known is error:
-            raise
-        raise known from error

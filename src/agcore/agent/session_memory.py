@@ -1,14 +1,18 @@
 """A few keys and values that the contexts of a session share, and the model's tool to set them."""
 
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from agcore.agent.errors import AgentConfigError, AgentMemoryError
-from agcore.memory import (
+from agcore.errors import (
+    AgentConfigError,
+    AgentMemoryError,
+    InvalidMemoryError,
     MemoryError,  # noqa: A004 - the toolkit's own
+    raise_as_agent_error,
+)
+from agcore.memory import (
     MemoryFilter,
     MemoryItem,
     MemoryStore,
@@ -65,9 +69,9 @@ class SessionMemory:
         """
         if not _KEY.fullmatch(key):
             message = f"the key {key[:80]!r} is not usable: 1 to 128 characters, one line, no colon"
-            raise AgentMemoryError(MemoryError.Invalid(message))
+            raise AgentMemoryError(InvalidMemoryError(message))
         key, value = self._redactor.secrets_only(key), self._redactor.secrets_only(value)
-        with _store_errors():
+        with raise_as_agent_error():
             await self._store.save(MemoryItem(id=self._prefix + key, content=value))
 
     async def get(self, key: str) -> str | None:
@@ -76,7 +80,7 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with _store_errors():
+        with raise_as_agent_error():
             item = await self._store.get(self._prefix + key)
         return item.content if item is not None else None
 
@@ -86,7 +90,7 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with _store_errors():
+        with raise_as_agent_error():
             await self._store.delete(self._prefix + key)
 
     async def clear(self) -> None:
@@ -104,7 +108,7 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with _store_errors():
+        with raise_as_agent_error():
             items = await self._store.list(MemoryFilter(prefix=self._prefix))
         found = {item.id.removeprefix(self._prefix): item.content for item in items}
         return dict(sorted(found.items()))
@@ -148,12 +152,3 @@ class SessionMemorySetTool(BaseTool):
         """Write it down."""
         await self._memory.set(arguments["key"], arguments["value"])
         return f"{arguments['key']} is written down"
-
-
-@contextmanager
-def _store_errors() -> Generator[None]:
-    """Raise failures of the store as the agent's."""
-    try:
-        yield
-    except MemoryError as error:
-        raise AgentMemoryError(error) from error

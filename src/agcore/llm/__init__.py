@@ -1,17 +1,18 @@
 """Models: how they are called, what they answer, what it costs, and what may go wrong."""
 
+from agcore.errors import LlmError, RequestBlockedError, ToolTurnLimitError
 from agcore.llm.context import CompactConfig
 from agcore.llm.cycle import CycleConfig, LlmCycle, RunTools, ToolRunner
-from agcore.llm.errors import LlmError, RequestBlockedError, ToolTurnLimitError
+from agcore.llm.history import ChatRedactor
 from agcore.llm.hooks import Hook, HookContext, HookEvent, HookExecutor, HookResult
 from agcore.llm.providers import (
     AdapterProvider,
     LlmProvider,
     MockProvider,
     ProviderRegistry,
+    SecretSource,
     tool_call_reply,
 )
-from agcore.llm.redaction import ChatRedactor, SecretSource
 from agcore.llm.types import (
     AssistantTextDelta,
     ChatChunk,

@@ -5,18 +5,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
-from agcore.llm.errors import (
+from agcore.errors import (
     ContextLengthError,
     LlmError,
     RequestBlockedError,
     StreamBrokenError,
     ToolTurnLimitError,
-    provider_errors,
+    raise_as_llm_error,
 )
-from agcore.llm.history import ChatHistory
+from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor
-from agcore.llm.providers import LlmProvider, response_of
-from agcore.llm.redaction import ChatRedactor, SecretSource
+from agcore.llm.providers import LlmProvider, SecretSource, response_of
 from agcore.llm.types import (
     ChatChunk,
     ChatMessage,
@@ -119,7 +118,20 @@ class HookedProvider:
             async with aclosing(self._deltas(turn.request, turn)) as deltas:
                 async for delta in deltas:
                     yield delta
-            yield self._completed(turn)
+            response = self._reply(turn)
+            calls = response.tool_calls
+            if calls and turn.limit is not None:
+                turn.rounds += 1
+                if turn.rounds > turn.limit:
+                    raise ToolTurnLimitError(turn.limit)
+            yield ModelCompleted(
+                content=response.message.content,
+                tool_calls=calls,
+                usage=response.usage,
+                # A reply that was cut off ends the turn: it is not continued.
+                stop_reason=StopReason.TOOL_USE if calls else StopReason.END_TURN,
+                raw_stop_reason=response.stop_reason,
+            )
         except LlmError as error:
             turn.failure = error
             raise
@@ -193,7 +205,7 @@ class HookedProvider:
         await self.hooks.execute(HookContext(event=HookEvent.POST_REQUEST, request=request))
 
     async def _attempt(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
-        with provider_errors():
+        with raise_as_llm_error():
             if not turn.is_streamed:
                 response = await self._provider.chat(request)
             else:
@@ -213,26 +225,6 @@ class HookedProvider:
             raise StreamBrokenError("the provider gave no reply")
         return turn.response
 
-    def _completed(self, turn: _Turn) -> ModelCompleted:
-        """The reply as the engine's. One that was cut off ends the turn: it is not continued.
-
-        Raises:
-            LlmError: it calls tools after the last round that is allowed.
-        """
-        response = self._reply(turn)
-        calls = response.tool_calls
-        if calls and turn.limit is not None:
-            turn.rounds += 1
-            if turn.rounds > turn.limit:
-                raise ToolTurnLimitError(turn.limit)
-        return ModelCompleted(
-            content=response.message.content,
-            tool_calls=calls,
-            usage=response.usage,
-            stop_reason=StopReason.TOOL_USE if calls else StopReason.END_TURN,
-            raw_stop_reason=response.stop_reason,
-        )
-
 
 async def join_chunks(
     pieces: AsyncIterator[ChatChunk | ChatResponse],
@@ -250,7 +242,15 @@ async def join_chunks(
             if isinstance(piece, ChatResponse):
                 yield piece
                 return
-            _take(piece, draft, calls)
+            if piece.text:
+                draft.add_text(piece.text)
+            for part in piece.tool_calls:  # pieces of one call have the same index
+                call = calls.get(part.index)
+                if call is None:
+                    call = calls[part.index] = draft.open_call(part.tool_call_id, part.name)
+                elif not call.wire_name:
+                    call.wire_name = part.name
+                draft.feed(call, part.arguments)
             usage = piece.usage or usage
             finish_reason = piece.finish_reason or finish_reason
             for delta in _texts(draft.deltas()):
@@ -269,16 +269,3 @@ async def join_chunks(
 
 def _texts(events: Iterable[ModelEvent]) -> list[ModelTextDelta]:
     return [event for event in events if isinstance(event, ModelTextDelta)]
-
-
-def _take(chunk: ChatChunk, draft: ReplyAccumulator, calls: dict[int, CallDraft]) -> None:
-    """Add a chunk to the reply; pieces of tool calls belong together by their index."""
-    if chunk.text:
-        draft.add_text(chunk.text)
-    for part in chunk.tool_calls:
-        call = calls.get(part.index)
-        if call is None:
-            call = calls[part.index] = draft.open_call(part.tool_call_id, part.name)
-        elif not call.wire_name:
-            call.wire_name = part.name
-        draft.feed(call, part.arguments)

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agcore.llm.errors import ContextLengthError
+from agcore.errors import ContextLengthError
 from agent_core.assets import load_asset
 from agent_core.compact.compactor import HistoryCompactor, Limits, Summarise
-from agent_core.compact.cut import Cut, choose_cut, visible_tokens
+from agent_core.compact.cut import choose_cut, visible_tokens
 from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_statements
 from agent_core.compact.transcript import render_transcript
 from agent_core.config.models import ContextConfig, ModelConfig
@@ -15,7 +15,7 @@ from agent_core.context.composer import Built, Composer
 from agent_core.context.tokens import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
-from agent_core.text import BYTES_PER_TOKEN, estimate_text
+from agent_core.text import BYTES_PER_TOKEN, estimate_text, shorten_text
 from agent_core.types import (
     EventType,
     Node,
@@ -97,7 +97,11 @@ class ChatContext:
             return prompt
         fixed += instructions + estimate_tools(tools)
         room = most - fixed
-        fitting = _cut(prompt, max(room // 2, room - visible_tokens(path)) - MESSAGE_TOKENS)
+        prompt_room = max(room // 2, room - visible_tokens(path)) - MESSAGE_TOKENS
+        fitting = prompt
+        if estimate_text(prompt) > prompt_room:
+            left = (prompt_room - _NOTE_TOKENS) * BYTES_PER_TOKEN
+            fitting = shorten_text(prompt, left) if left > 0 else ""
         if room < 0 or (prompt and not fitting):
             raise ContextLengthError(
                 f"the system prompt and the tools take {fixed} of the {most}"
@@ -139,7 +143,15 @@ class ChatContext:
         cut = choose_cut(journal.path, keep=keep)
         if cut is not None and self._failures < config.max_failures:
             try:
-                await self._compact(journal, cut, room)
+                share = max(room // 5, 1)
+                around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
+                piece = max(room - around - share, _LEAST_PIECE)
+                compaction = await HistoryCompactor(self._summarise, store=_store_nothing).compact(
+                    list(_shorten_old(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
+                    cut,
+                    Limits(summary=share, kept=share, piece=piece),
+                )
+                journal.add(compaction.draft, EventType.COMPACT_COMPLETED)
             except AgentCoreError as error:
                 self._failures += 1
                 logger.warning("the conversation could not be summarised: %s", error)
@@ -157,28 +169,16 @@ class ChatContext:
             model=model, context=ContextConfig(reserve_output_tokens=0), static=self._system
         )
 
-    async def _compact(self, journal: Journal, cut: Cut, room: int) -> None:
-        share = max(room // 5, 1)
-        around = sum(estimate_text(load_asset(name).text) for name in _ASSETS)
-        piece = max(room - around - share, _LEAST_PIECE)
-        compactor = HistoryCompactor(self._summarise, store=_forget)
-        compaction = await compactor.compact(
-            list(_thin(journal.path, cut.end, (_MOST_PIECES - 1) * piece)),
-            cut,
-            Limits(summary=share, kept=share, piece=piece),
-        )
-        journal.add(compaction.draft, EventType.COMPACT_COMPLETED)
-
 
 _ASSETS = ("agent.default_compact_agent", "system.compact_history")
 
 
-async def _forget(_: str) -> str:
+async def _store_nothing(_: str) -> str:
     """Store nothing: there are no artifacts here."""
     return ""
 
 
-def _thin(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
+def _shorten_old(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
     """The path; before `end` the latest nodes in `room` tokens, of older ones only the rules.
 
     One submission must not become a hundred calls.
@@ -191,16 +191,3 @@ def _thin(path: Sequence[Node], end: int, room: int) -> Iterator[Node]:
         rules = rule_statements(node.text) if node.role is Role.USER else []
         yield node.model_copy(update={"content": [TextBlock(text="\n".join(rules))]})
     yield from path[first:]
-
-
-def _cut(text: str, room: int) -> str:
-    """The text, or as much of its beginning and its end as `room` tokens hold."""
-    if estimate_text(text) <= room:
-        return text
-    if room <= _NOTE_TOKENS:
-        return ""
-    raw = text.encode("utf-8", "replace")
-    limit = (room - _NOTE_TOKENS) * BYTES_PER_TOKEN
-    head = raw[: limit * 2 // 3].decode(errors="ignore")
-    tail = raw[len(raw) - limit // 3 :].decode(errors="ignore")
-    return f"{head}\n[… {len(raw) - limit} bytes left out …]\n{tail}"

@@ -6,13 +6,12 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
+from agcore.errors import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.calls import HookedProvider
 from agcore.llm.context import ChatContext, CompactConfig
-from agcore.llm.errors import ContextLengthError, LlmError, StreamBrokenError, from_payload
-from agcore.llm.history import ChatHistory
+from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookExecutor
 from agcore.llm.providers import LlmProvider
-from agcore.llm.redaction import ChatRedactor
 from agcore.llm.types import (
     AssistantTextDelta,
     ChatMessage,
@@ -270,7 +269,8 @@ class LlmCycle:
         self._learn()
         self._added = []
         own = None if isinstance(tools, Sequence) else tools.for_run()
-        offered = tools if isinstance(tools, Sequence) else (own or RunTools()).definitions
+        runner = own or RunTools()
+        offered = tools if isinstance(tools, Sequence) else runner.definitions
         path = self._history.path()
         prompt = self._context.begin(
             self._redactor.secrets_only(self._system),
@@ -282,7 +282,19 @@ class LlmCycle:
         limit = None if own is None else self._config.max_tool_turns
         self._calls.begin(limit=limit, is_streamed=is_streamed)
         begun = _BegunCalls()
-        run = self._build(own or RunTools(), path, begun)
+        run = build_run(
+            provider=self._calls,
+            composer=self._context,
+            compactor=self._context,
+            tools=runner.tools,
+            path=path,
+            run=RunIdentity(session_id=runner.session_id, agent_id="agcore", run_id=new_id("run")),
+            redactor=self._redactor,
+            guard=runner.guard,
+            hooks=begun,
+            results=runner.results,
+            limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
+        )
         reading = run.stream.read()
         draft = user_text(prompt)
         work = run.run(draft) if own is not None else _one_turn(run, draft)
@@ -307,21 +319,6 @@ class LlmCycle:
             raise await self._failure(outcome)
         response = replace(response, message=self._added[-1])
         yield TurnComplete(response.stop_reason, response)
-
-    def _build(self, tools: RunTools, path: Sequence[Node], begun: _BegunCalls) -> StandaloneRun:
-        return build_run(
-            provider=self._calls,
-            composer=self._context,
-            compactor=self._context,
-            tools=tools.tools,
-            path=path,
-            run=RunIdentity(session_id=tools.session_id, agent_id="agcore", run_id=new_id("run")),
-            redactor=self._redactor,
-            guard=tools.guard,
-            hooks=begun,
-            results=tools.results,
-            limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
-        )
 
     def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
         """The events of the toolkit that an event of the run stands for."""
@@ -359,7 +356,7 @@ class LlmCycle:
                 f"the request does not fit the {config.max_tokens} tokens of the budget"
                 " (CompactConfig.max_tokens) even without its history; raise it, or send less"
             )
-        return from_payload(outcome.error)
+        return llm_error_from_payload(outcome.error)
 
     async def _complete(self, events: AsyncGenerator[StreamEvent]) -> ChatResponse:
         async with aclosing(events):

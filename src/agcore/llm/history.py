@@ -1,20 +1,25 @@
-"""The messages of a cycle as the engine's path of nodes, and back."""
+"""The messages of a cycle: as the engine's path of nodes and back, and without secrets."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from weakref import WeakValueDictionary
 
-from agcore.llm.types import ChatMessage, ChatRole
+from agcore.errors import LlmError
+from agcore.llm.types import ChatMessage, ChatRequest, ChatRole
 from agent_core.context.tokens import estimate_blocks
 from agent_core.providers.requests import IdentityCache
+from agent_core.redaction import Redactor
+from agent_core.redaction.redactor import JournalRedactor
 from agent_core.types import (
     ContentBlock,
     ModelMessage,
     Node,
     NodeType,
     Role,
+    ToolDefinition,
     ToolResultBlock,
+    Usage,
     new_id,
     utc_now,
 )
@@ -69,7 +74,7 @@ class ChatHistory:
         if self._summary is None:
             return given
         covered = self._summary.covered
-        nodes = self._nodes.get_all(given, self._make)
+        nodes = self._nodes.get_all(given, self._build_nodes)
         left = [
             message
             for message, made in zip(given, nodes, strict=True)
@@ -83,7 +88,7 @@ class ChatHistory:
         Messages that a summary does not cover follow those that it does, also where another
         writer has added them between.
         """
-        nodes = list(chain.from_iterable(self._nodes.get_all(self._messages, self._make)))
+        nodes = list(chain.from_iterable(self._nodes.get_all(self._messages, self._build_nodes)))
         summary = self._summary
         if summary is None:
             return nodes
@@ -108,7 +113,14 @@ class ChatHistory:
         exchanges: list[list[Node]] = []
         for place, node in enumerate(path[start:], start):
             if node.node_type is NodeType.COMPACTION:
-                self._set_summary(path, place)
+                kept = node.metadata.get(FIRST_KEPT)
+                covered = takewhile(lambda each, kept=kept: each.node_id != kept, path[:place])
+                self._summary = _Summary(
+                    node,
+                    frozenset(each.node_id for each in covered),
+                    path[place - 1].node_id,
+                    ChatMessage.user_text(node.text, synthetic=True),
+                )
             elif node.node_type is NodeType.MESSAGE and node.role is Role.TOOL:
                 exchanges[-1].append(node)
             elif node.node_type is NodeType.MESSAGE and not node.is_partial:
@@ -125,19 +137,20 @@ class ChatHistory:
         return added
 
     def convert(self, messages: Iterable[ModelMessage]) -> list[ChatMessage]:
-        """The messages of a request as the toolkit's; each the one it was made of, if it was."""
-        return self._sent.get_all(messages, self._convert)
+        """Return the messages of a request as the toolkit's: each the one it was built from."""
 
-    def _convert(self, message: ModelMessage) -> ChatMessage:
-        node_id = str(message.metadata.get("node_id", ""))
-        if (known := self._by_node.get(node_id)) is not None:
+        def build(message: ModelMessage) -> ChatMessage:
+            node_id = str(message.metadata.get("node_id", ""))
+            known = self._by_node.get(node_id)
+            if known is None:
+                known = ChatMessage(role=ChatRole(message.role.value), content=message.content)
+                if node_id:
+                    self._by_node[node_id] = known
             return known
-        made = ChatMessage(role=ChatRole(message.role.value), content=message.content)
-        if node_id:
-            self._by_node[node_id] = made
-        return made
 
-    def _make(self, message: ChatMessage) -> Sequence[Node]:
+        return self._sent.get_all(messages, build)
+
+    def _build_nodes(self, message: ChatMessage) -> Sequence[Node]:
         if message.role in INSTRUCTION_ROLES:
             return ()
         node = Node(
@@ -178,13 +191,55 @@ class ChatHistory:
         self._nodes.get(answer, lambda _: whole)
         yield answer
 
-    def _set_summary(self, path: Sequence[Node], place: int) -> None:
-        node = path[place]
-        kept = node.metadata.get(FIRST_KEPT)
-        covered = takewhile(lambda each: each.node_id != kept, path[:place])
-        self._summary = _Summary(
-            node,
-            frozenset(each.node_id for each in covered),
-            path[place - 1].node_id,
-            ChatMessage.user_text(node.text, synthetic=True),
-        )
+
+class ChatRedactor:
+    """Removes the values that a redactor knows. What has none in it is the same object."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._journal_redactor = JournalRedactor(redactor)
+        self._known = -1
+        self._messages: IdentityCache[ChatMessage, ChatMessage | None] = IdentityCache()
+
+    def messages(self, messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+        """The messages without secrets; each is looked at once."""
+        given = list(messages)
+        if not self._redactor.has_secrets:
+            return given
+        if self._known != self._redactor.known:  # earlier messages may hold the new ones
+            self._known, self._messages = self._redactor.known, IdentityCache()
+        clean = self._messages.get_all(given, self._redact_message)
+        return [new or old for old, new in zip(given, clean, strict=True)]
+
+    def request(self, request: ChatRequest) -> ChatRequest:
+        """The request without secrets, its tools included."""
+        if not self._redactor.has_secrets:
+            return request
+        tools: list[ToolDefinition] = []
+        for tool in request.tools:
+            before = tool.model_dump()
+            after = self._redactor.payload_secrets_only(before)
+            tools.append(tool if after is before else ToolDefinition.model_validate(after))
+        return replace(request, messages=self.messages(request.messages), tools=tools)
+
+    def usage(self, usage: Usage) -> Usage:
+        """The usage, with what the service reported of it without secrets."""
+        raw = self._redactor.payload_secrets_only(usage.raw_usage)
+        return usage if raw is usage.raw_usage else usage.model_copy(update={"raw_usage": raw})
+
+    def error(self, error: LlmError) -> LlmError:
+        """The same error, its words without secrets."""
+        error.message = self._redactor.secrets_only(error.message)
+        error.args = (error.message,)
+        error.details = self._redactor.payload_secrets_only(error.details)
+        return error
+
+    def _redact_message(self, message: ChatMessage) -> ChatMessage | None:
+        """Return the message without secrets; None if there are none in it."""
+        content = self._journal_redactor.content(message.content)
+        facts = {"name": message.name, "metadata": message.metadata}
+        clean = self._redactor.payload_secrets_only(facts)
+        is_same = all(new is old for new, old in zip(content, message.content, strict=True))
+        if is_same and clean is facts:
+            return None
+        return message.model_copy(update={**clean, "content": content})

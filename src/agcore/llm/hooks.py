@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self
 
-from agcore.llm.errors import LlmError
+from agcore.errors import LlmError
 from agcore.llm.types import ChatRequest
 from agent_core.redaction import Redactor, log_failure
 

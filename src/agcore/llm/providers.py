@@ -4,14 +4,14 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from itertools import groupby
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
-from agcore.llm.errors import (
+from agcore.errors import (
     LlmError,
     OtherLlmError,
     StreamBrokenError,
-    from_core,
-    from_payload,
+    llm_error_from,
+    llm_error_from_payload,
 )
 from agcore.llm.history import INSTRUCTION_ROLES
 from agcore.llm.types import (
@@ -64,6 +64,15 @@ class LlmProvider(Protocol):
         Raises:
             LlmError: the call failed, maybe after some chunks.
         """
+        ...
+
+
+@runtime_checkable
+class SecretSource(Protocol):
+    """A provider that knows which secrets it was configured with; `AdapterProvider` is one."""
+
+    def secrets(self) -> Mapping[str, str]:
+        """What is shown in place of each secret, and the secret."""
         ...
 
 
@@ -132,7 +141,7 @@ class AdapterProvider:
                 config.model_copy(update={"retry": once})
             )
         except AgentCoreError as error:
-            raise from_core(error) from error
+            raise llm_error_from(error) from error
         return cls(adapter, config.name, key_env=config.api_key_env)
 
     def secrets(self) -> Mapping[str, str]:
@@ -150,7 +159,7 @@ class AdapterProvider:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         """See `LlmProvider.stream`; the whole reply comes last."""
-        events = self._adapter.stream(self._request(request))
+        events = self._adapter.stream(self._build_request(request))
         try:
             async for event in events:
                 match event:
@@ -159,11 +168,11 @@ class AdapterProvider:
                     case ModelCompleted():
                         yield response_of(event)
                     case ModelFailed(error=error):
-                        raise from_payload(error)
+                        raise llm_error_from_payload(error)
                     case _:
                         pass
         except AgentCoreError as error:
-            known = from_core(error)
+            known = llm_error_from(error)
             raise known from (None if known is error else error)
         finally:
             if isinstance(events, AsyncGenerator):
@@ -179,17 +188,28 @@ class AdapterProvider:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _request(self, request: ChatRequest) -> ModelRequest:
+    def _build_request(self, request: ChatRequest) -> ModelRequest:
         system = [
             SystemBlock(block_id=f"{message.role}.{number}", source="agcore", content=message.text)
             for number, message in enumerate(
                 m for m in request.messages if m.role in INSTRUCTION_ROLES
             )
         ]
+        messages: list[ModelMessage] = []
+        turns = (message for message in request.messages if message.role not in INSTRUCTION_ROLES)
+        for role, group in groupby(turns, key=lambda message: message.role):
+            together = list(group)
+            if role is ChatRole.TOOL and len(together) > 1:  # one message to the engine
+                content = [block for message in together for block in message.content]
+                messages.append(ModelMessage(role=Role.TOOL, content=content))
+            else:
+                messages += self._messages.get_all(
+                    together, lambda m: ModelMessage(role=Role(m.role.value), content=m.content)
+                )
         return ModelRequest(
             model=request.model or self._model,
             system=system,
-            messages=list(self._conversation(request.messages)),
+            messages=messages,
             tools=list(request.tools),
             tool_choice=request.tool_choice,
             temperature=request.temperature,
@@ -197,17 +217,6 @@ class AdapterProvider:
             stop=list(request.stop),
             provider_options=request.provider_options,
         )
-
-    def _conversation(self, messages: Iterable[ChatMessage]) -> Iterator[ModelMessage]:
-        """The messages; answers that stand in a row are one message to the engine."""
-        spoken = (message for message in messages if message.role not in INSTRUCTION_ROLES)
-        for role, group in groupby(spoken, key=lambda message: message.role):
-            together = list(group)
-            if role is ChatRole.TOOL and len(together) > 1:
-                content = [block for message in together for block in message.content]
-                yield ModelMessage(role=Role.TOOL, content=content)
-            else:
-                yield from self._messages.get_all(together, _model_message)
 
 
 MockReply = str | ChatResponse | LlmError
@@ -285,7 +294,3 @@ def response_of(completed: ModelCompleted) -> ChatResponse:
         raise StreamBrokenError(f"the model gave up in the middle of its reply ({reason})")
     message = ChatMessage(role=ChatRole.ASSISTANT, content=completed.content)
     return ChatResponse(message, completed.usage, FinishReason.of(completed.stop_reason))
-
-
-def _model_message(message: ChatMessage) -> ModelMessage:
-    return ModelMessage(role=Role(message.role.value), content=message.content)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agcore.llm.errors import LlmError
+from agcore.errors import LlmError
 from agent_core.types import (
     ContentBlock,
     Frozen,

@@ -1,5 +1,6 @@
 """Memory: stores, conversations, knowledge pages and how they are found again."""
 
+from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.conversation import (
     ConversationMemory,
     ConversationMemoryConfig,
@@ -20,7 +21,6 @@ from agcore.memory.sqlite import InMemoryStore, SqliteStore
 from agcore.memory.store import (
     EvictionConfig,
     EvictionPolicy,
-    MemoryError,  # noqa: A004 - the toolkit's own
     MemoryFilter,
     MemoryItem,
     MemoryStore,

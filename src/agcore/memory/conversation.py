@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
 from agcore.memory.store import (
-    MemoryError,  # noqa: A004 - the toolkit's own
     MemoryFilter,
     MemoryItem,
     MemoryStore,

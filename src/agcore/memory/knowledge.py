@@ -2,14 +2,15 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from agcore.memory.store import MemoryFilter, MemoryItem, MemoryNotFoundError, MemoryStore
+from agcore.errors import MemoryNotFoundError
+from agcore.memory.store import MemoryFilter, MemoryItem, MemoryStore
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.types import Frozen, UtcDatetime, new_id, utc_now
 
@@ -40,8 +41,14 @@ _CHINESE = re.compile(
 
 def words_of(text: str) -> frozenset[str]:
     """The words of a text that say something. Each pair of neighbours in Chinese is a word."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return frozenset(_words(folded))
+    words: set[str] = set()
+    for run in _RUN.finditer(unicodedata.normalize("NFKC", text).casefold()):
+        if run["cjk"] is None:
+            words.add(run[0])
+            continue
+        for part in filter(None, _CHINESE.split(run[0])):
+            words |= {part[place : place + 2] for place in range(max(len(part) - 1, 1))}
+    return frozenset(words - _ENGLISH)
 
 
 def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
@@ -49,19 +56,6 @@ def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
     if not one or not other:
         return 0.0
     return 2 * len(one & other) / (len(one) + len(other))
-
-
-def _words(folded: str) -> Iterator[str]:
-    for run in _RUN.finditer(folded):
-        if run["cjk"] is None:
-            if run[0] not in _ENGLISH:
-                yield run[0]
-            continue
-        for part in filter(None, _CHINESE.split(run[0])):
-            if len(part) == 1:
-                yield part
-            for place in range(len(part) - 1):
-                yield part[place : place + 2]
 
 
 class PageIndexEntry(Frozen):
@@ -225,19 +219,15 @@ class MemoryRetriever:
         """
         wanted = words_of(query)
         pages = await self._knowledge.pages()
-        self._known = {page.page_id: self._parts(page) for page in pages}
-        scored = [
-            ScoredItem(page, max(dice(wanted, part) for part in self._known[page.page_id][1]))
-            for page in pages
-        ]
+        before, self._known, scored = self._known, {}, list[ScoredItem]()
+        for page in pages:
+            known = before.get(page.page_id)
+            if known is None or known[0] != page.updated_at:
+                parts = [page.title, page.summary, " ".join(page.tags)]
+                parts += _SENTENCE.split(page.content)
+                known = page.updated_at, [words_of(part) for part in parts]
+            self._known[page.page_id] = known
+            scored.append(ScoredItem(page, max(dice(wanted, part) for part in known[1])))
         found = [item for item in scored if item.score and item.score >= self._config.min_score]
         found.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
         return RetrievalResult(query, found[: self._config.top_k])
-
-    def _parts(self, page: KnowledgePage) -> tuple[datetime, Sequence[frozenset[str]]]:
-        """The words of each part; read again only when the page has changed."""
-        known = self._known.get(page.page_id)
-        if known is not None and known[0] == page.updated_at:
-            return known
-        parts = [page.title, page.summary, " ".join(page.tags), *_SENTENCE.split(page.content)]
-        return page.updated_at, list(map(words_of, parts))

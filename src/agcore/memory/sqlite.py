@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from weakref import finalize
 
+from agcore.errors import InvalidMemoryError, MemoryStorageError
 from agcore.memory.store import (
     EVERYTHING,
     EvictionConfig,
     EvictionPolicy,
-    InvalidMemoryError,
     MemoryFilter,
     MemoryItem,
-    MemoryStorageError,
 )
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError

@@ -1,55 +1,15 @@
-"""What memory stores hold, how they are asked, and how they fail."""
+"""The protocol of memory stores, and the items and filters they take."""
 
 import re
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from agent_core.errors import ErrorCode, StorageError
+from agcore.errors import InvalidMemoryError
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
-
-
-class MemoryError(StorageError):  # noqa: A001 - the toolkit's own, never imported without its package
-    """Memory failed."""
-
-    NotFound: ClassVar[type["MemoryNotFoundError"]]
-    Storage: ClassVar[type["MemoryStorageError"]]
-    Invalid: ClassVar[type["InvalidMemoryError"]]
-
-    default_code: ClassVar[ErrorCode] = ErrorCode.STORAGE_ERROR
-    recoverable: ClassVar[bool] = False
-
-    def __init__(self, message: str) -> None:
-        super().__init__(self.default_code, message, self.recoverable)
-
-    def is_recoverable(self) -> bool:
-        """Whether the application may simply go on."""
-        return self.recoverable
-
-
-class MemoryNotFoundError(MemoryError):
-    """There is nothing of that id."""
-
-    default_code = ErrorCode.MEMORY_RECALL_FAILED
-    recoverable = True
-
-
-class MemoryStorageError(MemoryError):
-    """The store cannot be read or written."""
-
-
-class InvalidMemoryError(MemoryError):
-    """A name or a value cannot be stored as it is."""
-
-    default_code = ErrorCode.VALIDATION_ERROR
-
-
-MemoryError.NotFound = MemoryNotFoundError
-MemoryError.Storage = MemoryStorageError
-MemoryError.Invalid = InvalidMemoryError
 
 
 class MemoryItem(Frozen):

@@ -1,8 +1,8 @@
 """Prompts: templates with variables, and messages put together in order."""
 
+from agcore.errors import PromptError
 from agcore.prompt.composer import PromptComposer
 from agcore.prompt.templates import (
-    PromptError,
     PromptTemplate,
     PromptTemplateRegistry,
     TemplateContext,

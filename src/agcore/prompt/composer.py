@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+from agcore.errors import PromptError
 from agcore.llm import ChatMessage, ChatRole
 from agcore.prompt.templates import (
-    PromptError,
     PromptTemplate,
     PromptTemplateRegistry,
     Values,
@@ -59,25 +59,25 @@ class PromptComposer:
 
     def system_template(self, template: str | PromptTemplate, context: Values) -> Self:
         """Add a system message from a template, or the name of one."""
-        return self.system(self._rendered(template, context))
+        return self.system(self._render(template, context))
 
     def developer_template(self, template: str | PromptTemplate, context: Values) -> Self:
         """Add a developer message from a template, or the name of one."""
-        return self.developer(self._rendered(template, context))
+        return self.developer(self._render(template, context))
 
     def user_template(self, template: str | PromptTemplate, context: Values) -> Self:
         """Add a user message from a template, or the name of one."""
-        return self.user(self._rendered(template, context))
+        return self.user(self._render(template, context))
 
     def assistant_template(self, template: str | PromptTemplate, context: Values) -> Self:
         """Add an assistant message from a template, or the name of one."""
-        return self.assistant(self._rendered(template, context))
+        return self.assistant(self._render(template, context))
 
     def tool_template(
         self, tool_call_id: str, template: str | PromptTemplate, context: Values
     ) -> Self:
         """Add the answer to a tool call from a template, or the name of one."""
-        return self.tool(tool_call_id, self._rendered(template, context))
+        return self.tool(tool_call_id, self._render(template, context))
 
     def system_content(self, content: Sequence[ContentBlock]) -> Self:
         """Add a system message made of blocks."""
@@ -123,7 +123,7 @@ class PromptComposer:
         last: ChatRole | None = None
         open_calls: set[str] = set()
         for number, message in enumerate(self._messages):
-            if reason := _objection(message, last, open_calls):
+            if reason := _find_problem(message, last, open_calls):
                 raise PromptError(
                     f"message {number} ({message.role}) is out of place: {reason}", index=number
                 )
@@ -144,7 +144,7 @@ class PromptComposer:
         self._messages.append(ChatMessage(role=role, content=list(content)))
         return self
 
-    def _rendered(self, template: str | PromptTemplate, context: Values) -> str:
+    def _render(self, template: str | PromptTemplate, context: Values) -> str:
         if isinstance(template, PromptTemplate):
             return template.render(context, self._templates)
         if self._templates is None:
@@ -157,7 +157,7 @@ def _answered_calls(message: ChatMessage) -> set[str]:
     return {b.tool_call_id for b in message.content if isinstance(b, ToolResultBlock)}
 
 
-def _objection(message: ChatMessage, last: ChatRole | None, open_calls: set[str]) -> str | None:
+def _find_problem(message: ChatMessage, last: ChatRole | None, open_calls: set[str]) -> str | None:
     """Why the message must not follow one of the role `last`; None if it may."""
     role, reason = message.role, None
     if role in _INSTRUCTIONS:

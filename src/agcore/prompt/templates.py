@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agcore.errors import PromptError
 from agent_core.providers.jsontext import dump_text
 
 _TAG = re.compile(
@@ -28,16 +28,6 @@ _TAG = re.compile(
 _PATH = re.compile(r"@?[^\W\d][\w-]*(\.[\w-]+)*|\.")
 _PARTIAL = re.compile(r"[\w./-]+")
 _MISSING = object()
-
-
-class PromptError(AgentCoreError):
-    """A template or a prompt cannot be used.
-
-    `details` has the place: `template`, `line`, and `variable` or `partial` if one is missing.
-    """
-
-    def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(ErrorCode.VALIDATION_ERROR, message, details=details)
 
 
 class TemplateContext:
@@ -172,7 +162,15 @@ class _Parser:
         """
         at = 0
         for match in _TAG.finditer(self._source):
-            start, end = self._extent(match)
+            start, end = match.span()
+            tag = match["tag"]
+            is_block = not tag or tag[0] in "#/!" or tag.strip() == "else"
+            if match["raw"] is None and is_block:  # one that is alone on its line has the line
+                line_start = self._source.rfind("\n", 0, start) + 1
+                line_end = self._source.find("\n", end) + 1 or len(self._source)
+                around = self._source[line_start:start] + self._source[end:line_end]
+                if not around.strip():
+                    start, end = line_start, line_end
             self._text(at, start)
             self._take(match)
             at = end
@@ -238,20 +236,6 @@ class _Parser:
             raise self._wrong(line, f"{path[:80]!r} is not the name of a variable")
         return path
 
-    def _extent(self, match: re.Match[str]) -> tuple[int, int]:
-        """Where the tag begins and ends; one that is alone on its line has the whole line."""
-        start, end = match.span()
-        tag = match["tag"]
-        if match["raw"] is not None or (tag and tag[0] not in "#/!" and tag.strip() != "else"):
-            return start, end
-        source = self._source
-        line_start = source.rfind("\n", 0, start) + 1
-        newline = source.find("\n", end)
-        line_end = len(source) if newline < 0 else newline + 1
-        if source[line_start:start].strip() or source[end:line_end].strip():
-            return start, end
-        return line_start, line_end
-
     def _wrong(self, line: int, reason: str) -> PromptError:
         message = f"the template {self._name!r} is wrong in line {line}: {reason}"
         return PromptError(message, template=self._name, line=line)
@@ -270,23 +254,16 @@ class _Scope:
         if path == ".":
             return self.this
         first, *rest = path.split(".")
-        value = self._find(first)
+        value = self.this if first == "this" else _MISSING
+        scope: _Scope | None = self
+        while value is _MISSING and scope is not None and first != "this":
+            value = scope.special.get(first, _MISSING)
+            if value is _MISSING:
+                value = _member(scope.this, first)
+            scope = scope.around
         for step in rest:
             value = _member(value, step)
         return value
-
-    def _find(self, name: str) -> Any:
-        if name == "this":
-            return self.this
-        scope: _Scope | None = self
-        while scope is not None:
-            found = scope.special.get(name, _MISSING)
-            if found is _MISSING:
-                found = _member(scope.this, name)
-            if found is not _MISSING:
-                return found
-            scope = scope.around
-        return _MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +295,15 @@ class _Renderer:
                 case "each":
                     yield from self._each(node, scope)
                 case _:
-                    yield from self._partial(node, scope)
+                    name, found = node.value, self.partials.get(node.value)
+                    if found is None:
+                        message = f"there is no template {name!r} to include"
+                        raise self._wrong(node.line, message, partial=name)
+                    if name in (*self.within, self.name):
+                        reason = f"{name!r} includes itself"
+                        raise self._wrong(node.line, reason, partial=name)
+                    inner = _Renderer(name, self.partials, (*self.within, self.name))
+                    yield from inner.render(found.nodes, scope)
 
     def _each(self, node: _Node, scope: _Scope) -> Iterator[str]:
         value = self._value(node, scope)
@@ -339,16 +324,6 @@ class _Renderer:
                 "@last": index == len(pairs) - 1,
             }
             yield from self.render(node.body, _Scope(item, special, scope))
-
-    def _partial(self, node: _Node, scope: _Scope) -> Iterator[str]:
-        name, found = node.value, self.partials.get(node.value)
-        if found is None:
-            message = f"there is no template {name!r} to include"
-            raise self._wrong(node.line, message, partial=name)
-        if name in (*self.within, self.name):
-            raise self._wrong(node.line, f"{name!r} includes itself", partial=name)
-        inner = _Renderer(name, self.partials, (*self.within, self.name))
-        yield from inner.render(found.nodes, scope)
 
     def _value(self, node: _Node, scope: _Scope) -> Any:
         value = scope.look_up(node.value)

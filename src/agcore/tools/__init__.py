@@ -1,7 +1,7 @@
 """Tools: what an agent may do, who may call what, and what comes back."""
 
+from agcore.errors import ToolError
 from agcore.tools.base import BaseTool
-from agcore.tools.errors import ToolError
 from agcore.tools.mcp import McpClient
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agcore.tools.registry import ToolInvocation, ToolOutcome, ToolRegistry

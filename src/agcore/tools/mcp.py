@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from agcore.tools.errors import McpToolError
+from agcore.errors import McpToolError
 from agcore.tools.registry import ToolRegistry
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ToolError

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agcore.tools.errors import ToolPermissionError
+from agcore.errors import ToolPermissionError
 from agent_core.config.models import PermissionsConfig
 from agent_core.permissions import PermissionCallback, PermissionGuard
 from agent_core.redaction import Redactor

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.llm import RunTools
 from agcore.tools.base import BaseTool
-from agcore.tools.errors import ToolError, ToolExecutionError, ToolTimeoutError, from_core
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.aio import is_cancelled
 from agent_core.errors import ConfigError, PermissionDeniedError, ToolError as CoreToolError
@@ -19,7 +19,6 @@ from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import text_of
 from agent_core.tools.threads import OpenCall
 from agent_core.types import (
-    ContentBlock,
     JsonBlock,
     RunIdentity,
     TextBlock,
@@ -183,7 +182,7 @@ class ToolRegistry:
         try:
             if name in self._tools:
                 self._permissions.check(name)
-            with OpenCall(_show_nothing, writer, lambda: is_cancelled(task)) as opened:
+            with OpenCall(lambda _: None, writer, lambda: is_cancelled(task)) as opened:
                 tool, parsed = Toolbox(self._tools.values()).resolve(call)
                 context = ToolContext(
                     run=run,
@@ -202,7 +201,7 @@ class ToolRegistry:
                 returned = await action.run()
             result = (await self._results.limit(returned, run, call, tool=tool)).result
         except (CoreToolError, PermissionDeniedError) as error:
-            known = from_core(name, error)
+            known = tool_error_from(name, error)
             raise known from (None if known is error else error)
         except BaseException as error:  # what a tool raises to end the program ends its call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(task):
@@ -264,10 +263,6 @@ class _NullJournal:
         """Do nothing."""
 
 
-def _show_nothing(_line: str) -> None:
-    """Ignore the progress of a call that is made directly."""
-
-
 def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
     """The tool with a time limit; how long the user thinks about a question does not count."""
 
@@ -292,15 +287,13 @@ def _with_timeout(tool: Tool, timeout_s: float) -> Tool:
 
 def _value(result: ToolResult) -> Any:
     """The answer as a plain value: JSON as it is, text as text, several blocks as a list."""
-    values = [_plain(block) for block in result.content]
+    values: list[Any] = []
+    for block in result.content:
+        match block:
+            case TextBlock(text=text):
+                values.append(text)
+            case JsonBlock(data=data):
+                values.append(data)
+            case _:
+                values.append(block.model_dump(mode="json"))
     return values[0] if len(values) == 1 else values or None
-
-
-def _plain(block: ContentBlock) -> Any:
-    match block:
-        case TextBlock(text=text):
-            return text
-        case JsonBlock(data=data):
-            return data
-        case _:
-            return block.model_dump(mode="json")

@@ -108,7 +108,15 @@ def build_options(arguments: argparse.Namespace) -> RunOptions:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    prompt = _read_prompt(arguments)
+    prompt, file = arguments.prompt or "", arguments.prompt_file
+    if file is not None:
+        try:
+            raw = read_text_file(file, MAX_PROMPT_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"--prompt-file {file}: {error.strerror or error}") from None
+        if len(raw) > MAX_PROMPT_BYTES:
+            raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
+        prompt = raw.decode("utf-8-sig", "replace")
     cancellation = Cancellation()
     live = _LiveText(is_shown=bool(arguments.stream))
     with cancel_on_signals(cancellation):
@@ -213,19 +221,6 @@ class _LiveText:
         if self._is_mid_line:
             _print("")
         self._is_mid_line = False
-
-
-def _read_prompt(arguments: argparse.Namespace) -> str:
-    file: Path | None = arguments.prompt_file
-    if file is None:
-        return arguments.prompt or ""
-    try:
-        raw = read_text_file(file, MAX_PROMPT_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"--prompt-file {file}: {error.strerror or error}") from None
-    if len(raw) > MAX_PROMPT_BYTES:
-        raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
-    return raw.decode("utf-8-sig", "replace")
 
 
 def _print_result(result: RunResult, *, with_text: bool) -> None:

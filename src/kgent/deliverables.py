@@ -8,10 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from kgent.config import DeliverableSpec
-from kgent.errors import ErrorCategory, ErrorInfo
+from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo
 from kgent.state import RunFolderStatus
-
-_BLOCKING = {ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory.SKILL}
 
 
 class GovernanceStatus(StrEnum):
@@ -82,7 +80,7 @@ def _find_problem(root: Path, deliverable: DeliverableSpec) -> str | None:
 
 def governance_status(error: ErrorInfo) -> GovernanceStatus:
     """An unusable profile, path or skill blocks; every other error fails."""
-    is_blocking = error.category in _BLOCKING
+    is_blocking = error.category in BLOCKING
     return GovernanceStatus.BLOCKED if is_blocking else GovernanceStatus.FAILED
 
 

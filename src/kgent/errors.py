@@ -61,6 +61,15 @@ class KgentError(AgentCoreError):
         self.category = category
 
 
+BLOCKING = frozenset({ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory.SKILL})
+"""An error of one of these means that the run is refused before its engine begins."""
+
+
+def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
+    """Build the error of a profile, an option or an engine that cannot be used."""
+    return KgentError(code, message, category=ErrorCategory.CONFIG)
+
+
 def error_info(error: BaseException, category: ErrorCategory = ErrorCategory.UNKNOWN) -> ErrorInfo:
     """Any exception as data.
 

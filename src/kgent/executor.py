@@ -166,12 +166,8 @@ class RunExecutor:
 
     def _open(self) -> None:
         """Write what is known before anything is done."""
-        env, records, config, fields = (
-            self._env,
-            self._records,
-            self._env.config,
-            self._env.core_fields(),
-        )
+        env, records, config = self._env, self._records, self._env.config
+        fields = env.core_fields()
         self._files.expect_empty(name for name in FILES if name != RUN_FILE)
         records.hold()
         records.emit("run.created", f"run {env.ids.run_id}", fields)
@@ -288,24 +284,20 @@ class RunExecutor:
                 failures.append(error)
             for failure in failures:
                 self._record_error(failure)
-            check = self._check_deliverables()
+            required, emit = self._env.config.deliverables.required, self._records.emit
+            data: dict[str, object] = {"required": [one.path for one in required]}
+            summary, actor = f"required deliverables: {len(required)}", "governance"
+            emit("deliverable.check.started", summary, data, actor=actor)
+            check = check_deliverables(self._env.sandbox_root, required)
+            for path, reason in check.missing.items():
+                data = {"path": path, "reason": reason}
+                text = f"{path}: {reason}"
+                emit("deliverable.missing", text, data, actor=actor, severity="warning")
+            data = {"status": check.status.value, "found": check.found, "missing": check.missing}
+            emit("deliverable.check.completed", check.summary, data, actor=actor)
         except Exception as error:  # noqa: BLE001 - the run ends all the same
             failures.append(self._error_info(error, ErrorCategory.INTERNAL))
         return replace(outcome, failure=failures[0] if failures else None, check=check)
-
-    def _check_deliverables(self) -> DeliverableCheck:
-        required, emit = self._env.config.deliverables.required, self._records.emit
-        data: dict[str, object] = {"required": [one.path for one in required]}
-        summary, actor = f"required deliverables: {len(required)}", "governance"
-        emit("deliverable.check.started", summary, data, actor=actor)
-        check = check_deliverables(self._env.sandbox_root, required)
-        for path, reason in check.missing.items():
-            data = {"path": path, "reason": reason}
-            summary = f"{path}: {reason}"
-            emit("deliverable.missing", summary, data, actor=actor, severity="warning")
-        data = {"status": check.status.value, "found": check.found, "missing": check.missing}
-        emit("deliverable.check.completed", check.summary, data, actor=actor)
-        return check
 
     def _record_error(self, error: ErrorInfo) -> None:
         self._records.record_error(error)
@@ -341,6 +333,9 @@ class RunExecutor:
             self._save_over(outcome)
         self._records.close()
         (status, error), check = outcome.end(), outcome.check
+        names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
+        hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
+        is_whole = self._state.manifests and len(hashes) == len(names)
         return RunResult(
             **asdict(self._env.ids),
             status=status,
@@ -349,7 +344,7 @@ class RunExecutor:
             error=error,
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
-            seal=self._seal(),
+            seal=compute_seal(hashes) if is_whole else None,
         )
 
     def _attempt(self, outcome: _Outcome, step: Callable[[], object]) -> _Outcome:
@@ -404,13 +399,6 @@ class RunExecutor:
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
         )
-
-    def _seal(self) -> str | None:
-        """SHA-256 over `run.json` and the manifests as they were written; None if they were not."""
-        names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
-        hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
-        is_whole = self._state.manifests and len(hashes) == len(names)
-        return compute_seal(hashes) if is_whole else None
 
     def _save(self) -> None:
         self._files.put(RUN_FILE, state_text(self._state.content(self._redactor)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Protocol, cast
 
 from pydantic import BaseModel, ConfigDict
@@ -11,7 +10,8 @@ from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, SqliteStore, di
 from agent_core.errors import AgentCoreError
 from agent_core.types import new_id
 from kgent.cancellation import BackgroundLoop
-from kgent.errors import ErrorCategory, KgentError
+from kgent.config import KgentConfig
+from kgent.errors import config_error
 
 SQLITE = "sqlite:"
 
@@ -106,13 +106,24 @@ class StoreMemory:
 
 @contextmanager
 def open_memory(
-    file: Path | None, given: MemoryClient | MemoryStore | None
+    config: KgentConfig, given: MemoryClient | MemoryStore | None
 ) -> Generator[MemoryClient | None]:
-    """The memory of a run, until the end of the block: `given`, or a database; None without both.
+    """Open the memory of a run for a block: `given`, or the profile's database; None without both.
 
     Raises:
-        KgentError: category `config`; the database cannot be opened.
+        KgentError: category `config`; the database cannot be opened, or a memory is missing.
     """
+    wanted = config.memory
+    if not wanted.enabled:
+        yield None
+        return
+    name = (wanted.provider or "").removeprefix(SQLITE)
+    file = config.place(name) if name and name != wanted.provider else None
+    if wanted.write_mode == "external" and given is None and file is None:
+        raise config_error(
+            "memory.write_mode external needs a memory: one given in code, or"
+            f" memory.provider {SQLITE}<file>"
+        )
     if given is not None and hasattr(given, "recall_memory"):
         yield cast("MemoryClient", given)
         return
@@ -127,15 +138,8 @@ def open_memory(
                 store = loop.run(SqliteStore.open(file))
             except AgentCoreError as error:
                 message = f"memory.provider: {file} cannot be opened: {error.message}"
-                raise KgentError(error.code, message, category=ErrorCategory.CONFIG) from error
+                raise config_error(message, error.code) from error
             try:
                 yield StoreMemory(store, loop)
             finally:
                 loop.run(store.close())
-
-
-def sqlite_name(provider: str | None) -> str | None:
-    """The file of a `memory.provider` that kgent can open itself; None for any other."""
-    if provider is None or not provider.startswith(SQLITE):
-        return None
-    return provider.removeprefix(SQLITE) or None

@@ -18,7 +18,7 @@ from agent_core.config.problems import problems_of
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from kgent.config import KgentConfig, WorkspaceSection
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import ErrorCategory, KgentError, config_error
 from kgent.skills import SkillSummary
 from kgent.state import RunOptions
 
@@ -84,9 +84,7 @@ def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
         except ValidationError as error:
             said = "; ".join(f"{item['loc'][0]}: {item['msg']}" for item in error.errors())
             message = f"the options cannot be used: {said}"
-            raise KgentError(
-                ErrorCode.VALIDATION_ERROR, message, category=ErrorCategory.CONFIG
-            ) from None
+            raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
     return config.model_copy(update=changes)
 
 

@@ -148,7 +148,13 @@ class RunRecords:
     ) -> Event:
         """Record an event. The first one locks the file for as long as the run lives."""
         with self._lock:
-            sequence = self._sequence + 1
+            sequence, content = self._sequence + 1, storable(dict(data or {}))
+            size = len(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
+            if size > MAX_DATA_BYTES:
+                artifact = self.keep_json("events", f"{sequence:06}", content)
+                keys = [key[:60] for key in list(content)[:20]]
+                facts = {"summarised": True, "bytes": size, "keys": keys, "artifact": artifact}
+                content = {key: content[key] for key in keys if key.endswith("_sha256")} | facts
             event = Event(
                 event_id=new_id("evt"),
                 sequence=sequence,
@@ -160,7 +166,7 @@ class RunRecords:
                 actor=actor,
                 severity=severity,
                 summary=summary_line(summary),
-                data=self._limit_data(storable(dict(data or {})), sequence),
+                data=content,
                 correlation_id=correlation_id,
                 parent_event_id=parent_event_id,
             )
@@ -198,21 +204,6 @@ class RunRecords:
     def _append_line(self, name: str, line: BaseModel) -> None:
         clean = type(line).model_validate(self.redactor.payload(line.model_dump(mode="json")))
         self.files.append(name, clean.model_dump_json().encode("utf-8", "replace") + b"\n")
-
-    def _limit_data(self, data: dict[str, Any], sequence: int) -> dict[str, Any]:
-        size = len(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
-        if size <= MAX_DATA_BYTES:
-            return data
-        artifact = self.keep_json("events", f"{sequence:06}", data)
-        keys = [key[:60] for key in list(data)[:20]]
-        hashes = {key: data[key] for key in keys if key.endswith("_sha256")}
-        return {
-            **hashes,
-            "summarised": True,
-            "bytes": size,
-            "keys": keys,
-            "artifact": artifact,
-        }
 
     # --- the transcript ---------------------------------------------------------------------------
 

@@ -220,7 +220,11 @@ def verify(root: Path, *, seal: str | None = None) -> FolderCheck:
         KgentError: category `sandbox`; it is no run folder, nor what was one.
     """
     root = root.resolve()
-    problems = list(_check_layout(root))
+    links = {name for name in (*FILES, *FOLDERS) if (root / name).is_symlink()}
+    files = (name for name in FILES if name in links or not (root / name).is_file())
+    problems = [f"{name} is missing, or is not an ordinary file" for name in files]
+    folders = (name for name in FOLDERS if name in links or not (root / name).is_dir())
+    problems += [f"{name}/ is missing, or is not a folder" for name in folders]
     found_seal: str | None = None
     with suppress(OSError, AgentCoreError):  # a missing file is reported with the layout
         found_seal = compute_seal({name: describe_file(root, name).sha256 for name in _SEALED})
@@ -239,7 +243,15 @@ def verify(root: Path, *, seal: str | None = None) -> FolderCheck:
         return FolderCheck(checked=0, problems=problems, seal=found_seal)
     records = _check_manifests(root, story, problems)
     problems.extend(_check_events(root, story))
-    problems.extend(_check_fingerprint(root, story))
+    try:
+        with open_file(root / CONFIG_FILE) as file:
+            is_redacted = _REDACTED in file.read()  # what was taken out is in the fingerprint
+        if not is_redacted:
+            config = load_config(root / CONFIG_FILE, is_resolved=True)
+            if fingerprint_config(config) != story.state.config_fingerprint:
+                problems.append(f"{CONFIG_FILE} does not have the fingerprint that run.json names")
+    except (OSError, AgentCoreError):
+        problems.append(f"{CONFIG_FILE} cannot be read as a profile")
     return FolderCheck(checked=len(records), problems=problems, seal=found_seal)
 
 
@@ -270,17 +282,6 @@ def _check_manifests(root: Path, story: Story, problems: list[str]) -> list[File
         )
         problems.extend(_check_entries(root, produced))
     return records
-
-
-def _check_layout(root: Path) -> Iterator[str]:
-    for name in FILES:
-        path = root / name
-        if path.is_symlink() or not path.is_file():
-            yield f"{name} is missing, or is not an ordinary file"
-    for name in FOLDERS:
-        path = root / name
-        if path.is_symlink() or not path.is_dir():
-            yield f"{name}/ is missing, or is not a folder"
 
 
 def _read_manifest(
@@ -402,16 +403,3 @@ def _refuse_doubles(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"it has the key {key!r} twice")
         content[key] = value
     return content
-
-
-def _check_fingerprint(root: Path, story: Story) -> Iterator[str]:
-    try:
-        with open_file(root / CONFIG_FILE) as file:
-            if _REDACTED in file.read():
-                return  # what was taken out is part of the fingerprint
-        fingerprint = fingerprint_config(load_config(root / CONFIG_FILE, is_resolved=True))
-    except (OSError, AgentCoreError):
-        yield f"{CONFIG_FILE} cannot be read as a profile"
-        return
-    if fingerprint != story.state.config_fingerprint:
-        yield f"{CONFIG_FILE} does not have the fingerprint that run.json names"

@@ -200,8 +200,20 @@ class RunFiles:
     def find_changed(self) -> dict[str, str]:
         """The files that are not on disk as they were written, and what is wrong with each."""
         with self._lock:
-            found = {name: self._difference(name) for name in self._written}
-        return {name: problem for name, problem in found.items() if problem is not None}
+            found: dict[str, str] = {}
+            for name, written in self._written.items():
+                held = written.descriptor
+                if held is not None and not _is_same_file(self.root / name, held):
+                    found[name] = "it was removed or replaced"
+                    continue
+                try:
+                    if describe_file(self.root, name) != written.record(name):
+                        found[name] = "its content was changed"
+                except FileNotFoundError:
+                    found[name] = "it was removed"
+                except (OSError, AgentCoreError):
+                    found[name] = "it is not an ordinary file that can be read"
+        return found
 
     def restore(self) -> None:
         """Put back every growing file that was removed or replaced, and flush all of them.
@@ -262,19 +274,6 @@ class RunFiles:
         if known is not None and known.descriptor is not None:
             os.close(known.descriptor)
             known.descriptor = None
-
-    def _difference(self, name: str) -> str | None:
-        written = self._written[name]
-        path = self.root / name
-        if written.descriptor is not None and not _is_same_file(path, written.descriptor):
-            return "it was removed or replaced"
-        try:
-            found = describe_file(self.root, name)
-        except FileNotFoundError:
-            return "it was removed"
-        except (OSError, AgentCoreError):
-            return "it is not an ordinary file that can be read"
-        return None if found == written.record(name) else "its content was changed"
 
     def _insist(self, write: Callable[[], R], name: str) -> R:
         """Write; where something stands in the way, move it aside and write again."""

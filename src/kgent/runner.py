@@ -1,12 +1,11 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 from agcore.memory import MemoryStore
-from agent_core.errors import ErrorCode
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
@@ -14,9 +13,9 @@ from kgent.config import KgentConfig
 from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
-from kgent.errors import ErrorCategory, KgentError, error_info
+from kgent.errors import KgentError, config_error, error_info
 from kgent.executor import RunExecutor
-from kgent.memory import SQLITE, MemoryClient, open_memory, sqlite_name
+from kgent.memory import MemoryClient, open_memory
 from kgent.profile import apply_options, fingerprint_config, load_config
 from kgent.records import RunEnvironment, RunRecords
 from kgent.run_folder import create_run_folder, resolve_run_folder
@@ -52,8 +51,9 @@ def run(
         try:
             ids = RunIds.choose(chosen)
             config = apply_options(load_config(config_path), chosen)
-            _check_run(config, prompt, memory)
-            client = stack.enter_context(_open_memory(config, memory))
+            if not prompt.strip():
+                raise config_error("the prompt is empty")
+            client = stack.enter_context(open_memory(config, memory))
             chosen_engine = engine or select_engine(config)
             root, secrets = resolve_run_folder(config, ids), dict[str, str]()
             if isinstance(chosen_engine, EngineWithSecrets):
@@ -95,39 +95,9 @@ def select_engine(config: KgentConfig) -> AgentEngine:
             return MockAgentEngine()
         case "pydantic_ai":
             if find_spec("pydantic_ai") is None:
-                message = (
+                raise config_error(
                     "engine pydantic_ai needs an extra: pip install 'soong-agent[pydantic-ai]'"
                 )
-                raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
             from kgent.engine.pydantic_ai import PydanticAIAgentEngine  # noqa: PLC0415 - an extra
 
             return PydanticAIAgentEngine()
-
-
-def _check_run(config: KgentConfig, prompt: str, memory: MemoryClient | MemoryStore | None) -> None:
-    """Refuse what the profile alone cannot tell.
-
-    Raises:
-        KgentError: category `config`.
-    """
-    wants = config.memory
-    is_external = wants.enabled and wants.write_mode == "external"
-    problem = None
-    if not prompt.strip():
-        problem = "the prompt is empty"
-    elif is_external and memory is None and sqlite_name(wants.provider) is None:
-        problem = (
-            "memory.write_mode external needs a memory: one given in code, or"
-            f" memory.provider {SQLITE}<file>"
-        )
-    if problem is not None:
-        raise KgentError(ErrorCode.CONFIG_ERROR, problem, category=ErrorCategory.CONFIG)
-
-
-def _open_memory(
-    config: KgentConfig, given: MemoryClient | MemoryStore | None
-) -> AbstractContextManager[MemoryClient | None]:
-    if not config.memory.enabled:
-        return open_memory(None, None)
-    name = sqlite_name(config.memory.provider)
-    return open_memory(config.place(name) if name else None, given)

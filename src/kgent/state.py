@@ -17,14 +17,13 @@ from agent_core.redaction import Redactor
 from agent_core.tools.results import storable
 from agent_core.types import utc_now
 from kgent.config import KgentConfig
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import BLOCKING, ErrorInfo, config_error
 
 RUN_FILE = "run.json"
 RUN_FILE_HASH = "run_json_sha256"
 """The key under which the closing event holds the hash of `run.json`."""
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
-_BEFORE_START = {ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory.SKILL}
 
 
 class RunFolderStatus(StrEnum):
@@ -105,7 +104,7 @@ def _check_id(value: str | None, what: str) -> str | None:
         f"{value[:120]!r} is no {what} id: up to 120 letters, digits, '_', '-' and '.',"
         " beginning with a letter or digit"
     )
-    raise KgentError(ErrorCode.VALIDATION_ERROR, message, category=ErrorCategory.CONFIG)
+    raise config_error(message, ErrorCode.VALIDATION_ERROR)
 
 
 class RunResult(BaseModel):
@@ -133,7 +132,7 @@ class RunResult(BaseModel):
     def is_blocked(self) -> bool:
         """It was refused before the engine began."""
         is_failed = self.status is RunFolderStatus.FAILED
-        return is_failed and self.error is not None and self.error.category in _BEFORE_START
+        return is_failed and self.error is not None and self.error.category in BLOCKING
 
 
 class RunFolderState(BaseModel):

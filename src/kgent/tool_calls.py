@@ -240,7 +240,9 @@ class ToolCallScope:
         try:
             if reason := self._cancellation.reason:
                 raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
-            answer = await asyncio.to_thread(self._limit_data, await perform(arguments, self))
+            answer = await perform(arguments, self)
+            if answer.data is not None:
+                answer = await asyncio.to_thread(self._limit_data, answer, answer.data)
         except asyncio.CancelledError:
             reason = self._cancellation.reason
             message = f"stopped: {reason.message}" if reason else "stopped"
@@ -252,11 +254,9 @@ class ToolCallScope:
         self._write(answer, arguments, summary)
         return answer
 
-    def _limit_data(self, answer: ToolAnswer) -> ToolAnswer:
+    def _limit_data(self, answer: ToolAnswer, data: dict[str, Any]) -> ToolAnswer:
         """Move data that is too large for a message into the archive."""
-        if answer.data is None:
-            return answer
-        data = storable(answer.data)
+        data = storable(data)
         text = json.dumps(data, ensure_ascii=False, indent=1)
         size = len(text.encode("utf-8", "replace"))
         if size <= MAX_DATA_BYTES:

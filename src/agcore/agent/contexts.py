@@ -13,8 +13,8 @@ MAX_BRIDGED_CHARS = 4000
 class ContextManager:
     """The contexts of one session, by id.
 
-    A context sees its own messages only. What all should know goes into the session memory, whose
-    snapshot stands in every context's system prompt; what one should know of another is bridged.
+    A context sees its own messages only. The session memory is shared: its snapshot is part of
+    every context's system prompt. `bridge` carries the last answer of one context to another.
 
     Args:
         session_id: letters, digits, `_` and `-`.

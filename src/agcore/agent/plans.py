@@ -173,7 +173,7 @@ class TaskAgent(Protocol):
         ...
 
     async def execute_plan(self, plan: Plan) -> None:
-        """Carry a plan out; its steps say how far that got.
+        """Carry a plan out; the state of its steps shows how far it came.
 
         Raises:
             AgentError: it could not be carried out.

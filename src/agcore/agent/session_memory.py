@@ -130,7 +130,7 @@ class SessionMemory:
 
 
 class SessionMemorySetTool(BaseTool):
-    """Lets the model write down what later turns and other contexts of the session should know."""
+    """Lets the model set a value of the session memory."""
 
     name = "session_memory_set"
     description = (

@@ -74,7 +74,7 @@ class HookedProvider:
         provider: answers the requests.
         settings: model, temperature and the like of every request.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
-        history: knows the messages of a request.
+        history: converts the messages of a request.
         clean: takes secrets out.
     """
 
@@ -160,7 +160,7 @@ class HookedProvider:
         return replace(self._reply(turn), message=message)
 
     async def report(self, error: LlmError, turn: _Turn) -> None:
-        """Tell the hooks that a call has failed for good."""
+        """Call the hooks for a call that has failed for good."""
         context = HookContext(event=HookEvent.ON_ERROR, request=turn.request, error=error)
         await self.hooks.execute(context)
 

@@ -131,7 +131,7 @@ class ChatContext:
             self._key = None
 
     async def recover(self, journal: Journal) -> bool:
-        """Summarise what is old, and say whether the path fits now; see `PathCompactor.recover`."""
+        """Summarise old messages and return whether the path fits; see `PathCompactor.recover`."""
         config = self.config
         if config is None:
             return False

@@ -193,7 +193,7 @@ class ChatHistory:
 
 
 class ChatRedactor:
-    """Removes the values that a redactor knows. What has none in it is the same object."""
+    """Removes the values that a redactor knows. An object without any is returned as it is."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor

@@ -69,7 +69,7 @@ class LlmProvider(Protocol):
 
 @runtime_checkable
 class SecretSource(Protocol):
-    """A provider that knows which secrets it was configured with; `AdapterProvider` is one."""
+    """A provider that names the secrets of its configuration; `AdapterProvider` is one."""
 
     def secrets(self) -> Mapping[str, str]:
         """What is shown in place of each secret, and the secret."""
@@ -111,8 +111,8 @@ class ProviderRegistry:
 class AdapterProvider:
     """A provider that calls one of the engine's adapters.
 
-    System and developer messages become the system prompt, wherever they stand. A message's name
-    is for people and for templates; these services are not sent one.
+    System and developer messages become the system prompt, in any position. A message's name
+    is not sent.
 
     Args:
         adapter: any `agent_core` provider adapter; closed by `close`.
@@ -287,7 +287,7 @@ def response_of(completed: ModelCompleted) -> ChatResponse:
     """The engine's finished reply as the toolkit's.
 
     Raises:
-        LlmError: `Stream`; the model gave up in the middle of it.
+        LlmError: `Stream`; the model stopped with an error.
     """
     if completed.stop_reason is StopReason.ERROR:
         reason = completed.raw_stop_reason or "no reason given"

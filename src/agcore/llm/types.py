@@ -35,7 +35,7 @@ class ChatRole(StrEnum):
 
 
 class ChatMessage(Frozen):
-    """One message. `metadata` stays with us; a model never sees it."""
+    """One message. `metadata` is never sent to a model."""
 
     role: ChatRole
     content: list[ContentBlock]
@@ -49,7 +49,7 @@ class ChatMessage(Frozen):
 
     @classmethod
     def developer_text(cls, text: str) -> "ChatMessage":
-        """A developer message: like system, for services that tell them apart."""
+        """A developer message: like system, for services with both roles."""
         return cls(role=ChatRole.DEVELOPER, content=[TextBlock(text=text)])
 
     @classmethod
@@ -137,7 +137,7 @@ class ChatRequest:
     """Everything a provider needs for one reply.
 
     Attributes:
-        messages: system and developer messages included, wherever they stand.
+        messages: system and developer messages included, in any position.
         tools: what the model may ask for.
         tool_choice: `auto`, `none`, `required`, or the name of one tool.
         model: None means the provider's own.

@@ -17,13 +17,14 @@ from agcore.memory.knowledge import (
     dice,
     words_of,
 )
-from agcore.memory.sqlite import InMemoryStore, SqliteStore
-from agcore.memory.store import (
+from agcore.memory.stores import (
     EvictionConfig,
     EvictionPolicy,
+    InMemoryStore,
     MemoryFilter,
     MemoryItem,
     MemoryStore,
+    SqliteStore,
     session_prefix,
 )
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
-from agcore.memory.store import (
+from agcore.memory.stores import (
     MemoryFilter,
     MemoryItem,
     MemoryStore,
@@ -133,7 +133,7 @@ class ConversationMemory:
     async def get_history(self) -> list[ChatMessage]:
         """The messages for the next request, oldest first.
 
-        If the store cannot be read, these are the ones that this object knows already.
+        If the store cannot be read, these are the ones that this object has loaded.
 
         Raises:
             MemoryError: it could never be read.
@@ -144,7 +144,7 @@ class ConversationMemory:
             except MemoryError as error:
                 if not self._is_loaded:
                     raise
-                logger.warning("what others have added cannot be seen now: %s", error)
+                logger.warning("what other writers have added cannot be read now: %s", error)
             return [stored.message for turn in self._window for stored in turn]
 
     async def get_archive(self) -> list[ChatMessage]:
@@ -225,7 +225,7 @@ class ConversationMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A message, and where it stands. The time tells it from another one of that number."""
+    """A message and its number; the time distinguishes it from another one of that number."""
 
     number: int
     created_at: datetime

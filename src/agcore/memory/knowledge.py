@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agcore.errors import MemoryNotFoundError
-from agcore.memory.store import MemoryFilter, MemoryItem, MemoryStore
+from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.types import Frozen, UtcDatetime, new_id, utc_now
 
@@ -40,7 +40,7 @@ _CHINESE = re.compile(
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a text that say something. Each pair of neighbours in Chinese is a word."""
+    """The words of a text without stop words. Each pair of Chinese characters is a word."""
     words: set[str] = set()
     for run in _RUN.finditer(unicodedata.normalize("NFKC", text).casefold()):
         if run["cjk"] is None:

@@ -1,10 +1,9 @@
 """Tools: what an agent may do, who may call what, and what comes back."""
 
 from agcore.errors import ToolError
-from agcore.tools.base import BaseTool
 from agcore.tools.mcp import McpClient
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
-from agcore.tools.registry import ToolInvocation, ToolOutcome, ToolRegistry
+from agcore.tools.registry import BaseTool, ToolInvocation, ToolOutcome, ToolRegistry
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool
 
 __all__ = [

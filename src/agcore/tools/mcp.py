@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 
 
 class McpClient:
-    """A server that is started as a child process and spoken to through its pipes.
+    """A server that is started as a child process and used through its pipes.
 
     What the server sends is data: descriptions, schemas and results are bounded, a definition
     that changes is refused until `start` is called again. It inherits PATH, HOME and TMPDIR only.
@@ -65,7 +65,7 @@ class McpClient:
         self._redactor = Redactor(secret_values({server_id: server}))
 
     async def start(self) -> None:
-        """Start the server and ask for its tools; again, to hear of changes.
+        """Start the server and ask for its tools; again, to see changes.
 
         Raises:
             ToolError: `Mcp`; it cannot be started, or did not answer in time.

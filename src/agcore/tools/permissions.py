@@ -11,7 +11,7 @@ from agent_core.redaction import Redactor
 
 
 class Permission(StrEnum):
-    """What the lists say about a name."""
+    """Whether the lists allow a name."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -25,7 +25,7 @@ class PermissionConfig:
         allowed: names, or patterns like `mcp.files.*`; None allows all that are not denied.
         denied: names or patterns; a name on both lists is denied.
         ask: asks the user before calls that write, are dangerous or reach a host, by the
-            engine's rules; without it, every call of a registered tool is agreed to.
+            engine's rules; without it, every call of a registered tool is allowed.
         rules: the engine's rules for asking.
     """
 
@@ -70,7 +70,7 @@ class PermissionChecker(PermissionGuard):
         self._secrets.learn(secrets)
 
     def permission(self, name: str) -> Permission:
-        """What the lists say."""
+        """Whether the lists allow the name."""
         return Permission.ALLOWED if self.is_listed(name) else Permission.DENIED
 
     def check(self, name: str) -> None:

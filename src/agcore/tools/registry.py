@@ -1,18 +1,19 @@
-"""Tools by name, offered to the runs of a cycle or called directly."""
+"""Tools as classes, and tools by name: offered to the runs of a cycle or called directly."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.llm import RunTools
-from agcore.tools.base import BaseTool
 from agcore.tools.permissions import Permission, PermissionChecker
 from agent_core.aio import is_cancelled
 from agent_core.errors import ConfigError, PermissionDeniedError, ToolError as CoreToolError
-from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn
+from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
 from agent_core.tools.decorator import FunctionTool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
@@ -24,6 +25,7 @@ from agent_core.types import (
     TextBlock,
     ToolCall,
     ToolDefinition,
+    ToolPermission,
     ToolResult,
     new_id,
 )
@@ -33,6 +35,57 @@ TIMEOUT_S = 120.0
 
 RESULT_LIMIT_BYTES = 65_536
 """Bytes of one result, by default; what is beyond the limit is cut out of the middle."""
+
+
+class BaseTool(ABC):
+    """Something a model may do.
+
+        class Weather(BaseTool):
+            name = "get_weather"
+            description = "The weather in a city."
+
+            def parameters(self) -> dict[str, Any]:
+                return {"type": "object", "properties": {"city": {"type": "string"}}}
+
+            async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+                return {"city": arguments["city"], "temperature": 22}
+
+    Attributes:
+        name: letters, digits, `_`, `-` and dots.
+        description: what the model reads about it.
+        permission: `readonly` if it changes nothing; asking rules go by it.
+    """
+
+    name: str
+    description: str = ""
+    permission: ToolPermission = ToolPermission.WRITE
+
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments, an object; by default it takes none."""
+        return {"type": "object", "properties": {}}
+
+    @abstractmethod
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:
+        """Run the tool. `arguments` fit the schema; what is returned must have a form in JSON.
+
+        Raises:
+            ToolError: it failed; any other exception becomes `ToolError.ExecutionFailed`.
+        """
+
+    def definition(self) -> ToolDefinition:
+        """What the model is shown."""
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            input_schema=self.parameters(),
+            permission=self.permission,
+        )
+
+    @cached_property
+    def engine_tool(self) -> Tool:
+        """The same as the engine's kind; its schema is compiled once, when it is first called."""
+        return tool_from(self.definition(), self.execute)
+
 
 AnyTool = BaseTool | Tool
 

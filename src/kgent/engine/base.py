@@ -3,18 +3,18 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import Tool
-from kgent.cancellation import Cancellation
+from kgent.cancellation import Cancellation, run_in_loop
 from kgent.config import KgentConfig
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError, config_error, error_info
 from kgent.records import RunEnvironment
 
 
@@ -111,8 +111,10 @@ class EngineWithSecrets(Protocol):
         ...
 
 
-def run_engine(request: AgentRunRequest, work: Callable[[], AgentResult]) -> AgentResult:
-    """Do an engine's work within its time; whatever happens, there is one result.
+def run_engine(
+    request: AgentRunRequest, work: Callable[[], Coroutine[Any, Any, AgentResult]]
+) -> AgentResult:
+    """Run an engine's work within its time; whatever happens, there is one result.
 
     Raises:
         KgentError: category `config`; the profile does not suit the engine.
@@ -124,7 +126,9 @@ def run_engine(request: AgentRunRequest, work: Callable[[], AgentResult]) -> Age
     if seconds is not None:
         clock.start()
     try:
-        return interrupted(token.reason) if token.is_cancelled else work()
+        if token.is_cancelled:
+            return interrupted(token.reason)
+        return run_in_loop(work, cancellation=token)
     except (asyncio.CancelledError, KeyboardInterrupt):
         token.cancel("the run was interrupted")
         return interrupted(token.reason)
@@ -134,14 +138,10 @@ def run_engine(request: AgentRunRequest, work: Callable[[], AgentResult]) -> Age
                 raise
         elif token.is_cancelled:
             return interrupted(token.reason)
-        return failed(error_info(error, ErrorCategory.ENGINE))
+        info = error_info(error, ErrorCategory.ENGINE)
+        return AgentResult(status=EngineStatus.FAILED, error=info)
     finally:
         clock.cancel()
-
-
-def failed(error: ErrorInfo, *, usage: Mapping[str, int] | None = None) -> AgentResult:
-    """The engine could not do its part."""
-    return AgentResult(status=EngineStatus.FAILED, error=error, usage=dict(usage or {}))
 
 
 def interrupted(
@@ -181,7 +181,7 @@ def api_key(config: KgentConfig) -> str | None:
     name, secrets = config.model.api_key_env, model_secrets(config)
     if name and not secrets:
         message = f"the environment variable {name}, which model.api_key_env names, is not set"
-        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+        raise config_error(message)
     return secrets.get(name or "")
 
 
@@ -193,6 +193,6 @@ def require_model(config: KgentConfig) -> tuple[str, str]:
     """
     for key in ("provider", "name"):
         if not getattr(config.model, key):
-            message = f"runtime.engine {config.runtime.engine} needs model.{key} in the profile"
-            raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG)
+            engine = config.runtime.engine
+            raise config_error(f"runtime.engine {engine} needs model.{key} in the profile")
     return config.model.provider or "", config.model.name or ""

@@ -12,7 +12,6 @@ from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.providers.base import ProviderRegistry
 from agent_core.types import EndReason, EventType, RunIdentity, new_id, user_text
-from kgent.cancellation import run_in_loop
 from kgent.config import KgentConfig
 from kgent.engine.base import (
     AgentResult,
@@ -20,14 +19,13 @@ from kgent.engine.base import (
     EngineEventKind,
     EngineStatus,
     api_key,
-    failed,
     interrupted,
     model_secrets,
     out_of_steps,
     require_model,
     run_engine,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import ErrorCategory, ErrorInfo, config_error
 from kgent.tool_calls import record_rejected_call
 
 CONVERSATION = "conversation.jsonl"
@@ -67,18 +65,14 @@ class CoreAgentEngine:
             path=str(config.place(model.path)) if model.path else None,
             **model.model_dump(exclude={"provider", "name", "path"}),
         )
-        work = partial(self._run_loop, request, core_model)
-        token = request.cancellation_token
-        return run_engine(request, lambda: run_in_loop(work, cancellation=token))
+        return run_engine(request, partial(self._run_loop, request, core_model))
 
     async def _run_loop(self, request: AgentRunRequest, model: ModelConfig) -> AgentResult:
         env = request.env
         try:
             provider = self._providers.create(model)
         except AgentCoreError as error:
-            raise KgentError(
-                error.code, f"model: {error.message}", category=ErrorCategory.CONFIG
-            ) from error
+            raise config_error(f"model: {error.message}", error.code) from error
         system = system_block("kgent.profile", "profile", request.system_prompt)
         run = build_run(
             provider=provider,
@@ -140,14 +134,11 @@ def _build_result(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
     if reason := request.cancellation_token.reason:
         return interrupted(reason, text=text, usage=usage)
     error = outcome.error
-    code, message = ErrorCode.INTERNAL_ERROR.value, f"the loop ended: {outcome.end_reason}"
-    info = ErrorInfo(code=code, message=message, category=ErrorCategory.ENGINE)
-    if error is not None:
-        info = ErrorInfo(
-            code=error.code.value,
-            message=error.message,
-            category=ErrorCategory.ENGINE,
-            retryable=error.retryable,
-            details=error.details or None,
-        )
-    return failed(info, usage=usage)
+    info = ErrorInfo(
+        code=(error.code if error else ErrorCode.INTERNAL_ERROR).value,
+        message=error.message if error else f"the loop ended: {outcome.end_reason}",
+        category=ErrorCategory.ENGINE,
+        retryable=error is not None and error.retryable,
+        details=(error.details or None) if error else None,
+    )
+    return AgentResult(status=EngineStatus.FAILED, error=info, usage=usage)

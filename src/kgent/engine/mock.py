@@ -10,18 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.types import new_id
-from kgent.cancellation import run_in_loop
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
     EngineEventKind,
     EngineStatus,
-    failed,
     interrupted,
     out_of_steps,
     run_engine,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import ErrorCategory, ErrorInfo, config_error
 from kgent.tool_calls import call_tool, record_rejected_call
 
 MAX_SCRIPT_BYTES = 1_000_000
@@ -80,8 +78,7 @@ class MockAgentEngine:
         """
         self.requests.append(request)
         script = self._script if self._script is not None else _load_script(request)
-        work, token = partial(_play, script, request), request.cancellation_token
-        return run_engine(request, lambda: run_in_loop(work, cancellation=token))
+        return run_engine(request, partial(_play, script, request))
 
 
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
@@ -102,35 +99,31 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
                     category=ErrorCategory.ENGINE,
                     retryable=step.retryable,
                 )
-                return failed(error, usage=usage)
+                return AgentResult(status=EngineStatus.FAILED, error=error, usage=usage)
             request.report(EngineEventKind.STEP)
             if isinstance(step, str):
                 text = step
                 request.report(EngineEventKind.TEXT, step)
             else:
-                await _call(step, request)
+                call_id = new_id("call")
+                tool = next((tool for tool in request.tools if tool.name == step.tool), None)
+                if tool is not None:
+                    await call_tool(tool, step.args, request.env, call_id=call_id)
+                else:
+                    await record_rejected_call(
+                        request.env,
+                        call_id=call_id,
+                        name=step.tool,
+                        args=step.args,
+                        code=ErrorCode.TOOL_NOT_AVAILABLE.value,
+                        message=f"there is no tool {step.tool[:80]} in this run",
+                    )
             await asyncio.sleep(0)  # a cancellation is noticed here
     except asyncio.CancelledError:
         if not token.is_cancelled:
             raise
         return interrupted(token.reason, text=text, usage=usage)
     return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
-
-
-async def _call(step: MockCall, request: AgentRunRequest) -> None:
-    call_id = new_id("call")
-    tool = next((tool for tool in request.tools if tool.name == step.tool), None)
-    if tool is not None:
-        await call_tool(tool, step.args, request.env, call_id=call_id)
-        return
-    await record_rejected_call(
-        request.env,
-        call_id=call_id,
-        name=step.tool,
-        args=step.args,
-        code=ErrorCode.TOOL_NOT_AVAILABLE.value,
-        message=f"there is no tool {step.tool[:80]} in this run",
-    )
 
 
 def _load_script(request: AgentRunRequest) -> list[MockStep]:
@@ -144,4 +137,4 @@ def _load_script(request: AgentRunRequest) -> list[MockStep]:
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no list of mock steps"
         message = f"the script {path}, which model.path names, cannot be used: {reason}"
-        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG) from error
+        raise config_error(message) from error

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ from pydantic_ai.models import Model
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.types import JsonBlock, new_id
-from kgent.cancellation import run_in_loop
 from kgent.config import KgentConfig
 from kgent.engine.base import (
     AgentResult,
@@ -28,13 +28,12 @@ from kgent.engine.base import (
     EngineEventKind,
     EngineStatus,
     api_key,
-    failed,
     model_secrets,
     out_of_steps,
     require_model,
     run_engine,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import ErrorCategory, ErrorInfo, config_error
 from kgent.tool_calls import call_tool, record_rejected_call
 
 _NO_KEY = "not-needed"  # servers on one's own machine take any key, but the client wants one
@@ -79,8 +78,7 @@ class PydanticAIAgentEngine:
         config = request.env.config
         client = build_http_client(config)
         model = self._model or build_model(config, client)
-        work, token = partial(_run_agent, request, model, client), request.cancellation_token
-        return run_engine(request, lambda: run_in_loop(work, cancellation=token))
+        return run_engine(request, partial(_run_agent, request, model, client))
 
 
 async def _run_agent(
@@ -113,7 +111,8 @@ async def _run_agent(
         info = ErrorInfo(
             code=code.value, message=message, category=ErrorCategory.ENGINE, retryable=retryable
         )
-        return failed(info, usage=_count_usage(usage))
+        counts = _count_usage(usage)
+        return AgentResult(status=EngineStatus.FAILED, error=info, usage=counts)
     counts = _count_usage(usage)
     return AgentResult(status=EngineStatus.COMPLETED, final_text=done.output, usage=counts)
 
@@ -157,26 +156,20 @@ async def _watch(
             case messages.FunctionToolCallEvent(part=call):
                 sent[call.tool_call_id] = call.args or {}
             case messages.FunctionToolResultEvent(part=part) if part.outcome == "retried":
+                args = sent.get(part.tool_call_id, {})
+                if isinstance(args, str):  # the framework passes on the text of the model
+                    with suppress(ValueError, RecursionError):
+                        args = json.loads(args)
                 await record_rejected_call(
                     request.env,
                     call_id=part.tool_call_id,
                     name=part.tool_name,
-                    args=_decode_arguments(sent.get(part.tool_call_id, {})),
+                    args=args,
                     code=ErrorCode.TOOL_NOT_AVAILABLE.value,
                     message=part.model_response_str().partition("\n")[0],
                 )
             case _:
                 pass
-
-
-def _decode_arguments(args: object) -> object:
-    """Arguments as an object, if they are one; the framework passes on the text of the model."""
-    if not isinstance(args, str):
-        return args
-    try:
-        return json.loads(args)
-    except (ValueError, RecursionError):
-        return args
 
 
 def _count_usage(usage: RunUsage) -> dict[str, int]:
@@ -216,7 +209,7 @@ def build_model(config: KgentConfig, client: httpx2.AsyncClient) -> Model:
     except (exceptions.UserError, ValueError, TypeError, ImportError) as error:
         reason = str(error).partition("\n")[0]
         message = f"Pydantic AI cannot use the model {provider}:{name}: {reason}"
-        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.CONFIG) from error
+        raise config_error(message) from error
 
 
 def _build_openai(name: str, *, base_url: str, key: str, client: httpx2.AsyncClient) -> Model:

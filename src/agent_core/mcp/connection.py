@@ -35,7 +35,6 @@ from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.mcp.discovery import (
     MAX_REASON_CHARS,
-    CallLimits,
     Host,
     SessionForgottenError,
     ToolSpec,
@@ -148,21 +147,24 @@ class Connection:
         name: str,
         arguments: Mapping[str, Any],
         *,
-        limits: CallLimits,
+        silence_s: float,
+        total_s: float,
         show: Callable[[float, float | None, str | None], None],
     ) -> CallToolResult:
-        """Call a tool. If the caller is cancelled, the server is notified in the background.
+        """Call a tool; it may be silent for `silence_s` and last `total_s` altogether.
+
+        If the caller is cancelled, the server is notified in the background.
 
         Raises:
             ToolError: `timeout`, `validation_error`, or `mcp_server_failed`.
             SessionForgottenError: the call was not run; a new connection may run it.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + limits.total
+        end = loop.time() + total_s
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             if not task.done() and not task.cancelling():
-                clock.reschedule(min(loop.time() + limits.silence, end))
+                clock.reschedule(min(loop.time() + silence_s, end))
                 show(progress, total, message)
 
         call = self._live().call_tool(name, dict(arguments), progress_callback=on_progress)
@@ -170,7 +172,7 @@ class Connection:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         try:
-            async with asyncio.timeout_at(min(loop.time() + limits.silence, end)) as clock:
+            async with asyncio.timeout_at(min(loop.time() + silence_s, end)) as clock:
                 try:
                     return await asyncio.shield(task)
                 except asyncio.CancelledError:
@@ -185,7 +187,7 @@ class Connection:
     async def close(self) -> None:
         """End the session and the server's process; safe to repeat."""
         if not self._opened.is_set():
-            self._failure = server_failed(self._server_id, "was closed while it was starting")
+            self._failure = self._error("was closed while it was starting")
             self._scope.cancel()
         self._over.set()
         self._scope.deadline = anyio.current_time() + CLOSE_SECONDS
@@ -213,7 +215,7 @@ class Connection:
                 reason = "answered with what is no tool result"
             case _:
                 reason = f"gave an unusable answer: {cause}"
-        return server_failed(self._server_id, reason)
+        return self._error(reason)
 
     def _has_forgotten(self, cause: BaseException) -> bool:
         is_refusal = isinstance(cause, MCPError) and cause.code in _SESSION_UNKNOWN
@@ -249,8 +251,7 @@ class Connection:
             self._failure = self._failed(_cause(error))
         finally:
             if self._failure is None and not self._opened.is_set():
-                reason = f"was not ready in {seconds:g} s{self._end_report()}"
-                self._failure = server_failed(self._server_id, reason)
+                self._failure = self._error(f"was not ready in {seconds:g} s{self._end_report()}")
             self._over.set()
             self._opened.set()
 
@@ -284,31 +285,27 @@ class Connection:
 
     async def _list(self, client: Client) -> None:
         self._is_stale = False  # before asking: what changes meanwhile must not be missed
+        specs: dict[str, ToolSpec] = {}
+        cursor: str | None = None
+        pages = 0
         try:
-            self._specs = await self._listed(client)
+            while client.server_capabilities.tools is not None:
+                page = await client.list_tools(cursor=cursor)
+                for tool in page.tools:
+                    if tool.name in specs:
+                        raise self._error(f"lists the tool {tool.name[:100]!r} twice")
+                    specs[tool.name] = self._read_tool(tool)
+                if len(specs) > MAX_TOOLS:
+                    raise self._error(f"lists more than {MAX_TOOLS} tools")
+                pages, cursor = pages + 1, page.next_cursor
+                if cursor is None:
+                    break
+                if pages == _MAX_PAGES:
+                    raise self._error(f"lists its tools on more than {_MAX_PAGES} pages")
         except BaseException:
             self._is_stale = True
             raise
-
-    async def _listed(self, client: Client) -> dict[str, ToolSpec]:
-        specs: dict[str, ToolSpec] = {}
-        if client.server_capabilities.tools is None:
-            return specs
-        cursor: str | None = None
-        for _ in range(_MAX_PAGES):
-            page = await client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                if tool.name in specs:
-                    raise server_failed(
-                        self._server_id, f"lists the tool {tool.name[:100]!r} twice"
-                    )
-                specs[tool.name] = self._read_tool(tool)
-            if len(specs) > MAX_TOOLS:
-                raise server_failed(self._server_id, f"lists more than {MAX_TOOLS} tools")
-            cursor = page.next_cursor
-            if cursor is None:
-                return specs
-        raise server_failed(self._server_id, f"lists its tools on more than {_MAX_PAGES} pages")
+        self._specs = specs
 
     def _read_tool(self, tool: Tool) -> ToolSpec:
         hints = tool.annotations
@@ -341,7 +338,7 @@ class Connection:
 
     def _live(self) -> Client:
         if self._client is None or self.is_over:
-            raise server_failed(self._server_id, "is not connected any more")
+            raise self._error("is not connected any more")
         return self._client
 
     def _failed(self, cause: BaseException) -> ToolError:
@@ -359,6 +356,9 @@ class Connection:
                 reason = f"answered with HTTP status {self._http_status}: {cause}"
             case _:
                 reason = f"cannot be used: {cause or type(cause).__name__}"
+        return self._error(reason)
+
+    def _error(self, reason: str) -> ToolError:
         return server_failed(self._server_id, reason)
 
     def _end_report(self) -> str:

@@ -56,14 +56,6 @@ class Host:
     elicit: "ElicitationFnT | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLimits:
-    """How long a call may be silent, and how long it may last altogether; in seconds."""
-
-    silence: float
-    total: float
-
-
 def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> ToolError:
     """The error for a server that cannot be reached, has died or does not keep the protocol.
 

@@ -14,7 +14,6 @@ from agent_core.mcp.config import ServerConfig, StdioServer, config_hash
 from agent_core.mcp.discovery import (
     MAX_REASON_CHARS,
     PROCESS_CACHE,
-    CallLimits,
     DiscoveryCache,
     Host,
     SessionForgottenError,
@@ -86,21 +85,16 @@ class McpServer:
         return offered
 
     async def call(
-        self,
-        spec: ToolSpec,
-        arguments: Mapping[str, Any],
-        *,
-        limits: CallLimits,
-        show: Callable[[float, float | None, str | None], None],
+        self, spec: ToolSpec, call: "Callable[[Connection], Awaitable[CallToolResult]]"
     ) -> "CallToolResult":
-        """Call a tool as it was offered.
+        """Make a call of a tool, if it is still what was offered.
 
         Raises:
             ToolError: `tool_not_available` if it is not what was offered any more: an agreement
                 to the one is none to the other; else as `Connection.call`.
         """
 
-        async def call(connection: "Connection") -> "CallToolResult":
+        async def call_if_unchanged(connection: "Connection") -> "CallToolResult":
             current = (await connection.specs()).get(spec.name)
             if current is None or current.fingerprint != spec.fingerprint:
                 self._cache.drop(self._key)
@@ -111,9 +105,9 @@ class McpServer:
                     " offered; nothing was done",
                     details={"server_id": self.server_id},
                 )
-            return await connection.call(spec.name, arguments, limits=limits, show=show)
+            return await call(connection)
 
-        return await self._ask(call)
+        return await self._ask(call_if_unchanged)
 
     async def close(self) -> None:
         """End what is connected; nothing can be asked afterwards. Safe to repeat."""
@@ -291,8 +285,13 @@ class McpTools:
             line = f"{message} ({count})" if message else count
             context.progress(shortened(line, MAX_REASON_CHARS))
 
-        limits = CallLimits(
-            silence=self._config.default_timeout_ms / 1e3, total=self._config.max_timeout_ms / 1e3
-        )
-        answer = await server.call(spec, arguments, limits=limits, show=show)
-        return await tool_result(answer, context.artifact)
+        def call(connection: "Connection") -> "Awaitable[CallToolResult]":
+            return connection.call(
+                spec.name,
+                arguments,
+                silence_s=self._config.default_timeout_ms / 1e3,
+                total_s=self._config.max_timeout_ms / 1e3,
+                show=show,
+            )
+
+        return await tool_result(await server.call(spec, call), context.artifact)

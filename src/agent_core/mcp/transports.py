@@ -131,8 +131,16 @@ class StdioTransport:
         self, stdout: AsyncIterator[bytes], messages: MemoryObjectSendStream[Incoming]
     ) -> None:
         async with messages:
+            is_open = True
             try:
-                await _deliver(stdout, messages)
+                async for line in _lines(stdout):
+                    message = parse_message(line) if is_open and line.strip() else None
+                    if message is None:
+                        continue
+                    try:
+                        await messages.send(SessionMessage(message))
+                    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                        is_open = False  # the session is over; but the server must not block
             except LineTooLongError as error:
                 self._fault = str(error)
             except OSError as error:
@@ -147,20 +155,6 @@ class StdioTransport:
                     self._tail.append(text)
                     self._log(text)
         self._log_ended.set()
-
-
-async def _deliver(
-    stdout: AsyncIterator[bytes], messages: MemoryObjectSendStream[Incoming]
-) -> None:
-    is_open = True
-    async for line in _lines(stdout):
-        message = parse_message(line) if is_open and line.strip() else None
-        if message is None:
-            continue
-        try:
-            await messages.send(SessionMessage(message))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            is_open = False  # the session is over; read on, so that the server does not block
 
 
 async def _write(child: Child, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:

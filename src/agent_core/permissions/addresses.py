@@ -45,6 +45,7 @@ _HEX_NUMBER = re.compile(r"0x[0-9a-f]{1,8}(?:\.\w+){0,3}", re.IGNORECASE)
 _DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
 _LONGEST_NAME = 254
 _MAX_ROUNDS = 5
+"""Of percent-encoding that are undone."""
 _MAX_SHOWN = 200
 
 
@@ -54,9 +55,12 @@ def hosts_in(arguments: Mapping[str, Any]) -> list[str]:
     for name, text in _texts(arguments):
         if _ADDRESS.match(text) or (_is_named(name) and text.strip()):
             found.add(_host(text))
-        for form in _decoded(text):
-            found.update(_in_text(form))
-            found.update(_host(pair[2]) for pair in _PAIR.finditer(form) if _is_named(pair[1]))
+        for _ in range(_MAX_ROUNDS + 1):
+            found.update(_in_text(text))
+            found.update(_host(pair[2]) for pair in _PAIR.finditer(text) if _is_named(pair[1]))
+            if (plain := unquote(text)) == text:
+                break
+            text = plain
     return sorted(found)
 
 
@@ -91,17 +95,6 @@ def _texts(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _is_named(name: str) -> bool:
     words = {word.lower() for word in _WORD.findall(name)}
     return not _NAMED.isdisjoint(words | {word.removesuffix("s") for word in words})
-
-
-def _decoded(text: str) -> Iterator[str]:
-    """The text, and what it is without each round of percent-encoding."""
-    yield text
-    for _ in range(_MAX_ROUNDS):
-        plain = unquote(text)
-        if plain == text:
-            return
-        text = plain
-        yield text
 
 
 def _in_text(text: str) -> Iterator[str]:

@@ -206,23 +206,6 @@ class PermissionGuard:
                 f"the network policy does not allow {named}; it can be added to"
                 " allowed_hosts in [permissions.network_policy]"
             )
-        await self._require_agreement(call, definition, access, run, journal, hosts=hosts)
-
-    def forget(self, session_id: str) -> None:
-        """Drop what was allowed for a session that is gone."""
-        self._grants.pop(session_id, None)
-
-    async def _require_agreement(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: PermissionJournal,
-        *,
-        hosts: Sequence[str] | None,
-    ) -> None:
-        """Return if the user agrees, or has agreed for the session."""
         grant = build_grant(call, definition, access, hosts)
         if grant is not None and grant.key in self._grants.get(run.session_id, ()):
             return
@@ -248,6 +231,10 @@ class PermissionGuard:
             raise _denied(f"the user denied {definition.name}{reason}")
         if answer.decision is Decision.ALLOW_FOR_SESSION and offered is not None:
             self._grants.setdefault(run.session_id, set()).add(offered.key)
+
+    def forget(self, session_id: str) -> None:
+        """Drop what was allowed for a session that is gone."""
+        self._grants.pop(session_id, None)
 
     async def _ask(
         self, callback: PermissionCallback, request: PermissionRequest, journal: PermissionJournal

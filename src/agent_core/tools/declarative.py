@@ -19,7 +19,7 @@ from agent_core.config.models import Bytes, Milliseconds, Section, ToolsConfig
 from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of, read_json_file, unusable
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.process import Command, Launcher, Output, find_program, run
+from agent_core.process import Command, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
@@ -124,85 +124,62 @@ def _load(path: Path, setup: Setup, launcher: Launcher, environ: Mapping[str, st
         raise unusable(path, _WHAT, f"working_dir: {error}") from error
     allowed = limits.env_allowlist if file.env_allowlist is None else file.env_allowlist
     env = {name: environ[name] for name in allowed if name in environ}
-    return _Program(file, path.parent, cwd, env, limits, launcher).tool(check)
+    return _build_tool(file, check, path.parent, cwd, env, limits, launcher)
 
 
-class _Program:
-    """The command of one tool, with every default filled in."""
+def _build_tool(
+    file: ToolFile,
+    check: SchemaCheck,
+    folder: Path,
+    cwd: Path,
+    env: Mapping[str, str],
+    limits: ToolsConfig,
+    launcher: Launcher,
+) -> Tool:
+    """Build the tool of a file in `folder`, which runs its command in `cwd`."""
+    script = parse_script(file.command) if file.command_type == "shell" else None
+    timeout_ms = file.timeout_ms or limits.default_timeout_ms
+    definition = ToolDefinition(
+        name=file.name,
+        description=file.description,
+        input_schema=whole_schema(file.input_schema),
+        permission=ToolPermission("write" if "write" in file.tags else file.permission),
+        tags={"declarative", *file.tags},
+    )
 
-    def __init__(
-        self,
-        file: ToolFile,
-        folder: Path,
-        cwd: Path,
-        env: Mapping[str, str],
-        limits: ToolsConfig,
-        launcher: Launcher,
-    ) -> None:
-        self._file = file
-        self._script = parse_script(file.command) if file.command_type == "shell" else None
-        self._folder = folder
-        self._cwd = cwd
-        self._env = env
-        self._timeout_ms = file.timeout_ms or limits.default_timeout_ms
-        self._stdout_limit = file.stdout_limit_bytes or limits.stdout_limit_bytes
-        self._stderr_limit = file.stderr_limit_bytes or limits.stderr_limit_bytes
-        self._launcher = launcher
-
-    def tool(self, check: SchemaCheck) -> Tool:
-        """The tool that runs it, with arguments that passed `check`."""
-        file = self._file
-        definition = ToolDefinition(
-            name=file.name,
-            description=file.description,
-            input_schema=whole_schema(file.input_schema),
-            permission=ToolPermission("write" if "write" in file.tags else file.permission),
-            tags={"declarative", *file.tags},
-        )
-
-        async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
-            argv = await asyncio.to_thread(self._argv, arguments)
-            if any(storable_text(word) != word for word in argv):
-                message = f"an argument of {file.name} has a NUL or a lone surrogate in it"
-                raise ToolError(ErrorCode.VALIDATION_ERROR, message)
-            access = replace(
-                plain_access(definition, arguments),
-                target=shlex.join(argv),
-                cwd=str(self._cwd),
-                env_names=tuple(sorted(self._env)),
-            )
-            return Action(access, partial(self._run, argv, arguments, context))
-
-        return Tool(
-            definition=definition,
-            parse=check,
-            prepare=prepare,
-            concurrency=concurrency_of(definition),
-            keeps_own_limits=True,
-        )
-
-    def _argv(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The argument vector of one call."""
-        if self._script is not None:
-            return self._script.argv(arguments)
-        command = os.path.expanduser(self._file.command)  # noqa: PTH111 - a Path loses the ./
+    def find_argv(arguments: Mapping[str, Any]) -> list[str]:
+        if script is not None:
+            return script.argv(arguments)
+        command = os.path.expanduser(file.command)  # noqa: PTH111 - a Path loses the ./
         # A relative program is the user's, beside the file; never one of the project's.
-        base = self._folder if "/" in command else self._cwd
-        program = find_program(command, cwd=base, env=self._env)
-        return [str(program), *fill_argv(self._file.args, arguments)]
+        program = find_program(command, cwd=folder if "/" in command else cwd, env=env)
+        return [str(program), *fill_argv(file.args, arguments)]
 
-    async def _run(
-        self, argv: list[str], arguments: Mapping[str, Any], context: ToolContext
-    ) -> ToolResult:
-        """What the program prints: a result as JSON, or text. A code other than 0 is an error."""
-        name = self._file.name
-        finished = await run(
-            Command(argv=argv, cwd=self._cwd, env=self._env, stdin=orjson.dumps(arguments)),
-            launcher=self._launcher,
-            timeout_s=self._timeout_ms / 1000,
-            stdout_limit_bytes=self._stdout_limit,
-            stderr_limit_bytes=self._stderr_limit,
+    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
+        argv = await asyncio.to_thread(find_argv, arguments)
+        if any(storable_text(word) != word for word in argv):
+            message = f"an argument of {file.name} has a NUL or a lone surrogate in it"
+            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+        access = replace(
+            plain_access(definition, arguments),
+            target=shlex.join(argv),
+            cwd=str(cwd),
+            env_names=tuple(sorted(env)),
         )
+        return Action(access, partial(run_program, argv, arguments, context))
+
+    async def run_program(
+        argv: list[str], arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolResult:
+        """Take what the program prints, a result as JSON or text; any code but 0 is an error."""
+        finished = await run(
+            Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments)),
+            launcher=launcher,
+            timeout_s=timeout_ms / 1000,
+            stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
+            stderr_limit_bytes=file.stderr_limit_bytes or limits.stderr_limit_bytes,
+        )
+        content: list[ContentBlock] = []
         try:
             has_succeeded = not finished.timed_out and not finished.exit_code
             can_be_read = has_succeeded and finished.stdout.spool is None
@@ -210,31 +187,34 @@ class _Program:
                 return result
             outputs = {"stdout": finished.stdout}
             outputs |= {} if has_succeeded else {"stderr": finished.stderr}
-            content = await _content(outputs, context)
+            for name, output in outputs.items():
+                if output.text:
+                    content.append(TextBlock(text=output.text))
+                if artifact_id := await keep_output(output, name, context.artifact):
+                    block = ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain")
+                    content.append(block)
         finally:
             finished.discard()
         if finished.timed_out:
-            return timeout_result(name, self._timeout_ms, content)
+            return timeout_result(file.name, timeout_ms, content)
         metadata = {"exit_code": finished.exit_code}
         if has_succeeded:
             return ToolResult(content=content, metadata=metadata)
         error = ErrorPayload(
             type="ToolError",
             code=ErrorCode.INTERNAL_ERROR,
-            message=f"{name} ended with code {finished.exit_code}",
+            message=f"{file.name} ended with code {finished.exit_code}",
             details=metadata,
         )
         return ToolResult(content=content, is_error=True, error=error, metadata=metadata)
 
-
-async def _content(outputs: Mapping[str, Output], context: ToolContext) -> list[ContentBlock]:
-    content: list[ContentBlock] = []
-    for name, output in outputs.items():
-        if output.text:
-            content.append(TextBlock(text=output.text))
-        if artifact_id := await keep_output(output, name, context.artifact):
-            content.append(ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain"))
-    return content
+    return Tool(
+        definition=definition,
+        parse=check,
+        prepare=prepare,
+        concurrency=concurrency_of(definition),
+        keeps_own_limits=True,
+    )
 
 
 def _read_result(stdout: str) -> ToolResult | None:

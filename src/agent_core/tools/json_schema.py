@@ -44,6 +44,9 @@ class CheckTooSlowError(Exception):
 class BoundedValidator:
     """A compiled schema. A check that takes longer than `CHECK_SECONDS` is given up.
 
+    The time is processor time, so that a busy machine is no excuse. The rules that could take for
+    ever by themselves have forms here that end.
+
     Raises:
         SchemaUnusableError: the schema is not admitted.
     """
@@ -59,12 +62,20 @@ class BoundedValidator:
             raise SchemaUnusableError(f"it is not plain JSON ({error})") from error
         if size > MAX_SCHEMA_BYTES:
             raise SchemaUnusableError(f"it is larger than {MAX_SCHEMA_BYTES:,} bytes")
-        self._rules = _BoundedRules()
+        self._end = math.inf
+        own: dict[str, Rule] = {
+            "pattern": self._pattern,
+            "patternProperties": self._pattern_properties,
+            "additionalProperties": self._additional_properties,
+            "uniqueItems": _unique_items,
+        }
         try:
             dialect = _dialect(schema)
             _check_form(schema, dialect, place="#")
             _check_graph(dict(schema), dialect)
-            bounded = cast("Any", validators).extend(dialect, self._rules.of(dialect))
+            known: dict[str, Rule] = dialect.VALIDATORS
+            rules = {name: self._timed(own.get(name, rule)) for name, rule in known.items()}
+            bounded = cast("Any", validators).extend(dialect, rules)
         except RecursionError:
             raise SchemaUnusableError("it is nested too deeply") from None
         # An empty registry of its own: references to other documents are never fetched.
@@ -77,13 +88,67 @@ class BoundedValidator:
             CheckTooSlowError: the time is over.
             RecursionError: the value is nested too deeply.
         """
-        self._rules.start()
+        self._end = time.thread_time() + CHECK_SECONDS
         yield from self._validator.iter_errors(value)
 
     def takes(self, value: Any, schema: Mapping[str, Any]) -> bool:
         """Whether a part of the schema takes the value."""
-        self._rules.start()
+        self._end = time.thread_time() + CHECK_SECONDS
         return self._validator.evolve(schema=schema).is_valid(value)
+
+    def _timed(self, rule: Rule) -> Rule:
+        def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
+            self._time_left()
+            return rule(validator, value, instance, schema)
+
+        return check
+
+    def _time_left(self) -> float:
+        left = self._end - time.thread_time()
+        if left <= 0:
+            raise CheckTooSlowError
+        return left
+
+    def _finds(self, pattern: str, text: str) -> bool:
+        import regex  # noqa: PLC0415 - only schemas with patterns need it
+
+        try:
+            timeout = min(self._time_left(), CHECK_SECONDS)
+            return regex.search(pattern, text, timeout=timeout) is not None
+        except TimeoutError:
+            raise CheckTooSlowError from None
+
+    def _pattern(self, validator: Any, value: str, instance: Any, _: Any) -> Iterator[Any]:
+        if validator.is_type(instance, "string") and not self._finds(value, instance):
+            yield _error(f"{instance[:_LONGEST_SHOWN]!r} does not match {value!r}")
+
+    def _pattern_properties(
+        self, validator: Any, value: dict[str, Any], instance: Any, _: Any
+    ) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        for name, part in value.items():
+            for key, item in instance.items():
+                if self._finds(name, key):
+                    yield from validator.descend(item, part, path=key, schema_path=name)
+
+    def _additional_properties(
+        self, validator: Any, value: Any, instance: Any, schema: dict[str, Any]
+    ) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        patterns = list(schema.get("patternProperties", {}))
+        extras = [key for key in instance if key not in schema.get("properties", {})]
+        extras = [key for key in extras if not any(self._finds(name, key) for name in patterns)]
+        if isinstance(value, dict):
+            for key in extras:
+                yield from validator.descend(instance[key], value, path=key)
+        elif value is False and extras:
+            shown = ", ".join(repr(name[:_LONGEST_SHOWN]) for name in extras[:_MOST_SHOWN])
+            left = len(extras) - _MOST_SHOWN
+            shown += f" and {left} more" if left > 0 else ""
+            verb = "was" if len(extras) == 1 else "were"
+            yield _error(f"Additional properties are not allowed ({shown} {verb} unexpected)")
 
 
 def whole_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,86 +318,6 @@ def _check_patterns(nodes: Iterable[Mapping[str, Any]]) -> None:
             except Exception as error:  # its parser may raise anything on foreign text
                 reason = f"its pattern {pattern[:100]!r} cannot be read ({error})"
                 raise SchemaUnusableError(reason[:_LONGEST_REASON]) from error
-
-
-class _BoundedRules:
-    """The rules of a dialect, given up when the time of a check is over.
-
-    The time is processor time, so that a busy machine is no excuse. The rules that could take for
-    ever by themselves have forms here that end.
-    """
-
-    def __init__(self) -> None:
-        self._end = math.inf
-
-    def start(self) -> None:
-        """Begin a check."""
-        self._end = time.thread_time() + CHECK_SECONDS
-
-    def of(self, dialect: Any) -> dict[str, Rule]:
-        """Every rule of the dialect, timed."""
-        own: dict[str, Rule] = {
-            "pattern": self._pattern,
-            "patternProperties": self._pattern_properties,
-            "additionalProperties": self._additional_properties,
-            "uniqueItems": _unique_items,
-        }
-        rules: dict[str, Rule] = dialect.VALIDATORS
-        return {name: self._timed(own.get(name, rule)) for name, rule in rules.items()}
-
-    def _timed(self, rule: Rule) -> Rule:
-        def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterable[Any] | None:
-            self._time_left()
-            return rule(validator, value, instance, schema)
-
-        return check
-
-    def _time_left(self) -> float:
-        left = self._end - time.thread_time()
-        if left <= 0:
-            raise CheckTooSlowError
-        return left
-
-    def _finds(self, pattern: str, text: str) -> bool:
-        import regex  # noqa: PLC0415 - only schemas with patterns need it
-
-        try:
-            timeout = min(self._time_left(), CHECK_SECONDS)
-            return regex.search(pattern, text, timeout=timeout) is not None
-        except TimeoutError:
-            raise CheckTooSlowError from None
-
-    def _pattern(self, validator: Any, value: str, instance: Any, _: Any) -> Iterator[Any]:
-        if validator.is_type(instance, "string") and not self._finds(value, instance):
-            yield _error(f"{instance[:_LONGEST_SHOWN]!r} does not match {value!r}")
-
-    def _pattern_properties(
-        self, validator: Any, value: dict[str, Any], instance: Any, _: Any
-    ) -> Iterator[Any]:
-        if not validator.is_type(instance, "object"):
-            return
-        for name, part in value.items():
-            for key, item in instance.items():
-                if self._finds(name, key):
-                    yield from validator.descend(item, part, path=key, schema_path=name)
-
-    def _additional_properties(
-        self, validator: Any, value: Any, instance: Any, schema: dict[str, Any]
-    ) -> Iterator[Any]:
-        if not validator.is_type(instance, "object"):
-            return
-        patterns = list(schema.get("patternProperties", {}))
-        extras = [key for key in instance if key not in schema.get("properties", {})]
-        extras = [key for key in extras if not any(self._finds(name, key) for name in patterns)]
-        if isinstance(value, dict):
-            for key in extras:
-                yield from validator.descend(instance[key], value, path=key)
-        elif value is False and extras:
-            shown = ", ".join(repr(name[:_LONGEST_SHOWN]) for name in extras[:_MOST_SHOWN])
-            left = len(extras) - _MOST_SHOWN
-            shown += f" and {left} more" if left > 0 else ""
-            verb = "was" if len(extras) == 1 else "were"
-            yield _error(f"Additional properties are not allowed ({shown} {verb} unexpected)")
 
 
 def _error(message: str) -> Exception:

@@ -18,8 +18,7 @@ from agent_core.errors import ErrorCode
 from agent_core.permissions import PermissionGuard
 from agent_core.tools.base import Tool, ToolOutput
 from agent_core.tools.code.command import run_command
-from agent_core.tools.code.listing import list_dir
-from agent_core.tools.code.read import read_file
+from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file
 from agent_core.tools.files import disk_errors, take_snapshot

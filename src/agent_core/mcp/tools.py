@@ -115,7 +115,7 @@ class McpServer:
         await asyncio.gather(*(connection.close() for connection in self._connections))
 
     async def _ask(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
-        """Ask, and once more if the server has forgotten us: one that was restarted has."""
+        """Ask, and once more if the server does not know the session: one that was restarted."""
         for _ in range(2):
             started = time.monotonic()
             connection = self._connection()

@@ -338,7 +338,14 @@ def _plain(item: Incoming) -> Incoming:
             for tool in tools:
                 match tool:
                     case {"annotations": dict()}:
-                        tool["annotations"] = _plain_hints(tool["annotations"])
+                        given: Mapping[str, Any] = tool["annotations"]
+                        plain = {n: given[n] for n in _HINTS if isinstance(given.get(n), bool)}
+                        is_unclear = "destructiveHint" not in plain
+                        if is_unclear and given.get("destructiveHint") is not None:
+                            plain["readOnlyHint"] = False  # this is unclear then too
+                        title = given.get("title")
+                        has_title = isinstance(title, str)
+                        tool["annotations"] = plain | ({"title": title} if has_title else {})
                     case {"annotations": _}:
                         del tool["annotations"]
                     case _:
@@ -346,11 +353,3 @@ def _plain(item: Incoming) -> Incoming:
         case _:
             pass
     return item
-
-
-def _plain_hints(given: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: given[name] for name in _HINTS if isinstance(given.get(name), bool)}
-    if given.get("destructiveHint") is not None and "destructiveHint" not in plain:
-        plain["readOnlyHint"] = False  # what it destroys is unclear, so that it only reads is too
-    title = given.get("title")
-    return plain | ({"title": title} if isinstance(title, str) else {})

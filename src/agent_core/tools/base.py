@@ -156,8 +156,8 @@ class Tool:
         prepare: works out what a call would do, without doing any of it.
         concurrency: which calls of a turn may run beside its own.
         keeps_own_limits: its result has limits of its own; the general one does not apply.
-        is_side_effect_free: it certainly changes nothing, which only our own can promise: that it
-            began need not be on record before it does.
+        is_side_effect_free: it certainly changes nothing, which is known of built-in tools only:
+            that it began need not be on record before it does.
     """
 
     definition: ToolDefinition

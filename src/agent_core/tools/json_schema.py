@@ -44,8 +44,8 @@ class CheckTooSlowError(Exception):
 class BoundedValidator:
     """A compiled schema. A check that takes longer than `CHECK_SECONDS` is given up.
 
-    The time is processor time, so that a busy machine is no excuse. The rules that could take for
-    ever by themselves have forms here that end.
+    The time is processor time: a busy machine fails no check. The rules that could take for ever
+    by themselves have forms here that end.
 
     Raises:
         SchemaUnusableError: the schema is not admitted.

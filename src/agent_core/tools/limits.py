@@ -328,8 +328,19 @@ async def _bound_pictures(
     room, shown = _PictureRoom(), list[ContentBlock]()
     for block in content:
         match block:
-            case ImageBlock(artifact_id=str(artifact_id), mime_type=declared):
-                shown += await _show_artifact(artifact_id, shorten_name(declared), room, files)
+            case ImageBlock(artifact_id=str(artifact_id), mime_type=declared):  # the tool keeps it
+                reference = ArtifactRefBlock(
+                    artifact_id=artifact_id, mime_type=shorten_name(declared)
+                )
+                raw = await files.read(artifact_id) if room.images > 0 else b""
+                if isinstance(raw, str):
+                    what = f"{shorten_name(declared)} of artifact {artifact_id}"
+                    shown.append(TextBlock(text=f"[{what} is left out: {raw}]"))
+                    continue
+                known = _image_type(raw)
+                if known and len(raw) <= MAX_IMAGE_BYTES and room.take(raw):
+                    shown.append(ImageBlock(mime_type=known, data=encode_base64(raw)))
+                shown.append(reference)
             case ImageBlock(data=str(data), mime_type=declared):
                 shown += await _show_data(data, declared, room, files, kept_above=kept_above)
             case _:
@@ -340,22 +351,6 @@ async def _bound_pictures(
         raw = orjson.dumps(room.surplus)
         shown.append(await files.add(raw, "images.json", "application/json", summary=summary))
     return shown
-
-
-async def _show_artifact(
-    artifact_id: str, mime_type: str, room: _PictureRoom, files: _ResultFiles
-) -> list[ContentBlock]:
-    """A picture that the tool has kept itself."""
-    reference = ArtifactRefBlock(artifact_id=artifact_id, mime_type=mime_type)
-    if room.images < 1:
-        return [reference]
-    content = await files.read(artifact_id)
-    if isinstance(content, str):
-        return [TextBlock(text=f"[{mime_type} of artifact {artifact_id} is left out: {content}]")]
-    known = _image_type(content)
-    if known is None or len(content) > MAX_IMAGE_BYTES or not room.take(content):
-        return [reference]
-    return [ImageBlock(mime_type=known, data=encode_base64(content)), reference]
 
 
 async def _show_data(

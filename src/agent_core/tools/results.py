@@ -1,7 +1,7 @@
 """Makes a `ToolResult` that can be stored and sent of whatever a handler returns or raises.
 
 Models, files and programs produce text that breaks SQLite, UTF-8 or JSON (NULs, lone surrogates,
-integers of 5,000 digits, lists 10,000 deep). It is made harmless here, once, at the door.
+integers of 5,000 digits, lists 10,000 deep). It is made harmless here, once.
 """
 
 import math

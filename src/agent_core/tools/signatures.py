@@ -1,4 +1,4 @@
-"""What a function declares to a model: parameters, types and defaults, and what its docstring says.
+"""What a function declares to a model: its parameters with types and defaults, and its docstring.
 
 Three styles of docstrings are read: Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx
 (`:param x:`).
@@ -222,7 +222,7 @@ def _default_as_json(default: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """The text before the first section, and what is said of each argument."""
+    """The text before the first section, and the description of each argument."""
 
     text: str = ""
     arguments: dict[str, str] = field(default_factory=dict[str, str])

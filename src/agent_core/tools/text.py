@@ -30,8 +30,8 @@ _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\r\f\b\v\x1b")
 _MAX_CONTROLS = 0.01
 
 _GUESSED_BYTES = 16_384
-_BELIEVED = 0.6
-"""The least share; below that nothing is said."""
+_LEAST_SHARE = 0.6
+"""Below that no encoding is taken."""
 _UPPER_SHARE = 0.95
 """A word in capitals counts less: one encoding's small letters are another one's capitals."""
 _FREQUENT, _FREQUENT_SHARE = frozenset("оеаинтсрвл"), 0.6
@@ -200,7 +200,7 @@ def guess_encoding(content: bytes, *, complete: bool = True) -> str | None:
         except UnicodeError:
             continue
         share = rate(text, name)
-        if share >= _BELIEVED and share > best + (_STRONG if found else 0):
+        if share >= _LEAST_SHARE and share > best + (_STRONG if found else 0):
             best, found = share, name
     return found
 

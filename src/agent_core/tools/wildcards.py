@@ -47,18 +47,6 @@ _CLASSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Pattern:
-    glob: bytes
-    includes: bool
-    is_for_folders: bool
-    is_anchored: bool
-
-    @property
-    def is_plain_name(self) -> bool:
-        return not self.is_anchored and _SPECIAL.isdisjoint(self.glob)
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """Neighbouring patterns of one kind: any of them decides.
 
@@ -73,24 +61,6 @@ class _Run:
     names: frozenset[bytes]
     on_names: Sequence[re.Pattern[bytes]]
     on_paths: Sequence[re.Pattern[bytes]]
-
-    @classmethod
-    def of(cls, patterns: Sequence[_Pattern]) -> "_Run":
-        globs = [each for each in patterns if not each.is_plain_name]
-        return cls(
-            includes=patterns[0].includes,
-            names=frozenset(each.glob for each in patterns if each.is_plain_name),
-            on_names=_compile(each.glob for each in globs if not each.is_anchored),
-            on_paths=_compile(each.glob for each in globs if each.is_anchored),
-        )
-
-    def matches(self, path: bytes, name: bytes) -> bool:
-        """Whether one of the patterns fits."""
-        return (
-            name in self.names
-            or any(each.fullmatch(name) for each in self.on_names)
-            or any(each.fullmatch(path) for each in self.on_paths)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,46 +78,51 @@ class Wildcards:
             folders: it is folders that are asked about; without, patterns for folders (`x/`)
                 are left out.
         """
-        patterns: list[_Pattern] = []
+        patterns: list[tuple[bool, bytes, bool]] = []  # whether it includes, glob, if anchored
         room = MAX_WILDCARD_BYTES
-        for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
-            pattern = _parse_line(line)
-            if pattern is None or (pattern.is_for_folders and not folders):
+        for raw in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+            line = raw.removesuffix(b"\r")
+            bare = line.rstrip(b" ")
+            backslashes = len(bare) - len(bare.rstrip(b"\\"))
+            # A backslash keeps the first of the spaces at the end.
+            line = line[: len(bare) + 1] if backslashes % 2 else bare
+            whole = line.removeprefix(b"!")
+            glob = whole.removesuffix(b"/")
+            if not glob or line.startswith(b"#") or len(glob) > MAX_LINE_BYTES or b"\0" in glob:
                 continue
-            room -= 0 if pattern.is_plain_name else len(pattern.glob)
+            if glob != whole and not folders:
+                continue
+            is_anchored = b"/" in glob
+            glob = glob.removeprefix(b"/")
+            room -= len(glob) if is_anchored or not _SPECIAL.isdisjoint(glob) else 0
             if room < 0:
                 break
-            patterns.append(pattern)
-        neighbours = (list(group) for _, group in groupby(patterns, lambda each: each.includes))
-        return cls([_Run.of(group) for group in neighbours][::-1])
+            patterns.append((not line.startswith(b"!"), glob, is_anchored))
+        runs: list[_Run] = []
+        for includes, group in groupby(patterns, lambda each: each[0]):
+            named, anchored = list[bytes](), list[bytes]()
+            for _, glob, is_anchored in group:
+                (anchored if is_anchored else named).append(glob)
+            plain = frozenset(glob for glob in named if _SPECIAL.isdisjoint(glob))
+            wild = (glob for glob in named if glob not in plain)
+            runs.append(_Run(includes, plain, _compile(wild), _compile(anchored)))
+        return cls(runs[::-1])
 
     def verdict(self, path: bytes) -> bool | None:
-        """Whether a path below the file's folder is meant; None: nothing is said about it.
+        """Whether a path below the file's folder is meant; None if no pattern fits it.
 
         Args:
             path: without a slash at either end.
         """
         name = path.rpartition(b"/")[2]
         for run in self.runs:
-            if run.matches(path, name):
+            if (
+                name in run.names
+                or any(each.fullmatch(name) for each in run.on_names)
+                or any(each.fullmatch(path) for each in run.on_paths)
+            ):
                 return run.includes
         return None
-
-
-def _parse_line(line: bytes) -> _Pattern | None:
-    """The pattern of one line; None if it is blank, a remark, or no pattern."""
-    line = line.removesuffix(b"\r")
-    bare = line.rstrip(b" ")
-    backslashes = len(bare) - len(bare.rstrip(b"\\"))
-    # A backslash keeps the first of the spaces at the end.
-    line = line[: len(bare) + 1] if backslashes % 2 else bare
-    includes = not line.startswith(b"!")
-    glob = line if includes else line[1:]
-    is_for_folders = glob.endswith(b"/")
-    glob = glob.removesuffix(b"/")
-    if not glob or line.startswith(b"#") or len(glob) > MAX_LINE_BYTES or b"\0" in glob:
-        return None
-    return _Pattern(glob.removeprefix(b"/"), includes, is_for_folders, b"/" in glob)
 
 
 def _compile(globs: Iterable[bytes]) -> list[re.Pattern[bytes]]:

@@ -2,8 +2,7 @@
 
 from agent_core.tools.base import Tool
 from agent_core.tools.code.command import run_command
-from agent_core.tools.code.listing import list_dir
-from agent_core.tools.code.read import read_file
+from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import edit_file, write_file
 from agent_core.tools.workspace import Workspace

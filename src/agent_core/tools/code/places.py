@@ -44,7 +44,7 @@ class NamedPlaces:
 
     @property
     def reason(self) -> str | None:
-        """Why the command is asked for whatever was allowed before."""
+        """Why the command needs a question whatever was allowed before."""
         if self.sensitive:
             return "sensitive"
         return None if self.is_complete and not self.outside else "outside_roots"
@@ -59,7 +59,7 @@ class NamedPlaces:
 def find_named_places(
     policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
 ) -> NamedPlaces:
-    """Resolve every word of a command; program and folder must not be our own."""
+    """Resolve every word of a command; the program and the folder must not be protected ones."""
     for place in (program, cwd):
         if policy.is_protected(Path(os.path.realpath(place))):
             return NamedPlaces(protected=str(place))

@@ -6,6 +6,7 @@ import re
 import stat
 import sysconfig
 from collections import deque
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import cache, partial
 from pathlib import Path
@@ -98,18 +99,35 @@ async def _search(
         argv += glob.options()
     query = ["--", arguments.query, f"./{place.path.name}" if is_file else "./"]
 
-    def start(*options: str) -> asyncio.Task[dict[str, Any]]:
-        found = _Matches(workspace, place, arguments, glob, folder)
-        return asyncio.create_task(found.collect([*argv, *options, *query]))
+    async def run(*options: str) -> dict[str, Any]:
+        with disk_errors(place.shown), folder_address(folder) as address:
+            command = Command(argv=[*argv, *options, *query], cwd=address, env={})
+            try:
+                async with (
+                    asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
+                    open_child(command, launcher=workspace.launcher) as child,
+                ):
+                    complaint = asyncio.create_task(_read_complaint(child))
+                    try:
+                        found = await _collect(workspace, place, arguments, glob, child, folder)
+                        if not found["truncated"] and (reason := await complaint):
+                            message = f"no such search: {reason}"
+                            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+                        return found
+                    finally:
+                        await _cancel(complaint)  # it reads from a pipe that is closed next
+            except TimeoutError as error:
+                message = f"the search in {place.shown} took too long; search a smaller part"
+                raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
 
     stop = Event()
     checking = asyncio.create_task(asyncio.to_thread(_has_unfit_ignore_file, folder, stop))
-    searching = start()
+    searching = asyncio.create_task(run())
     try:
         await asyncio.wait([checking, searching], return_when=asyncio.FIRST_COMPLETED)
         if not searching.done() and await checking:
             await _cancel(searching)
-            searching = start("--no-ignore")
+            searching = asyncio.create_task(run("--no-ignore"))
         return await searching
     finally:
         stop.set()
@@ -122,96 +140,59 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.wait(tasks)
 
 
-class _Matches:
-    """The matches of one search so far, and the lines around them."""
+async def _collect(
+    workspace: Workspace,
+    place: ResolvedPath,
+    arguments: Search,
+    glob: Glob | None,
+    child: Child,
+    folder: Path,
+) -> dict[str, Any]:
+    """Read matches, and the lines around them, until the program ends or there are enough."""
+    boundaries = workspace.boundaries
+    matches: list[dict[str, Any]] = []
+    recent: deque[tuple[int, str]] = deque(maxlen=arguments.context)
+    current, is_hidden = "", False
+    last: dict[str, Any] | None = None
+    async with aclosing(_read_lines(child)) as lines:
+        async for path, number, text, is_match in lines:
+            if glob is not None and not glob.matches(path):
+                continue
+            if path != current:
+                current, last, whole = path, None, folder / path
+                recent.clear()
+                # A closed place was allowed by the user.
+                target = Path(os.path.realpath(whole))  # noqa: ASYNC240 - short, once for each file
+                is_closed = boundaries.is_closed(whole) or boundaries.is_closed(target)
+                is_hidden = is_closed and not place.is_closed
+            if is_hidden:
+                continue
+            if last and 0 < number - last["line"] <= arguments.context:
+                last["after"].append(text)
+            if is_match:
+                if len(matches) == arguments.limit:
+                    return {"matches": matches, "truncated": True}
+                last = {"path": boundaries.shown(folder / path), "line": number, "text": text}
+                if arguments.context:
+                    before = [near for at, near in recent if at >= number - arguments.context]
+                    last |= {"before": before, "after": list[str]()}
+                matches.append(last)
+            recent.append((number, text))
+    return {"matches": matches, "truncated": False}
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        place: ResolvedPath,
-        arguments: Search,
-        glob: Glob | None,
-        folder: Path,
-    ) -> None:
-        self._matches: list[dict[str, Any]] = []
-        self._is_full = False
-        self._workspace = workspace
-        self._place = place
-        self._glob = glob
-        self._folder = folder
-        self._limit = arguments.limit
-        self._context = arguments.context
-        self._recent: deque[tuple[int, str]] = deque(maxlen=arguments.context)
-        self._path = ""
-        self._last: dict[str, Any] | None = None
-        self._is_hidden = False
 
-    async def collect(self, argv: list[str]) -> dict[str, Any]:
-        """Run the program until it ends or there are enough matches.
-
-        Raises:
-            ToolError: `timeout`, or `validation_error` with what is wrong with the query.
-        """
-        place, workspace = self._place, self._workspace
-        with disk_errors(place.shown), folder_address(self._folder) as address:
-            command = Command(argv=argv, cwd=address, env={})
-            try:
-                async with (
-                    asyncio.timeout(workspace.limits.default_timeout_ms / 1000),
-                    open_child(command, launcher=workspace.launcher) as child,
-                ):
-                    complaint = asyncio.create_task(_read_complaint(child))
-                    try:
-                        await self._read(child)
-                        if not self._is_full and (reason := await complaint):
-                            message = f"no such search: {reason}"
-                            raise ToolError(ErrorCode.VALIDATION_ERROR, message)
-                    finally:
-                        await _cancel(complaint)  # it reads from a pipe that is closed next
-            except TimeoutError as error:
-                message = f"the search in {place.shown} took too long; search a smaller part"
-                raise ToolError(ErrorCode.TIMEOUT, message, details={"timed_out": True}) from error
-        return {"matches": self._matches, "truncated": self._is_full}
-
-    async def _read(self, child: Child) -> None:
-        rest = b""
-        async with aclosing(child.stdout) as chunks:
-            async for chunk in chunks:
-                *records, rest = (rest + chunk).split(b"\n")
-                rest = rest[:_MAX_RECORD]
-                # What is no record is a remark about a binary file, or part of a strange name.
-                for record in filter(None, map(_RECORD.fullmatch, records)):
-                    path = os.fsdecode(record["path"]).removeprefix("./")
-                    if self._glob is None or self._glob.matches(path):
-                        text = record["text"].decode(errors="replace").removesuffix("\r")
-                        self._add(path, int(record["line"]), text, record["kind"] == b":")
-                    if self._is_full:
-                        return
-
-    def _add(self, path: str, number: int, text: str, is_match: bool) -> None:
-        """Take a line that ripgrep shows: a match, or one near a match."""
-        whole = self._folder / path
-        boundaries = self._workspace.boundaries
-        if path != self._path:
-            self._path, self._last = path, None
-            self._recent.clear()
-            # A closed place was allowed by the user.
-            self._is_hidden = not self._place.is_closed and (
-                boundaries.is_closed(whole) or boundaries.is_closed(Path(os.path.realpath(whole)))
-            )
-        if self._is_hidden:
-            return
-        if self._last and 0 < number - self._last["line"] <= self._context:
-            self._last["after"].append(text)
-        if is_match and len(self._matches) == self._limit:
-            self._is_full = True
-        elif is_match:
-            self._last = {"path": boundaries.shown(whole), "line": number, "text": text}
-            if self._context:
-                before = [near for at, near in self._recent if at >= number - self._context]
-                self._last |= {"before": before, "after": list[str]()}
-            self._matches.append(self._last)
-        self._recent.append((number, text))
+async def _read_lines(child: Child) -> AsyncGenerator[tuple[str, int, str, bool]]:
+    """The lines ripgrep shows: path, number, text, and whether it is a match or near one."""
+    rest = b""
+    async with aclosing(child.stdout) as chunks:
+        async for chunk in chunks:
+            *records, rest = (rest + chunk).split(b"\n")
+            rest = rest[:_MAX_RECORD]
+            # What is no record is a remark about a binary file, or part of a strange name.
+            for record in filter(None, map(_RECORD.fullmatch, records)):
+                path = os.fsdecode(record["path"]).removeprefix("./")
+                text = record["text"].decode(errors="replace").removesuffix("\r")
+                yield path, int(record["line"]), text, record["kind"] == b":"
 
 
 async def _read_complaint(child: Child) -> str:

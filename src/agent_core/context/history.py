@@ -4,7 +4,7 @@ Trimming goes a little further than it must, so that the next turns do not chang
 and the provider's prompt cache keeps its prefix.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -99,7 +99,11 @@ class MessageHistory:
         if is_compacted:
             self.rebuild()
         else:
-            self._add(new)
+            for node in self._shown(new):
+                self.builder.add(node)
+                if self.builder.is_answered:
+                    self.builder.seal()
+            self.builder.seal()
         if self.builder.answered_late:
             self._late |= self.builder.answered_late
             self.rebuild()
@@ -129,16 +133,19 @@ class MessageHistory:
                 self.builder.add(node)
         if self.kept:
             self.builder.note(synthetic_message(self.kept, "kept"))
-        self._add(self.path[self.summarised :])
+        for node in self._shown(self.path[self.summarised :]):
+            self.builder.add(node)
+        self.builder.seal()
 
-    def _add(self, nodes: Iterable[Node]) -> None:
+    def _shown(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        """Those that become messages; summaries of before the last one are noted as excluded."""
+        settled = self.settled or ()
         for node in nodes:
             if node.node_type is NodeType.COMPACTION:
                 if node is not self.compaction:
                     self.builder.excluded.append(node.node_id)
-            elif node.node_id not in (self.settled or ()):
-                self.builder.add(node)
-        self.builder.seal()
+            elif node.node_id not in settled:
+                yield node
 
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Decide which instruction files belong to the system part from now on."""

@@ -242,22 +242,35 @@ class MessageBuilder:
         return rolling.hexdigest()[:16]
 
     def add(self, node: Node) -> None:
-        """Take the next node of the path."""
+        """Take the next node of the path; `seal` follows once `is_answered`."""
         exchange = self._exchange
         # Providers refuse messages without content.
-        has_content = any(not isinstance(b, TextBlock) or b.text.strip() for b in node.content)
-        if node.node_id in self._dropped or node.is_partial or not has_content:
+        is_empty = all(isinstance(b, TextBlock) and not b.text.strip() for b in node.content)
+        if is_empty or node.node_id in self._dropped or node.is_partial:
             self.excluded.append(node.node_id)
         elif node.role is Role.TOOL:
-            self._add_results(node)
-        elif exchange is not None and node.node_type is not NodeType.MESSAGE:
+            for result in node.results:
+                if exchange is not None and result.tool_call_id in exchange.open:
+                    exchange.open.remove(result.tool_call_id)
+                    exchange.results[result.tool_call_id] = result
+                    if node not in exchange.nodes[-1:]:
+                        exchange.nodes.append(node)
+                elif result.tool_call_id in self._unanswered:
+                    self.answered_late[result.tool_call_id] = result
+                elif result.tool_call_id not in self._late:
+                    self.excluded.append(node.node_id)
+        elif node.node_type is NodeType.MESSAGE:
+            self.seal()
+            self._add_message(node)
+        elif exchange is not None:
             exchange.after.append(node)
         else:
-            self.seal()
-            if node.node_type is NodeType.MESSAGE:
-                self._add_message(node)
-            else:
-                self._add_wrapped(node)
+            self._add_wrapped(node)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last calls have all their results."""
+        return self._exchange is not None and not self._exchange.open
 
     def note(self, message: ModelMessage) -> None:
         """Add a message of the runtime's own that is no node."""
@@ -282,21 +295,6 @@ class MessageBuilder:
         self._append(EntryKind.TOOL, message, exchange.nodes)
         for node in exchange.after:
             self._add_wrapped(node)
-
-    def _add_results(self, node: Node) -> None:
-        exchange = self._exchange
-        for result in node.results:
-            if exchange is not None and result.tool_call_id in exchange.open:
-                exchange.open.remove(result.tool_call_id)
-                exchange.results[result.tool_call_id] = result
-                if node not in exchange.nodes[-1:]:
-                    exchange.nodes.append(node)
-            elif result.tool_call_id in self._unanswered:
-                self.answered_late[result.tool_call_id] = result
-            elif result.tool_call_id not in self._late:
-                self.excluded.append(node.node_id)
-        if exchange is not None and not exchange.open:
-            self.seal()
 
     def _add_message(self, node: Node) -> None:
         kind = EntryKind.ASSISTANT if node.role is Role.ASSISTANT else EntryKind.USER
@@ -323,22 +321,17 @@ class MessageBuilder:
         self._group_has_reply = self._group_has_reply or kind is EntryKind.ASSISTANT
         tokens = tokens or estimate_blocks(message.content)
         digest = hashlib.sha256(json_bytes([message.role, message.content])).digest()
-        size = sum(map(_picture_bytes, message.content))
+        size, waiting = 0, list(message.content)
+        for block in waiting:  # grows by the content of results
+            if isinstance(block, ToolResultBlock):
+                waiting.extend(block.content)
+            elif isinstance(block, ImageBlock):
+                size += len(block.data or "")
         self.entries.append(Entry(kind, message, tuple(nodes), self._group, tokens, digest, size))
         self.messages.append(message)
         self.picture_bytes += size
         self.tokens += tokens
         self._rolling.update(digest)
-
-
-def _picture_bytes(block: ContentBlock) -> int:
-    match block:
-        case ImageBlock(data=str(data)):
-            return len(data)
-        case ToolResultBlock(content=content):
-            return sum(map(_picture_bytes, content))
-        case _:
-            return 0
 
 
 def _cancelled_result(call: ToolCallBlock) -> ToolResultBlock:

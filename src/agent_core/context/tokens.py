@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.text import BYTES_PER_TOKEN, estimate_text, json_bytes
@@ -88,7 +87,27 @@ class Budget:
 
 def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
     """Tokens of one message with this content: what `Draft.token_count` is meant to hold."""
-    return MESSAGE_TOKENS + sum(map(_estimate_block, blocks))
+    total = MESSAGE_TOKENS
+    waiting = list(blocks)
+    for block in waiting:  # grows by the content of results
+        match block:
+            case TextBlock(text=text) | ReasoningBlock(text=text):
+                total += estimate_text(text)
+            case ToolCallBlock():
+                total += MESSAGE_TOKENS + estimate_text(block.name)
+                total -= -len(json_bytes(block.arguments)) // BYTES_PER_TOKEN
+            case ToolResultBlock():
+                total += MESSAGE_TOKENS
+                total += estimate_text(block.error.message) if block.error else 0
+                waiting.extend(block.content)
+            case JsonBlock():
+                total += estimate_text(block.summary or "")
+                total -= -len(json_bytes(block.data)) // BYTES_PER_TOKEN
+            case ArtifactRefBlock():
+                total += estimate_text(block.artifact_id) + estimate_text(block.summary or "")
+            case ImageBlock():
+                total += IMAGE_TOKENS
+    return total
 
 
 def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
@@ -97,30 +116,9 @@ def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
         MESSAGE_TOKENS
         + estimate_text(tool.name)
         + estimate_text(tool.description)
-        + _estimate_json(tool.input_schema)
+        - (-len(json_bytes(tool.input_schema)) // BYTES_PER_TOKEN)
         for tool in tools
     )
-
-
-def _estimate_json(value: Any) -> int:
-    return -(-len(json_bytes(value)) // BYTES_PER_TOKEN)
-
-
-def _estimate_block(block: ContentBlock) -> int:
-    match block:
-        case TextBlock(text=text) | ReasoningBlock(text=text):
-            return estimate_text(text)
-        case ToolCallBlock():
-            return MESSAGE_TOKENS + estimate_text(block.name) + _estimate_json(block.arguments)
-        case ToolResultBlock():
-            error = estimate_text(block.error.message) if block.error else 0
-            return MESSAGE_TOKENS + error + sum(map(_estimate_block, block.content))
-        case JsonBlock():
-            return _estimate_json(block.data) + estimate_text(block.summary or "")
-        case ArtifactRefBlock():
-            return estimate_text(block.artifact_id) + estimate_text(block.summary or "")
-        case ImageBlock():
-            return IMAGE_TOKENS
 
 
 class TokenScale:

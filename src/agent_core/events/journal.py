@@ -210,7 +210,7 @@ class Journal:
         self.is_closing = True
         await self._written_out()
         if self._failure is None:
-            self._write(self._take(end), on_stored)
+            self._flush(end, on_stored)
             await self._written_out()
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -267,10 +267,19 @@ class Journal:
     def _is_open(self) -> bool:
         return self._failure is None and not self.is_closing
 
-    def _flush(self) -> None:
+    def _flush(
+        self, end: JournalEnd | None = None, on_stored: Callable[[], None] | None = None
+    ) -> None:
+        """Write everything that waits, as soon as no other batch is under way."""
         self._scheduled = False
-        if self._events and self._writing is None and self._is_open:
-            self._write(self._take())
+        if end is None and not (self._events and self._writing is None and self._is_open):
+            return
+        batch = self._take(end)
+        writing = self._writing = self._store.append(batch)
+        if writing.done():
+            self._written(batch, on_stored, writing)
+        else:  # the first callback of the future: shown before anybody who waits goes on
+            writing.add_done_callback(partial(self._written, batch, on_stored))
 
     def _take(self, end: JournalEnd | None = None) -> Batch:
         """Everything that waits, as one batch."""
@@ -280,7 +289,9 @@ class Journal:
         agent_status = AgentStatus.RUNNING if is_begun else None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
-            events = [*events, *(pending(event) for event in self._cleaned(end.events))]
+            for event in end.events:
+                clean = replace(event, payload=self._redactor.payload(event.payload))
+                events.append(pending(clean))
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(
@@ -296,16 +307,6 @@ class Journal:
             epoch=self._epoch,
             release=self._owner if end is not None else None,
         )
-
-    def _cleaned(self, events: Sequence[EventDraft]) -> list[EventDraft]:
-        return [replace(event, payload=self._redactor.payload(event.payload)) for event in events]
-
-    def _write(self, batch: Batch, on_stored: Callable[[], None] | None = None) -> None:
-        writing = self._writing = self._store.append(batch)
-        if writing.done():
-            self._written(batch, on_stored, writing)
-        else:  # the first callback of the future: shown before anybody who waits goes on
-            writing.add_done_callback(partial(self._written, batch, on_stored))
 
     def _written(
         self,

@@ -13,7 +13,7 @@ from agent_core.loop.context import (
     RunStats,
     settle,
 )
-from agent_core.loop.model_turn import stream_reply
+from agent_core.loop.model_turn import require_whole, stream_reply
 from agent_core.loop.run import conclude, converse, run_agent
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "build_run",
     "conclude",
     "converse",
+    "require_whole",
     "run_agent",
     "settle",
     "stream_reply",

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -61,96 +62,87 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     if ctx.journal.failure is not None:
         raise ctx.journal.failure
     stats.turns += 1
-    request = await _build_request(ctx)
-    started = perf_counter()
-    try:
-        completed = await _ask(ctx, request)
-    except ProviderError as error:
-        if error.code is not ErrorCode.PROMPT_TOO_LONG:
-            raise
-        ctx.composer.refused()
-        shorter = await _build_request(ctx, refused=(request, error))
-        completed = await _ask(ctx, shorter)
+    started = 0.0
+    refused: tuple[ModelRequest, ProviderError] | None = None
+    while True:
+        built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions)
+        if built.over_budget:  # compacted first, then cut
+            await ctx.journal.commit()
+            may_drop = not await ctx.compactor.recover(ctx.journal)
+            built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions, may_drop=may_drop)
+            if built.over_budget:
+                raise _too_long(built)
+        if refused is not None and built.request.messages == refused[0].messages:
+            raise refused[1]
+        ctx.journal.note(EventType.CONTEXT_BUILT, built.report)
+        started = started or perf_counter()
+        try:
+            completed = await _ask(ctx, built.request)
+        except ProviderError as error:
+            if error.code is not ErrorCode.PROMPT_TOO_LONG or refused is not None:
+                raise
+            ctx.composer.refused()
+            refused = built.request, error
+        else:
+            break
     duration_ms = round((perf_counter() - started) * 1e3)
     return _write_down(ctx, completed, stats, duration_ms=duration_ms)
 
 
-async def _build_request(
-    ctx: RunContext, *, refused: tuple[ModelRequest, ProviderError] | None = None
-) -> ModelRequest:
-    """Build the next request; one that does not fit is compacted first, then cut.
-
-    Raises:
-        ProviderError: `prompt_too_long`: it does not fit whatever is left out, or is as long as
-            the one the provider has refused.
-    """
-    built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions)
-    if built.over_budget:
-        await ctx.journal.commit()
-        may_drop = not await ctx.compactor.recover(ctx.journal)
-        built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions, may_drop=may_drop)
-        if built.over_budget:
-            raise _too_long(built)
-    if refused is not None and built.request.messages == refused[0].messages:
-        raise refused[1]
-    ctx.journal.note(EventType.CONTEXT_BUILT, built.report_payload())
-    return built.request
-
-
 def _too_long(built: Built) -> ProviderError:
-    report = built.report_payload()
-    use, room = report["use"], report["budget"]["prompt"]
-    fixed = round((use["static_system"] + use["tools"]) * use["scale"])
+    use, room = built.use, built.budget.prompt
+    fixed = round((use.static_system + use.tools) * use.scale)
     return ProviderError(
         ErrorCode.PROMPT_TOO_LONG,
-        f"the request needs about {use['total']} tokens, {fixed} of them for the system prompt and"
+        f"the request needs about {use.total} tokens, {fixed} of them for the system prompt and"
         f" the tools, and the context window has room for {room}; raise [model] context_window to"
         " what the model really has, name tools in [tools] disabled, or send less at once",
-        details={"tokens": use["total"], "fixed_tokens": fixed, "room": room},
+        details={"tokens": use.total, "fixed_tokens": fixed, "room": room},
     )
 
 
 async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     """Stream one reply. If the stream breaks, keep the text the user has already seen."""
     seen = _PartialText()
-
-    async def show(event: ModelEvent) -> None:
-        match event:
-            case ModelTextDelta(text=text):
-                seen.add(text)
-                await ctx.journal.delta(EventType.MODEL_TEXT_DELTA, text)
-            case ModelReasoningDelta(text=text):
-                await ctx.journal.delta(EventType.MODEL_REASONING_DELTA, text)
-            case ModelStarted(provider=provider, model=model):
-                ctx.journal.note(EventType.MODEL_STARTED, {"provider": provider, "model": model})
-                await ctx.journal.commit()
-            case ModelRetry():
-                payload = event.model_dump(mode="json", exclude={"type"})
-                ctx.journal.note(EventType.MODEL_RETRY, payload, level=EventLevel.WARNING)
-                await ctx.journal.commit()
-            case _:
-                pass  # pieces of tool calls are not shown
-
+    journal = ctx.journal
+    completed: ModelCompleted | None = None
     try:
-        completed = await stream_reply(ctx.provider, request, show)
-        ctx.journal.end_deltas()
+        async with aclosing(stream_reply(ctx.provider, request)) as events:
+            async for event in events:
+                match event:
+                    case ModelTextDelta(text=text):
+                        seen.add(text)
+                        await journal.delta(EventType.MODEL_TEXT_DELTA, text)
+                    case ModelReasoningDelta(text=text):
+                        await journal.delta(EventType.MODEL_REASONING_DELTA, text)
+                    case ModelStarted(provider=provider, model=model):
+                        facts = {"provider": provider, "model": model}
+                        journal.note(EventType.MODEL_STARTED, facts)
+                        await journal.commit()
+                    case ModelRetry():
+                        payload = event.model_dump(mode="json", exclude={"type"})
+                        journal.note(EventType.MODEL_RETRY, payload, level=EventLevel.WARNING)
+                        await journal.commit()
+                    case ModelCompleted():
+                        completed = event
+                    case _:
+                        pass  # pieces of tool calls are not shown
+        whole = require_whole(completed)
+        journal.end_deltas()
     except BaseException as error:
         _keep_partial(ctx, seen, error)
         raise
-    return completed
+    return whole
 
 
 async def stream_reply(
-    provider: ProviderAdapter,
-    request: ModelRequest,
-    show: Callable[[ModelEvent], Awaitable[None]] | None = None,
-) -> ModelCompleted:
-    """Ask the model and wait for the whole reply; `show` gets what arrives before it.
+    provider: ProviderAdapter, request: ModelRequest
+) -> AsyncGenerator[ModelEvent]:
+    """Ask the model and yield what arrives; `require_whole` judges the reply at the end.
 
     Raises:
-        ProviderError: the call failed, or the stream ended in the middle of the reply.
+        ProviderError: the call failed.
     """
-    completed: ModelCompleted | None = None
     events = provider.stream(request)
     paused = perf_counter()
     try:
@@ -158,20 +150,21 @@ async def stream_reply(
             if perf_counter() - paused > _LONGEST_STRETCH_S:
                 await asyncio.sleep(0)  # what comes without a wait leaves room for a cancellation
                 paused = perf_counter()
-            if isinstance(event, ModelCompleted):
-                completed = event
-            elif isinstance(event, ModelFailed):
+            if isinstance(event, ModelFailed):
                 error = event.error
                 raise ProviderError(error.code, error.message, error.retryable, error.details)
-            elif show is not None:
-                await show(event)
+            yield event
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()  # the connection closes now, not when it is collected
-    return _require_whole(completed)
 
 
-def _require_whole(completed: ModelCompleted | None) -> ModelCompleted:
+def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
+    """Return the reply.
+
+    Raises:
+        ProviderError: there is none, or the model gave up in the middle of it.
+    """
     if completed is None:
         raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
     if completed.stop_reason is StopReason.ERROR:

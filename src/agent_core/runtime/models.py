@@ -3,6 +3,7 @@
 import logging
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import orjson
@@ -12,11 +13,12 @@ from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config, ModelConfig
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError
-from agent_core.loop import stream_reply
+from agent_core.loop import require_whole, stream_reply
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
+    ModelCompleted,
     ModelEvent,
     ModelMessage,
     ModelRequest,
@@ -231,7 +233,11 @@ class OneShotModelCall:
             metadata=self._metadata,
         )
         try:
-            completed = await stream_reply(self._models.adapter(model), request)
+            reply: ModelCompleted | None = None
+            async with aclosing(stream_reply(self._models.adapter(model), request)) as events:
+                async for event in events:
+                    reply = event if isinstance(event, ModelCompleted) else reply
+            completed = require_whole(reply)
         except AgentCoreError:
             raise
         except Exception as error:

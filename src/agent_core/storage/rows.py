@@ -290,9 +290,33 @@ def append_job(batch: Batch, epoch: int | None) -> Callable[[sqlite3.Connection]
     Raises:
         StorageError: the batch holds something that cannot be stored.
     """
-    nodes = [node_row(node) for node in batch.nodes]
-    events = [event_row(event) for event in batch.events]
-    changes = _changes_of(batch)
+    nodes = list(map(node_row, batch.nodes))
+    events = list(map(event_row, batch.events))
+    changes: list[tuple[str, Row]] = []
+    now = utc_now()
+    if batch.run is not None:
+        values = {
+            field.name: value
+            for field in fields(RunChange)
+            if (value := getattr(batch.run, field.name)) is not None
+            and field.name not in {"metadata", "has_prompt_node"}
+        }
+        if batch.run.has_prompt_node:
+            values["prompt"] = None
+        changes.append(update_sql(RunRecord, batch.run_id, {**values, "updated_at": now}))
+    if batch.agent_status is not None:
+        agent = {"status": batch.agent_status, "updated_at": now}
+        changes.append(update_sql(AgentRecord, batch.agent_id, agent))
+    session: dict[str, Any] = {}
+    if batch.active_node_id is not None:
+        session["active_node_id"] = batch.active_node_id
+    if batch.run is not None and batch.run.status is not None:
+        # Not with every batch: the index on it would double the cost of a small one.
+        session["updated_at"] = now
+    if session:
+        changes.append(update_sql(SessionRecord, batch.session_id, session))
+    if batch.release is not None:
+        changes.append((_RELEASE, (batch.session_id, batch.release)))
     epoch = epoch if batch.epoch is None else batch.epoch
 
     def append(connection: sqlite3.Connection) -> Position:
@@ -425,35 +449,6 @@ def _insert_event_rows(
                 for i, row in enumerate(rows)
             ],
         )
-
-
-def _changes_of(batch: Batch) -> list[tuple[str, Row]]:
-    changes: list[tuple[str, Row]] = []
-    now = utc_now()
-    if batch.run is not None:
-        values = {
-            field.name: value
-            for field in fields(RunChange)
-            if (value := getattr(batch.run, field.name)) is not None
-            and field.name not in {"metadata", "has_prompt_node"}
-        }
-        if batch.run.has_prompt_node:
-            values["prompt"] = None
-        changes.append(update_sql(RunRecord, batch.run_id, {**values, "updated_at": now}))
-    if batch.agent_status is not None:
-        agent = {"status": batch.agent_status, "updated_at": now}
-        changes.append(update_sql(AgentRecord, batch.agent_id, agent))
-    session: dict[str, Any] = {}
-    if batch.active_node_id is not None:
-        session["active_node_id"] = batch.active_node_id
-    if batch.run is not None and batch.run.status is not None:
-        # Not with every batch: the index on it would double the cost of a small one.
-        session["updated_at"] = now
-    if session:
-        changes.append(update_sql(SessionRecord, batch.session_id, session))
-    if batch.release is not None:
-        changes.append((_RELEASE, (batch.session_id, batch.release)))
-    return changes
 
 
 def _run_metadata(connection: sqlite3.Connection, run_id: str) -> dict[str, Any]:

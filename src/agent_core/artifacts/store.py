@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -118,9 +118,12 @@ class ArtifactStore:
         """Remove the files of killed processes that were never registered."""
         for note in await asyncio.to_thread(self._notes.take_abandoned):
             try:
-                place = self._noted_place(note)
-                if place and await self._rows.artifact(place.parent.name) is None:
-                    await asyncio.to_thread(files.remove, place)
+                about = (note.about or b"").decode(errors="replace")
+                session_id, _, artifact_id = about.partition("/")
+                if session_id and artifact_id:
+                    place = files.place_of(self._root, session_id, artifact_id, filename="artifact")
+                    if await self._rows.artifact(artifact_id) is None:
+                        await asyncio.to_thread(files.remove, place)
                 await asyncio.to_thread(self._notes.remove, note)
             except StorageError as error:
                 logger.warning("an unfinished artifact is left where it is: %s", error)
@@ -176,15 +179,41 @@ class ArtifactStore:
             raise StorageError(ErrorCode.SESSION_NOT_FOUND, f"there is no session {session_id}")
         kinds = None if include_all else DEBUG_KINDS
         rows = await self._rows.artifacts(session_id=session_id, kinds=kinds)
-        found = await asyncio.to_thread(self._with_ages, rows)
-        chosen = _choose(found, older_than, max_bytes)
+        times = await asyncio.to_thread(lambda: list(map(self._changed_at, rows)))
+        found = sorted(zip(times, rows, strict=True), key=lambda one: one[0])
+        chosen: list[ArtifactRecord] = []
+        rest = sum(record.size_bytes for record in rows)
+        for changed_at, record in found:  # oldest first
+            if older_than is not None and changed_at >= older_than:
+                break
+            if max_bytes is not None and rest <= max_bytes:
+                break
+            chosen.append(record)
+            rest -= record.size_bytes
         if dry_run:
             return CleanupResult(
                 dry_run=True,
                 candidates=[one.artifact_id for one in chosen],
                 freed_bytes=sum(one.size_bytes for one in chosen),
             )
-        return await self._delete_all(chosen)
+        deleted: list[str] = []
+        failed: list[CleanupFailure] = []
+        freed = 0
+        for record in chosen:
+            try:
+                await self._delete(record)
+            except StorageError as error:
+                failed.append(CleanupFailure(id=record.artifact_id, error=ErrorPayload.of(error)))
+            else:
+                deleted.append(record.artifact_id)
+                freed += record.size_bytes
+        return CleanupResult(
+            dry_run=False,
+            candidates=[record.artifact_id for record in chosen],
+            deleted=deleted,
+            failed=failed,
+            freed_bytes=freed,
+        )
 
     async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
         """Remove everything kept for a session; returns what could not be removed."""
@@ -201,10 +230,19 @@ class ArtifactStore:
     async def _store(
         self, record: ArtifactRecord, place: Path, data: ArtifactSource
     ) -> ArtifactRecord:
-        note, size = await asyncio.to_thread(self._write, record, place, data)
+        def write() -> tuple[Note, int]:
+            with files.explaining(place):
+                note = self._notes.take(f"{record.session_id}/{record.artifact_id}".encode())
+            try:
+                return note, files.write(place, data, self._redactor)
+            except BaseException:
+                self._notes.remove(note)
+                raise
+
+        note, size = await asyncio.to_thread(write)
         try:
-            record = record.model_copy(update={"size_bytes": size})
-            await self._rows.add_artifact(record)
+            stored = record.model_copy(update={"size_bytes": size})
+            await self._rows.add_artifact(stored)
         except StorageError:
             await asyncio.to_thread(files.remove, place)
             raise
@@ -212,23 +250,7 @@ class ArtifactStore:
             await asyncio.to_thread(self._notes.remove, note)
         if isinstance(data, Path):
             await asyncio.to_thread(data.unlink, missing_ok=True)
-        return record
-
-    def _write(self, record: ArtifactRecord, place: Path, data: ArtifactSource) -> tuple[Note, int]:
-        with files.explaining(place):
-            note = self._notes.take(f"{record.session_id}/{record.artifact_id}".encode())
-        try:
-            return note, files.write(place, data, self._redactor)
-        except BaseException:
-            self._notes.remove(note)
-            raise
-
-    def _noted_place(self, note: Note) -> Path | None:
-        """The file a note is about, with any name; None if there cannot be one."""
-        session_id, _, artifact_id = (note.about or b"").decode(errors="replace").partition("/")
-        if not session_id or not artifact_id:
-            return None
-        return files.place_of(self._root, session_id, artifact_id, filename="artifact")
+        return stored
 
     async def _known(self, artifact_id: str) -> ArtifactRecord:
         record = await self._rows.artifact(artifact_id)
@@ -241,56 +263,12 @@ class ArtifactStore:
             self._root, record.session_id, record.artifact_id, filename=record.filename
         )
 
-    def _with_ages(
-        self, records: Sequence[ArtifactRecord]
-    ) -> list[tuple[datetime, ArtifactRecord]]:
-        """The records with the time each file last changed, oldest first."""
-        found: list[tuple[datetime, ArtifactRecord]] = []
-        for record in records:
-            changed_at = None
-            with suppress(StorageError):  # deleting it reports what is wrong
-                changed_at = files.changed_at(self._place(record))
-            found.append((changed_at or record.created_at, record))
-        return sorted(found, key=lambda one: one[0])
+    def _changed_at(self, record: ArtifactRecord) -> datetime:
+        changed_at = None
+        with suppress(StorageError):  # deleting it reports what is wrong
+            changed_at = files.changed_at(self._place(record))
+        return changed_at or record.created_at
 
     async def _delete(self, record: ArtifactRecord) -> None:
         await asyncio.to_thread(files.remove, self._place(record))
         await self._rows.delete_artifact_row(record.artifact_id)
-
-    async def _delete_all(self, records: Sequence[ArtifactRecord]) -> CleanupResult:
-        deleted: list[str] = []
-        failed: list[CleanupFailure] = []
-        freed = 0
-        for record in records:
-            try:
-                await self._delete(record)
-            except StorageError as error:
-                failed.append(CleanupFailure(id=record.artifact_id, error=ErrorPayload.of(error)))
-            else:
-                deleted.append(record.artifact_id)
-                freed += record.size_bytes
-        return CleanupResult(
-            dry_run=False,
-            candidates=[record.artifact_id for record in records],
-            deleted=deleted,
-            failed=failed,
-            freed_bytes=freed,
-        )
-
-
-def _choose(
-    found: Sequence[tuple[datetime, ArtifactRecord]],
-    older_than: datetime | None,
-    max_bytes: int | None,
-) -> list[ArtifactRecord]:
-    """Of all that was found, oldest first, what has to go."""
-    chosen: list[ArtifactRecord] = []
-    rest = sum(record.size_bytes for _, record in found)
-    for changed_at, record in found:
-        if older_than is not None and changed_at >= older_than:
-            break
-        if max_bytes is not None and rest <= max_bytes:
-            break
-        chosen.append(record)
-        rest -= record.size_bytes
-    return chosen

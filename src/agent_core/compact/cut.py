@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from agent_core.config.models import CompactConfig
+from agent_core.config.models import CompactionConfig
 from agent_core.types import Node, NodeType, Role
 
 _LEAST_PIECE = 512
@@ -22,7 +22,7 @@ class CompactPolicy:
             answer, the system prompt and the tools.
     """
 
-    config: CompactConfig
+    config: CompactionConfig
     window: int
     room: int
 

@@ -91,21 +91,20 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
     path = Path(config_path) if config_path else home / CONFIG_NAME
     try:
         text = read_text(path)
-        if text is None:
-            reason = "it does not exist; write one with at least [model] provider and name"
-            raise _unusable(path, reason)
-        table = _parse(text)
     except ValueError as error:
         raise _unusable(path, str(error)) from None
+    if text is None:
+        reason = "it does not exist; write one with at least [model] provider and name"
+        raise _unusable(path, reason)
     try:
-        config = Config.model_validate(table)
+        config = Config.model_validate(tomllib.loads(text))
+    except RecursionError:
+        raise _unusable(path, "it is nested too deeply") from None
     except ValidationError as error:
         raise _invalid(path, problems_of(error)) from None
-    if problems := [
-        *_unknown_profiles(config),
-        *_bad_placeholders(config),
-        *_long_defaults(config),
-    ]:
+    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
+        raise _unusable(path, f"it is not valid TOML: {error}") from None
+    if problems := list(_find_problems(config)):
         raise _invalid(path, problems)
     return config
 
@@ -146,22 +145,6 @@ def secret_env_names(config: Config, *profiles: Profile) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        raise ValueError(f"it is not valid TOML: {error}") from None
-
-
-def _unknown_profiles(config: Config) -> Iterator[Problem]:
-    for key, reference in _models(config):
-        if isinstance(reference, str) and reference not in config.model_overrides:
-            hint = nearest(reference, config.model_overrides)
-            yield Problem(key, f"names {reference!r}, and there is no such [model_overrides]{hint}")
-
-
 def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
     """The configuration with the `path` of every local model resolved: adapters know no home."""
 
@@ -199,30 +182,30 @@ def _models(config: Config) -> Iterator[tuple[str, str | ModelConfig | ModelProf
     yield "memory.recall_model_profile", config.memory.recall_model_profile
 
 
-def _bad_placeholders(config: Config) -> Iterator[Problem]:
-    paths = (
-        (f"{key}.path", [model.path])
-        for key, model in _models(config)
-        if isinstance(model, ModelConfig | ModelProfile) and model.path is not None
-    )
-    for key, values in (
-        *paths,
-        ("context.session_db_path", [config.context.session_db_path]),
-        ("memory.memory_dir", [config.memory.memory_dir]),
-        ("plan.default_dir", [config.plan.default_dir]),
-        ("task.wal_dir", [config.task.wal_dir]),
-        ("tools.allowed_write_roots", config.tools.allowed_write_roots),
-        ("tools.sensitive_paths", config.tools.sensitive_paths),
-    ):
-        for value in values:
-            try:
-                check_placeholders(value)
-            except ConfigError as error:
-                yield Problem(key, f"has an {error.message}")
+def _find_problems(config: Config) -> Iterator[Problem]:
+    """What is wrong between the sections, although each fits the schema."""
+    paths: list[tuple[str, str]] = []
+    for key, model in _models(config):
+        if isinstance(model, str) and model not in config.model_overrides:
+            hint = nearest(model, config.model_overrides)
+            yield Problem(key, f"names {model!r}, and there is no such [model_overrides]{hint}")
+        elif isinstance(model, ModelConfig | ModelProfile) and model.path is not None:
+            paths.append((f"{key}.path", model.path))
+    paths += [
+        ("context.session_db_path", config.context.session_db_path),
+        ("memory.memory_dir", config.memory.memory_dir),
+        ("plan.default_dir", config.plan.default_dir),
+        ("task.wal_dir", config.task.wal_dir),
+        *(("tools.allowed_write_roots", root) for root in config.tools.allowed_write_roots),
+        *(("tools.sensitive_paths", path) for path in config.tools.sensitive_paths),
+    ]
+    for key, value in paths:
+        try:
+            check_placeholders(value)
+        except ConfigError as error:
+            yield Problem(key, f"has an {error.message}")
 
-
-def _long_defaults(config: Config) -> Iterator[Problem]:
-    """Timeouts that would never apply, because the maximum ends every command before."""
+    # Timeouts that would never apply, because the maximum ends every command before.
     most, hooks = config.tools.max_timeout_ms, config.hooks
     given = {"tools.default_timeout_ms": config.tools.default_timeout_ms}
     if "default_timeout_ms" in hooks.model_fields_set:

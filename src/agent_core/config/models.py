@@ -37,28 +37,23 @@ def _sendable(options: dict[str, Any]) -> dict[str, Any]:
     pending: list[object] = [options]
     while pending:
         value = pending.pop()
-        if isinstance(value, dict):
-            pending.extend(cast("dict[str, object]", value).values())
-        elif isinstance(value, list):
-            pending.extend(cast("list[object]", value))
-        elif not _is_plain(value):
-            raise ValueError(
-                "must hold what JSON can: strings, true and false, finite numbers of 64 bits,"
-                f" arrays and tables; a value in it is of type {type(value).__name__}"
-            )
+        match value:
+            case dict():
+                pending.extend(cast("dict[str, object]", value).values())
+            case list():
+                pending.extend(cast("list[object]", value))
+            case None | str() | bool():
+                pass
+            case int() if -(2**63) <= value < 2**64:
+                pass
+            case float() if math.isfinite(value):
+                pass
+            case _:
+                raise ValueError(
+                    "must hold what JSON can: strings, true and false, finite numbers of 64 bits,"
+                    f" arrays and tables; a value in it is of type {type(value).__name__}"
+                )
     return options
-
-
-def _is_plain(value: object) -> bool:
-    match value:
-        case None | str() | bool():
-            return True
-        case int() as number:
-            return -(2**63) <= number < 2**64
-        case float() as number:
-            return math.isfinite(number)
-        case _:
-            return False
 
 
 ProviderOptions = Annotated[dict[str, Any], AfterValidator(_sendable)]
@@ -183,7 +178,7 @@ class ContextConfig(Section):
     task_recent_changes_window_minutes: CountOrNone = 30
 
 
-class CompactConfig(Section):
+class CompactionConfig(Section):
     """When and how long histories are summarised."""
 
     enabled: bool = True
@@ -368,7 +363,7 @@ class Config(Section):
     model: ModelConfig
     model_overrides: dict[str, ModelProfile] = {}
     context: ContextConfig = ContextConfig.model_construct()
-    compact: CompactConfig = CompactConfig.model_construct()
+    compact: CompactionConfig = CompactionConfig.model_construct()
     memory: MemoryConfig = MemoryConfig.model_construct()
     agents: AgentsConfig = AgentsConfig.model_construct()
     plan: PlanConfig = PlanConfig.model_construct()

@@ -50,16 +50,21 @@ class Problem:
 
 def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Problem]:
     """Everything pydantic found, missing and unknown keys first."""
-    found = [
-        _problem(
-            item["type"],
-            item["msg"],
-            [part for part in item["loc"] if part not in PROFILE_TAGS],
-            item["input"],
-            root,
-        )
-        for item in error.errors(include_url=False, include_context=False)
-    ]
+    found: list[Problem] = []
+    for item in error.errors(include_url=False, include_context=False):
+        loc = [part for part in item["loc"] if part not in PROFILE_TAGS]
+        expectation = item["msg"]
+        match item["type"]:
+            case "missing":
+                message = "is missing, and it is required"
+            case "extra_forbidden":
+                message = f"is not a known key{_suggest_key(loc, root)}"
+            case "value_error":
+                message = expectation.removeprefix("Value error, ")
+            case kind:
+                wanted = _WANTED.get(kind) or expectation.replace("Input should be", "must be")
+                message = f"{wanted}, not {_describe_value(item['input'])}"
+        found.append(Problem(_dotted_key(loc), message))
     return sorted(found, key=lambda problem: "is missing" not in problem.message)
 
 
@@ -126,24 +131,16 @@ def read_text(path: Path) -> str | None:
         raise ValueError(f"line {line} is not UTF-8; save it as plain UTF-8") from None
 
 
-def _problem(
-    kind: str, expectation: str, loc: list[int | str], value: Any, root: type[Section]
-) -> Problem:
-    key = _dotted_key(loc)
-    if kind == "missing":
-        return Problem(key, "is missing, and it is required")
-    if kind == "extra_forbidden":
-        return Problem(key, f"is not a known key{_hint(loc, root)}")
-    if kind == "value_error":
-        return Problem(key, expectation.removeprefix("Value error, "))
-    wanted = _WANTED.get(kind) or expectation.replace("Input should be", "must be")
-    return Problem(key, f"{wanted}, not {_shown(value)}")
-
-
-def _hint(loc: list[int | str], root: type[Section]) -> str:
+def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
     *parents, last = loc
     word = str(last)
-    section = _section_at(parents, root)
+    section: type[Section] | None = root  # whose table is at `parents`
+    for part in parents:  # keys the user chose, and indexes, are passed over
+        field = section.model_fields.get(part) if isinstance(part, str) else None
+        if field is not None:
+            section = next(_sections_in(field.annotation), None)
+            if section is None:
+                break
     prefix = f"{_dotted_key(parents)}." if parents else ""
     if section and (hint := nearest(word, section.model_fields, prefix)):
         return hint
@@ -151,7 +148,7 @@ def _hint(loc: list[int | str], root: type[Section]) -> str:
     return f" (did you mean {elsewhere[0]}?)" if elsewhere else ""
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     kind = next((name for cls, name in _TOML_TYPES.items() if type(value) is cls), "a date or time")
@@ -175,20 +172,6 @@ def _sections_in(annotation: Any) -> Iterator[type[Section]]:
         yield annotation
     for part in get_args(annotation):
         yield from _sections_in(part)
-
-
-def _section_at(loc: list[int | str], root: type[Section]) -> type[Section] | None:
-    """The section whose table is at `loc`; keys the user chose and indexes are passed over."""
-    section = root
-    for part in loc:
-        field = section.model_fields.get(part) if isinstance(part, str) else None
-        if field is None:
-            continue
-        inner = next(_sections_in(field.annotation), None)
-        if inner is None:
-            return None
-        section = inner
-    return section
 
 
 def _keys(section: type[Section]) -> Iterator[tuple[str, ...]]:

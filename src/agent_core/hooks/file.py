@@ -1,7 +1,6 @@
 """Reads `<home>/hooks.json`, the user's own file, and decides which hooks match a call."""
 
 import os
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -109,29 +108,20 @@ def load_hooks(home: Path, *, max_timeout_ms: int) -> HookFile | None:
     try:
         file = HookFile.model_validate(document)
     except ValidationError as error:
-        raise unusable(path, _WHAT, _fault(error)) from None
-    if place := _beyond(file, max_timeout_ms):
-        reason = f"{place} is above tools.max_timeout_ms ({max_timeout_ms}) of the configuration"
-        raise unusable(path, _WHAT, reason)
-    return file
-
-
-def _beyond(file: HookFile, max_timeout_ms: int) -> str | None:
-    """The place of the first timeout above the maximum."""
+        # Place and rule of the first fault, without the value.
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        steps = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]]
+        rule = _RULES.get(first["type"]) or first["msg"].replace("Input should be", "must be")
+        reason = f"{''.join(steps).removeprefix('.')}: {rule}"
+        raise unusable(path, _WHAT, reason) from None
     for event, groups in file.hooks.items():
         for number, group in enumerate(groups):
             for index, hook in enumerate(group.hooks):
                 if (hook.timeout_ms or 0) > max_timeout_ms:
-                    return f"hooks.{event}[{number}].hooks[{index}].timeout_ms"
-    return None
-
-
-def _fault(error: ValidationError) -> str:
-    """Place and rule of the first fault, without the value."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    rule = _RULES.get(first["type"]) or first["msg"].replace("Input should be", "must be")
-    return f"{place.removeprefix('.')}: {rule}"
+                    place = f"hooks.{event}[{number}].hooks[{index}].timeout_ms"
+                    limit = f"tools.max_timeout_ms ({max_timeout_ms}) of the configuration"
+                    raise unusable(path, _WHAT, f"{place} is above {limit}")
+    return file
 
 
 def matches(
@@ -153,16 +143,12 @@ def matches(
         return False
     if matcher.path_prefix is None:
         return True
-    return call is not None and _is_below(call.arguments, matcher.path_prefix, project)
-
-
-def _is_below(arguments: Mapping[str, Any], prefix: str, project: Path) -> bool:
-    """A path counts as it is written and as it really is: a link hides nothing."""
-    folders = set(_forms(prefix, project))
-    return any(
+    # A path counts as it is written and as it really is: a link hides nothing.
+    folders = set(_forms(matcher.path_prefix, project))
+    return call is not None and any(
         path.is_relative_to(folder)
         for name in _PATH_ARGUMENTS
-        if isinstance(given := arguments.get(name), str)
+        if isinstance(given := call.arguments.get(name), str)
         for path in _forms(given, project)
         for folder in folders
     )

@@ -14,6 +14,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
 from agent_core.events import Journal
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, CompletedProcess, Launcher, run
+from agent_core.redaction.values import shortened
 from agent_core.types import (
     AgentRole,
     EventLevel,
@@ -45,9 +46,9 @@ class HookAnswer(Frozen):
         """The answer as it is recorded and shown: every part of a bounded size."""
         logs = self.logs if isinstance(self.logs, str) else "\n".join(self.logs)
         is_long = len(logs) > MOST_SHOWN
-        changes: dict[str, Any] = {"logs": _cut(logs) if is_long else self.logs}
+        changes: dict[str, Any] = {"logs": shortened(logs, MOST_SHOWN) if is_long else self.logs}
         if self.reason is not None:
-            changes["reason"] = _cut(self.reason)
+            changes["reason"] = shortened(self.reason, MOST_SHOWN)
         size = len(json.dumps(self.metadata))
         if size > MOST_SHOWN:
             changes["metadata"] = {"left_out": f"{size} bytes; at most {MOST_SHOWN} are kept"}
@@ -168,7 +169,7 @@ class RunHooks:
         return summary
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Pass on how a call was answered; `result` is what was stored, without large parts."""
+        """Run the hooks after a call; `result` is what was stored, without large parts."""
         text = "\n".join(b.text for b in result.content if isinstance(b, TextBlock))
         await self._run_hooks(
             HookPoint.POST_TOOL_USE,
@@ -291,11 +292,6 @@ def parse_answer(finished: CompletedProcess, timeout_ms: int) -> HookAnswer:
 
 def _tail(text: str) -> str:
     return text if len(text) <= MOST_SHOWN else f"…{text[-MOST_SHOWN:]}"
-
-
-def _cut(text: str) -> str:
-    left_out = len(text) - MOST_SHOWN
-    return text if left_out <= 0 else f"{text[:MOST_SHOWN]}… (+{left_out} characters)"
 
 
 def _since(started: float) -> int:

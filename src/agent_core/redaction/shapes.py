@@ -223,24 +223,28 @@ def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:
     `MORE` is only answered if not `final`.
     """
     if token := _TOKENS.get(lead):
-        return _judge_token(text, start, token, final=final)
+        found = token.whole.match(text, start)
+        if found:
+            return Hit(token.kind, start, found.end(), token.run)
+        # A header segment of a JWT has a longest length; other tokens are decided much earlier.
+        if final or len(text) - start > LONGEST_TOKEN_HEAD + len("eyJ.") + 4:
+            return None
+        run = token.run.match(text, start)
+        return MORE if run is not None and run.end() == len(text) else None
     if lead == KEY_LEAD:
         return _judge_private_key(text, start, final=final)
     end = start + len(lead)
-    if lead == "bearer":
-        return _judge_bearer(text, end, final=final)
-    return _judge_pair(text, end, _kind(lead), final=final)
-
-
-def _judge_token(text: str, start: int, token: _Token, *, final: bool) -> Verdict:
-    found = token.whole.match(text, start)
-    if found:
-        return Hit(token.kind, start, found.end(), token.run)
-    # A header segment of a JWT has a longest length; all other tokens are decided much earlier.
-    if final or len(text) - start > LONGEST_TOKEN_HEAD + len("eyJ.") + 4:
+    if lead != "bearer":
+        return _judge_pair(text, end, _kind(lead), final=final)
+    if not final and _SPACE_SO_FAR.fullmatch(text, end):
+        return MORE
+    space = _SPACE.match(text, end)
+    if space is None:
         return None
-    run = token.run.match(text, start)
-    return MORE if run is not None and run.end() == len(text) else None
+    verdict = _judge_run(text, space.end(), "authorization", final=final)
+    if isinstance(verdict, Hit) and not _OPAQUE.match(text, verdict.start, verdict.end):
+        return None
+    return verdict
 
 
 # --- private keys ---------------------------------------------------------------------------
@@ -314,7 +318,15 @@ def _judge_pair(text: str, name_end: int, kind: str, *, final: bool) -> Verdict:
     if sign is None:
         return None
     if opening := _OPENING.match(text, sign.end()):
-        return _judge_quoted(text, opening, kind, final=final)
+        start = opening.end()
+        until = _UNTIL_ESCAPED_QUOTE if len(opening[0]) > 1 else _UNTIL_QUOTE[opening[0]]
+        content = until.match(text, start, start + LONGEST_QUOTED_VALUE)
+        end = content.end() if content else start
+        if end - start == LONGEST_QUOTED_VALUE:
+            return Hit(kind, start, end, until)
+        if end == len(text) and not final:
+            return MORE
+        return _value(kind, text, start, end)
     value = sign.end()
     if kind == "authorization":
         if not final and _SCHEME_SO_FAR.fullmatch(text, value):
@@ -322,18 +334,6 @@ def _judge_pair(text: str, name_end: int, kind: str, *, final: bool) -> Verdict:
         scheme = _SCHEME.match(text, value)
         value = scheme.end() if scheme else value
     return _judge_run(text, value, kind, final=final)
-
-
-def _judge_quoted(text: str, opening: re.Match[str], kind: str, *, final: bool) -> Verdict:
-    start = opening.end()
-    until = _UNTIL_ESCAPED_QUOTE if len(opening[0]) > 1 else _UNTIL_QUOTE[opening[0]]
-    content = until.match(text, start, start + LONGEST_QUOTED_VALUE)
-    end = content.end() if content else start
-    if end - start == LONGEST_QUOTED_VALUE:
-        return Hit(kind, start, end, until)
-    if end == len(text) and not final:
-        return MORE
-    return _value(kind, text, start, end)
 
 
 def _judge_run(text: str, start: int, kind: str, *, final: bool) -> Verdict:
@@ -346,18 +346,6 @@ def _judge_run(text: str, start: int, kind: str, *, final: bool) -> Verdict:
     if text[end] in "([":  # a call or an index: code, not a value
         return None
     return _value(kind, text, start, end)
-
-
-def _judge_bearer(text: str, start: int, *, final: bool) -> Verdict:
-    if not final and _SPACE_SO_FAR.fullmatch(text, start):
-        return MORE
-    space = _SPACE.match(text, start)
-    if space is None:
-        return None
-    verdict = _judge_run(text, space.end(), "authorization", final=final)
-    if isinstance(verdict, Hit) and not _OPAQUE.match(text, verdict.start, verdict.end):
-        return None
-    return verdict
 
 
 def _value(kind: str, text: str, start: int, end: int) -> Hit | None:

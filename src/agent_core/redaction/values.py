@@ -58,24 +58,20 @@ class SecretValues:
         """`text` without the values; the same object if there are none in it."""
         for form in self._forms:
             if form in text:
-                text = self._pattern.sub(self._marker_of, text)
+                text = self._pattern.sub(lambda found: self._markers[found[0]], text)
                 break
-        if "\u2026" in text or "[... omitted" in text:
-            return self._without_fragments(text)
-        return text
-
-    def _without_fragments(self, text: str) -> str:
-        """`text` without what a cut has left of a value, at least four characters of it."""
+        if "\u2026" not in text and "[... omitted" not in text:
+            return text
         out: list[str] = []
         done = 0
-        for start, end, shown in sorted(self._fragments(text)):
+        for start, end, shown in sorted(self._find_fragments(text)):
             if start >= done:
                 out += text[done:start], shown
                 done = end
         return "".join((*out, text[done:])) if out else text
 
-    def _fragments(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """Where they begin and end, and what is shown instead."""
+    def _find_fragments(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """What a cut has left of a value, at least four characters: start, end, marker."""
         for form, shown in self._markers.items():
             for at in _found(form[:SHORTEST_SECRET], text):
                 end = at + _common_length(form, text[at : at + len(form)])
@@ -114,9 +110,6 @@ class SecretValues:
             if any(len(form) > len(tail) and form.startswith(tail) for form in self._forms):
                 return found.start()
         return len(text)
-
-    def _marker_of(self, found: re.Match[str]) -> str:
-        return self._markers[found[0]]
 
 
 def _parts(value: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.compactor import Compaction, HistoryCompactor, Limits
 from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
 from agent_core.compact.kept import KeptFacts, collect_kept, fit_kept, render_kept
-from agent_core.config.models import CompactConfig
+from agent_core.config.models import CompactionConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
 from agent_core.errors import AgentCoreError
@@ -68,7 +68,7 @@ class Compactions:
 
     def __init__(
         self,
-        config: CompactConfig,
+        config: CompactionConfig,
         deps: CompactAgentDeps,
         *,
         piece_room: Callable[[CompactPolicy], int],

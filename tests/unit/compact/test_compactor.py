@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from agent_core.compact.compactor import HistoryCompactor, Limits
 from agent_core.compact.cut import CompactPolicy, choose_cut
 from agent_core.compact.kept import collect_kept
-from agent_core.config.models import CompactConfig
+from agent_core.config.models import CompactionConfig
 from agent_core.context.history import open_instructions
 from agent_core.errors import SchemaError
 from agent_core.text import estimate_text
@@ -228,7 +228,7 @@ async def test_a_compaction_longer_than_what_it_replaces_is_refused() -> None:
 
 @pytest.mark.parametrize("window", [2048, 8192, 32_768, 200_000])
 def test_reserves_are_clamped_to_the_window(window: int) -> None:
-    policy = CompactPolicy(config=CompactConfig(), window=window, room=window // 2)
+    policy = CompactPolicy(config=CompactionConfig(), window=window, room=window // 2)
     assert window // 3 <= policy.threshold < window
     assert policy.keep + policy.kept + policy.summary < policy.room
     assert policy.piece(window, 1.0) > 0

@@ -174,10 +174,14 @@ class ReaderThreads:
 
 
 class InlineConnection:
-    """Runs jobs at once, on a database in memory: nothing in it waits for a disk or a lock."""
+    """Runs jobs at once, on a database in memory: nothing in it waits for a disk.
+
+    Several threads, each with an event loop of its own, may share it: a job is over in no time.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._lock = threading.Lock()
 
     def submit(self, job: Job[Result]) -> asyncio.Future[Result]:
         """Run a job, wholly or not at all; the future is done when this returns."""
@@ -201,15 +205,16 @@ class InlineConnection:
         self._connection.close()
 
     def _run(self, job: Job[Result]) -> Result:
-        self._connection.execute("BEGIN")
-        try:
-            result = job(self._connection)
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-        return result
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                result = job(self._connection)
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+            return result
 
 
 def _settle(outcomes: Sequence[_Outcome]) -> None:

@@ -302,6 +302,22 @@ class Interrupted(InMemoryStore):
         return await super().save_new(items)
 
 
+async def test_threads_with_loops_of_their_own_share_a_store_in_memory() -> None:
+    store = InMemoryStore(EvictionConfig(policy=EvictionPolicy.LEAST_RECENTLY_USED))
+
+    async def write(name: str) -> None:
+        memory = ConversationMemory(store, "s1")
+        for number in range(40):
+            await memory.add_messages([user(f"{name} {number}"), user(f"{name} {number}")])
+            await store.save(MemoryItem(id=f"{name} {number}", content="x"))
+            await store.get(f"{name} {number}")
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, write(name)) for name in "abcd"))
+    archive = texts(await ConversationMemory(store, "s1").get_archive())
+    assert archive[::2] == archive[1::2]
+    assert sorted(archive[::2]) == sorted(f"{name} {n}" for name in "abcd" for n in range(40))
+
+
 async def test_writers_see_each_other_where_everything_has_been_forgotten() -> None:
     store = Interrupted()
     live = ConversationMemory(store, "s1")

@@ -1,7 +1,7 @@
 """Turns what a server answered into content blocks. All of it is data, none of it instruction."""
 
 import json
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from mcp_types import (
     AudioContent,
@@ -49,9 +49,29 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
         or not isinstance(part, TextContent)
         or not _is_json_of(part.text, structured)
     ]
-    files = _Files(artifact)
-    content = [block for part in parts if (block := await _block(part, files))]
-    content += await files.rest()
+    content: list[ContentBlock] = []
+    rest: list[dict[str, str]] = []
+    count = 0
+
+    async def keep(raw: bytes, filename: str, mime_type: str, summary: str) -> None:
+        artifact_id = await artifact(raw, filename=filename, mime_type=mime_type, summary=summary)
+        block = ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
+        content.append(block)
+
+    for block in map(_read_part, parts):
+        if not isinstance(block, _Binary):
+            content.append(block)
+            continue
+        raw, mime_type, summary = block
+        count += 1
+        if count <= MAX_FILES:
+            await keep(raw, filename_for("content", mime_type), mime_type, summary)
+        else:
+            base64 = encode_base64(raw)
+            rest.append({"mime_type": mime_type, "summary": summary, "base64": base64})
+    if rest:
+        raw, summary = json.dumps(rest).encode(), f"{len(rest)} more parts, in base64"
+        await keep(raw, "contents.json", "application/json", summary)
     if structured is not None and not _is_wrapped(structured, parts):
         content.append(JsonBlock(data=structured))
     if not answer.is_error:
@@ -79,8 +99,15 @@ def _is_json_of(text: str, value: object) -> bool:
         return False
 
 
-async def _block(part: ServerBlock, files: "_Files") -> ContentBlock | None:
-    """The block for a part; None if the part will be in a file with others."""
+class _Binary(NamedTuple):
+    """A part that no model takes."""
+
+    content: bytes
+    mime_type: str
+    summary: str
+
+
+def _read_part(part: ServerBlock) -> ContentBlock | _Binary:
     match part:
         case TextContent():
             return TextBlock(text=part.text)
@@ -103,37 +130,4 @@ async def _block(part: ServerBlock, files: "_Files") -> ContentBlock | None:
     if content is None:
         return TextBlock(text=f"[the server sent {mime_type} data that is not base64]")
     summary = shortened(f"{mime_type}, {len(content)} bytes{origin}", MAX_REASON_CHARS)
-    return await files.add(content, mime_type, summary)
-
-
-class _Files:
-    """What a model cannot take, each part a file of its own up to a number, the rest in one."""
-
-    def __init__(self, artifact: ArtifactWriter) -> None:
-        self._artifact = artifact
-        self._count = 0
-        self._rest: list[dict[str, str]] = []
-
-    async def add(self, content: bytes, mime_type: str, summary: str) -> ArtifactRefBlock | None:
-        """A reference to the file; None if it will be in one file with others."""
-        self._count += 1
-        if self._count > MAX_FILES:
-            about = {"mime_type": mime_type, "summary": summary, "base64": encode_base64(content)}
-            self._rest.append(about)
-            return None
-        return await self._write(content, filename_for("content", mime_type), mime_type, summary)
-
-    async def rest(self) -> list[ContentBlock]:
-        """The file of all that did not get one, if there is such."""
-        if not self._rest:
-            return []
-        raw, summary = json.dumps(self._rest).encode(), f"{len(self._rest)} more parts, in base64"
-        return [await self._write(raw, "contents.json", "application/json", summary)]
-
-    async def _write(
-        self, content: bytes, filename: str, mime_type: str, summary: str, /
-    ) -> ArtifactRefBlock:
-        artifact_id = await self._artifact(
-            content, filename=filename, mime_type=mime_type, summary=summary
-        )
-        return ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
+    return _Binary(content, mime_type, summary)

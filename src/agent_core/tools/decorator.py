@@ -105,8 +105,56 @@ def tool(
         ConfigError: `validation_error`; it is a generator, or a parameter, which is named, cannot
             be filled by name or has no form in JSON Schema.
     """
-    made = partial(_function_tool, name, description, permission, tags)
-    return made if function is None else made(function)
+
+    def build(function: Callable[..., Any]) -> FunctionTool[..., Any]:
+        inner = plain_function(function)
+        own_name = str(getattr(inner, "__name__", type(inner).__name__))
+        # The docstring of an object that is called stands at its `__call__`.
+        own_call = getattr(type(inner), "__call__", None)  # noqa: B004 - its own
+        is_object = not (inspect.isroutine(inner) or isinstance(inner, type))
+        doc = docstring_of(own_call if is_object and getattr(own_call, "__doc__", None) else inner)
+        try:
+            parameters = read_parameters(function, doc.arguments)
+            shown = tuple(each for each in parameters if not each.takes_context)
+            signature = _compile(own_name, shown)
+            definition = ToolDefinition(
+                name=own_name if name is None else name,
+                description=doc.text if description is None else description,
+                input_schema=signature.schema,
+                permission=ToolPermission(permission),
+                tags=set(tags),
+            )
+        except (UnfitError, ValueError) as error:
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors(include_url=False, include_context=False)[0]
+                place = ".".join(map(str, first["loc"]))
+                reason = (
+                    f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
+                )
+            message = f"{own_name}() cannot be a tool: {reason}"
+            raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
+
+        async def prepare(arguments: Json, context: ToolContext) -> Action:
+            filled = {
+                each.name: each.value()
+                for each in shown
+                if each.has_field_default and each.name not in arguments
+            }
+            injected = {each.name: context for each in parameters if each.takes_context}
+            access = plain_access(definition, arguments)
+            return Action(access, partial(call, function, **arguments, **filled, **injected))
+
+        return FunctionTool(
+            definition=definition,
+            parse=partial(signature.check, definition.name),
+            prepare=prepare,
+            concurrency=concurrency_of(definition),
+            function=function,
+            parameters=shown,
+        )
+
+    return build if function is None else build(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,59 +180,6 @@ class Signature:
             if not str(error).startswith("Unable to apply constraint"):
                 raise  # a validator of the tool's own broke
             raise misfit(tool_name, error) from error
-
-
-def _function_tool(
-    name: str | None,
-    description: str | None,
-    permission: ToolPermission | str,
-    tags: Iterable[str],
-    function: Callable[P, R],
-) -> FunctionTool[P, R]:
-    inner = plain_function(function)
-    own_name = str(getattr(inner, "__name__", type(inner).__name__))
-    # The docstring of an object that is called stands at its `__call__`.
-    own_call = getattr(type(inner), "__call__", None)  # noqa: B004 - its own
-    is_object = not (inspect.isroutine(inner) or isinstance(inner, type))
-    doc = docstring_of(own_call if is_object and getattr(own_call, "__doc__", None) else inner)
-    try:
-        parameters = read_parameters(function, doc.arguments)
-        shown = tuple(each for each in parameters if not each.takes_context)
-        signature = _compile(own_name, shown)
-        definition = ToolDefinition(
-            name=own_name if name is None else name,
-            description=doc.text if description is None else description,
-            input_schema=signature.schema,
-            permission=ToolPermission(permission),
-            tags=set(tags),
-        )
-    except (UnfitError, ValueError) as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False, include_context=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            reason = f"its {place} {str(first['input'])[:_SHOWN]!r} does not fit: {first['msg']}"
-        message = f"{own_name}() cannot be a tool: {reason}"
-        raise ConfigError(ErrorCode.VALIDATION_ERROR, message) from error
-
-    async def prepare(arguments: Json, context: ToolContext) -> Action:
-        filled = {
-            each.name: each.value()
-            for each in shown
-            if each.has_field_default and each.name not in arguments
-        }
-        injected = {each.name: context for each in parameters if each.takes_context}
-        access = plain_access(definition, arguments)
-        return Action(access, partial(call, function, **arguments, **filled, **injected))
-
-    return FunctionTool(
-        definition=definition,
-        parse=partial(signature.check, definition.name),
-        prepare=prepare,
-        concurrency=concurrency_of(definition),
-        function=function,
-        parameters=shown,
-    )
 
 
 def _compile(name: str, parameters: tuple[Parameter, ...]) -> Signature:

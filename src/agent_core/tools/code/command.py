@@ -1,8 +1,14 @@
 """`code.run_command`: a program with its arguments, never a shell string."""
 
 import asyncio
+import os
+import re
 import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,10 +18,9 @@ from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, find_program, run
 from agent_core.redaction.values import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
-from agent_core.tools.code.places import find_named_places
 from agent_core.tools.code.programs import CommandLine, session_scope
 from agent_core.tools.files import disk_errors
-from agent_core.tools.paths import ResolvedPath
+from agent_core.tools.paths import PathPolicy, ResolvedPath
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import Workspace, code_tool, keep_output, timeout_result
@@ -23,6 +28,16 @@ from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 _MAX_ARGUMENT = 131_071
 """What Linux takes as one argument, in bytes."""
+_MAX_WORDS = 5_000
+
+_BETWEEN = re.compile(r"[\s'\"=;|&<>()`,:{}]+")
+_ADDRESS = re.compile(r"\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*", re.IGNORECASE)
+_HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
+_STREAMS = frozenset(
+    Path("/dev", name) for name in ("null", "zero", "stdin", "stdout", "stderr", "tty")
+)
+_OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # what these lead to depends on who looks
+_LONGEST_BUNDLE = 32
 
 
 class RunCommand(Arguments):
@@ -81,7 +96,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
-    named = find_named_places(policy, arguments.argv, program=program, cwd=place.path)
+    named = _find_named_places(policy, arguments.argv, program=program, cwd=place.path)
     if named.protected is not None:
         raise PermissionDeniedError(
             ErrorCode.PERMISSION_DENIED,
@@ -95,7 +110,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         argv=arguments.argv,
         cwd=place.path,
         env=workspace.env,
-        named=named,
+        reason=named.reason,
         policy=policy,
     )
     shown = shlex.join(arguments.argv)
@@ -144,3 +159,100 @@ async def _run(
     if finished.timed_out:
         return timeout_result(argv[0], timeout_ms, [JsonBlock(data=answer)])
     return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedPlaces:
+    """What the words of a command name, resolved.
+
+    Attributes:
+        protected: the first word that names the program's own files; None if none does.
+        sensitive: places that are likely to hold secrets.
+        outside: places outside the project and the allowed roots.
+        is_complete: every word was looked at.
+    """
+
+    protected: str | None = None
+    sensitive: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    is_complete: bool = True
+
+    @property
+    def reason(self) -> str | None:
+        """Why the command needs a question whatever was allowed before."""
+        if self.sensitive:
+            return "sensitive"
+        return None if self.is_complete and not self.outside else "outside_roots"
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The places that are the reason."""
+        rest = () if self.is_complete else (f"more than {_MAX_WORDS} words",)
+        return (*dict.fromkeys((*self.sensitive, *self.outside)), *rest)
+
+
+def _find_named_places(
+    policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
+) -> _NamedPlaces:
+    """Resolve every word of a command; the program and the folder must not be protected ones.
+
+    A word is resolved whole, and in the pieces that options, scripts and addresses are made of.
+    This is what a person has to see. It is no boundary: a script can build a path in other ways.
+    """
+    for place in (program, cwd):
+        if policy.is_protected(Path(os.path.realpath(place))):
+            return _NamedPlaces(protected=str(place))
+    roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
+    names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))  # anywhere in a word
+    for word in argv[1:]:
+        if names_own.search(word):
+            return _NamedPlaces(protected=word)
+    words = list(islice(dict.fromkeys(_words(argv[1:])), _MAX_WORDS + 1))
+    places = [
+        place
+        for word in (str(cwd), *words[:_MAX_WORDS])
+        if Path(os.path.normpath(cwd / word)) not in _STREAMS
+        for place in _resolve(policy, word, cwd)
+    ]
+    for place in places:
+        if policy.is_protected(place.path):
+            return _NamedPlaces(protected=str(place.path))
+    if policy.is_linked_from_protected(place.path for place in places):
+        return _NamedPlaces(protected="a hard link")
+    return _NamedPlaces(
+        sensitive=tuple(dict.fromkeys(str(each.path) for each in places if each.sensitive)),
+        outside=tuple(dict.fromkeys(str(each.path) for each in places if not each.writable)),
+        is_complete=len(words) <= _MAX_WORDS,
+    )
+
+
+def _words(argv: Sequence[str]) -> Iterator[str]:
+    """The words, and the pieces of those that are options or scripts; addresses are no paths.
+
+    Each is given unchanged, without the `@` of a file with arguments, and as the value behind a
+    short option.
+    """
+    for argument in argv:
+        pieces = _BETWEEN.split(_ADDRESS.sub(" ", argument))
+        for word in (argument, *(piece for piece in pieces if piece != argument)):
+            if word:
+                yield word
+            if word.startswith("@"):
+                yield word.lstrip("@")
+            if word.startswith("-") and not word.startswith("--"):
+                # The value may begin behind any letter of a bundle: `-xflink` is `-x -f link`.
+                yield from (word[start:] for start in range(2, min(len(word), _LONGEST_BUNDLE)))
+
+
+def _resolve(policy: PathPolicy, word: str, cwd: Path) -> Iterator[ResolvedPath]:
+    """Where a word leads, read as a program does and as a shell does."""
+    expanded = _HOME_VARIABLE.sub("~", word, count=1)
+    for form in dict.fromkeys((word, expanded, f"./{word}" if word.startswith("~") else word)):
+        try:
+            place = policy.resolve(form, base=cwd)
+        except ToolError:  # no path at all
+            continue
+        named = Path(os.path.normpath(cwd / form))
+        if any(named.is_relative_to(folder) for folder in _OF_ANOTHER_PROCESS):
+            place = replace(place, path=named, writable=False)
+        yield place

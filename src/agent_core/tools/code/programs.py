@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from agent_core.tools.code.places import NamedPlaces
 from agent_core.tools.paths import PathPolicy
 
 _ENVIRONMENT = re.compile(
@@ -205,7 +204,7 @@ class CommandLine:
         argv: the words as the model wrote them.
         cwd: the folder it runs in, resolved.
         env: all that it sees of the environment.
-        named: the places that its words name.
+        reason: why it is asked for whatever was allowed before.
         policy: which places may be read and written.
     """
 
@@ -213,7 +212,7 @@ class CommandLine:
     argv: Sequence[str]
     cwd: Path
     env: Mapping[str, str]
-    named: NamedPlaces
+    reason: str | None
     policy: PathPolicy
 
 
@@ -236,7 +235,7 @@ def session_scope(command: CommandLine) -> str:
 def _harmless_subcommand(command: CommandLine) -> str | None:
     """The subcommand of a command known to only read, empty without one; else None."""
     policy, name, words = command.policy, command.program.name, command.argv[1:]
-    if command.named.reason or not _is_known_program(command):
+    if command.reason or not _is_known_program(command):
         return None
     if name == "git":
         subcommand, *words = words or [""]

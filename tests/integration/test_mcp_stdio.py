@@ -220,7 +220,7 @@ async def test_a_server_that_was_killed_while_idle_is_started_again(diary: Path)
         assert len(bench_.lines("start")) == 2
 
 
-async def test_cancelling_a_call_tells_the_server_and_harms_nobody(diary: Path) -> None:
+async def test_cancelling_a_call_notifies_the_server_and_harms_no_other_call(diary: Path) -> None:
     async with bench(diary, {"shop": plain(diary)}) as bench_:
         await bench_.tools()
         neighbour = asyncio.create_task(bench_.text("mcp.shop.slow", seconds=0.6))

@@ -421,7 +421,7 @@ async def test_the_media_type_of_a_picture_is_text_that_can_be_stored(
     assert result.model_dump_json()
 
 
-async def test_what_a_tool_says_of_its_artifact_is_bounded(home: Home, project: Path) -> None:
+async def test_the_description_of_an_artifact_is_bounded(home: Home, project: Path) -> None:
     async def handler(arguments: dict[str, Any], context: ToolContext) -> str:
         long = "l\ud800" + "x" * 3_000_000
         return await context.artifact(b"x", filename=long, kind=long, mime_type=long, summary=long)

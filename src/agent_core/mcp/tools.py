@@ -213,13 +213,13 @@ class McpTools:
             return wanted is None or any(name.startswith(prefix) for name in wanted)
 
         used = filter(is_wanted, self._servers.values())
-        offers = await asyncio.gather(*(self._offer(server) for server in used))
-        for failure in (failure for _, failures in offers for failure in failures):
-            if on_failure is not None:
-                await on_failure(failure)
-        found = [tool for tools, _ in offers for tool in tools]
-        kept = [tool for tool in found if wanted is None or tool.name in wanted]
-        return sorted(kept, key=lambda tool: tool.name)
+        found: list[Tool] = []
+        for tools, failures in await asyncio.gather(*map(self._offer, used)):
+            found += (tool for tool in tools if wanted is None or tool.name in wanted)
+            for failure in failures:
+                if on_failure is not None:
+                    await on_failure(failure)
+        return sorted(found, key=lambda tool: tool.name)
 
     async def aclose(self) -> None:
         """End every connection and every server process. Safe to repeat."""

@@ -219,9 +219,7 @@ async def test_a_hunk_that_moved_to_one_place_still_applies(code: Code, file: Pa
         ("a\nb\n", "@@ -1,0 +2,1 @@\n+x\n", "a\nx\nb\n"),
     ],
 )
-def test_the_last_line_ends_as_the_diff_says_or_as_before(
-    before: str, diff: str, after: str
-) -> None:
+def test_the_last_line_ends_as_in_the_diff_or_as_before(before: str, diff: str, after: str) -> None:
     assert Patch.parse(diff).apply(before, newline="\n") == after
 
 
@@ -297,7 +295,7 @@ async def test_ones_own_changes_and_a_new_mode_need_no_second_reading(
     assert content(file) == b"4\n"
 
 
-async def test_what_one_agent_has_read_says_nothing_about_another(code: Code, file: Path) -> None:
+async def test_what_one_agent_has_read_is_independent_of_another(code: Code, file: Path) -> None:
     await code("read_file", path="a.txt")
     other = Code(code.workspace, replace(code.context, run=OTHER))
     await other("edit_file", path="a.txt", edits=[{"old": "one", "new": "1"}])

@@ -35,7 +35,7 @@ async def test_g4_without_recursion_only_the_first_level_is_listed(code: Code, t
     }
 
 
-async def test_g5_a_limit_cuts_the_listing_and_says_so(code: Code, tree: Path) -> None:
+async def test_g5_a_limit_cuts_the_listing_and_marks_it(code: Code, tree: Path) -> None:
     listing = await code("list_dir", path=".", recursive=True, limit=2)
     assert len(listing["entries"]) == 2
     assert listing["truncated"] is True
@@ -91,7 +91,7 @@ async def test_a_folder_outside_is_shown_with_whole_paths(code: Code, home: Path
     ("path", "expected"),
     [("nothing", ErrorCode.FILE_NOT_FOUND), ("a.txt", ErrorCode.PATH_CONFLICT)],
 )
-async def test_what_is_no_folder_is_said_clearly(
+async def test_what_is_no_folder_has_a_clear_error(
     code: Code, tree: Path, path: str, expected: ErrorCode
 ) -> None:
     with pytest.raises(ToolError) as refusal:

@@ -14,7 +14,7 @@ from agent_core.types import Draft, user_text
 from tool_facts import Code, Kept
 
 
-async def test_g1_a_page_has_as_many_lines_as_asked_and_says_where_to_go_on(
+async def test_g1_a_page_has_as_many_lines_as_asked_and_names_the_next_line(
     code: Code, project: Path
 ) -> None:
     lines = [f"line {n}\n" for n in range(1, 1201)]
@@ -146,15 +146,13 @@ async def test_a_huge_line_costs_no_memory_and_the_next_line_is_found(
     assert page["truncated_lines"] == [1]
 
 
-async def test_beyond_the_end_there_is_nothing_and_the_count_is_told(
-    code: Code, project: Path
-) -> None:
+async def test_beyond_the_end_there_is_only_the_count_of_lines(code: Code, project: Path) -> None:
     (project / "a.txt").write_text("a\nb", encoding="utf-8")
     page = await code("read_file", path="a.txt", start_line=10)
     assert (page["content"], page["truncated"], page["total_lines"]) == ("", False, 2)
 
 
-async def test_h1_reading_in_the_project_asks_nobody(code: Code, project: Path) -> None:
+async def test_h1_reading_in_the_project_needs_no_question(code: Code, project: Path) -> None:
     (project / "a.txt").write_text("a", encoding="utf-8")
     access = (await code.prepare("read_file", path="a.txt")).access
     assert not access.asks
@@ -192,13 +190,13 @@ async def test_a_link_swapped_in_after_the_question_is_not_followed(
 
 
 @pytest.mark.parametrize("path", ["nothing.txt", ".", "/proc/self/environ", "/dev/null"])
-async def test_what_cannot_be_read_is_said_clearly(code: Code, path: str) -> None:
+async def test_what_cannot_be_read_has_a_clear_error(code: Code, path: str) -> None:
     with pytest.raises(ToolError) as refusal:
         await code("read_file", path=path)
     assert refusal.value.code in {ErrorCode.FILE_NOT_FOUND, ErrorCode.PATH_CONFLICT}
 
 
-async def test_a_register_is_told_of_text_and_may_add_to_the_conversation(
+async def test_a_register_gets_text_files_and_may_add_to_the_conversation(
     workspace: Workspace, context: ToolContext, project: Path
 ) -> None:
     class Register:

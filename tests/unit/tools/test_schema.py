@@ -51,7 +51,7 @@ def test_a_model_schema_has_no_titles_no_references_and_no_optional_nulls() -> N
     }
 
 
-def test_a_recursive_schema_keeps_its_reference_and_says_what_it_means() -> None:
+def test_a_recursive_schema_keeps_its_reference_and_definition() -> None:
     schema = model_schema(Tree)
     assert set(schema["$defs"]) == {"Tree"}
     reference = schema["$defs"]["Tree"]["properties"]["children"]["items"]

@@ -155,7 +155,7 @@ def test_ripgrep_is_the_one_that_was_installed(monkeypatch: pytest.MonkeyPatch) 
         ({"query": "a", "path": "/proc"}, ErrorCode.PATH_CONFLICT),
     ],
 )
-async def test_a_search_that_cannot_be_is_said_clearly(
+async def test_an_impossible_search_has_a_clear_error(
     code: Code, project: Path, arguments: dict[str, Any], expected: ErrorCode
 ) -> None:
     os.mkfifo(project / "pipe")

@@ -137,7 +137,7 @@ async def test_a_default_without_a_form_in_json_is_passed_on_and_not_shown(
     assert await answer(hold, context) is True
 
 
-def test_equal_defaults_of_different_types_are_told_apart() -> None:
+def test_equal_defaults_of_different_types_stay_different() -> None:
     def made(default: Any) -> Any:
         @tool
         def pick(x: Any = default) -> None: ...

@@ -147,7 +147,7 @@ def test_what_is_beyond_the_bounds_is_passed_over() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\n\n", b"# a\n", b"\0a\n", b"/\n", b"!\n", b"[\n", b"a\\\n"]
 )
-def test_what_is_no_pattern_says_nothing(content: bytes) -> None:
+def test_what_is_no_pattern_decides_nothing(content: bytes) -> None:
     assert Wildcards.parse(content, folders=True).verdict(b"a") is None
 
 

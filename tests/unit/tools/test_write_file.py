@@ -117,7 +117,7 @@ async def test_a_folder_swapped_after_the_question_is_not_followed(
         ("/dev/null", ErrorCode.PATH_CONFLICT),
     ],
 )
-async def test_what_cannot_be_written_is_said_clearly(
+async def test_what_cannot_be_written_has_a_clear_error(
     code: Code, project: Path, path: str, expected: ErrorCode
 ) -> None:
     (project / "a.txt").write_text("", encoding="utf-8")

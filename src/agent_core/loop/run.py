@@ -9,7 +9,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal
 from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore, settle
 from agent_core.loop.model_turn import Reply, take_turn
-from agent_core.loop.tool_turn import run_tools
+from agent_core.loop.tool_turn import finish_turn, run_tools
 from agent_core.redaction import log_failure
 from agent_core.types import Draft, EventType, NodeType, StopReason, user_text
 
@@ -88,7 +88,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
         ctx.journal.add(prompt, EventType.MESSAGE_CREATED)
     else:
         stats.turns, stats.usage = left_off.turns, left_off.usage
-        await run_tools(ctx, left_off.calls)
+        await finish_turn(ctx, left_off.calls)
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _REFUSALS = {ErrorCode.PERMISSION_DENIED, ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS}
 _ABORTED = NodeFlags(partial=True, aborted=True, abort_reason="run_cancelled")
+_NOT_RUN = NodeFlags(reason="previous_write_failed")
+_NO_FLAGS = NodeFlags()
 _RAN = "the run was cancelled while this call ran; it may have had part of its effect"
 _NEVER_BEGAN = "the run was cancelled before this call began; it had no effect"
 
@@ -58,12 +60,31 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
         answered = {result.tool_call_id for node in tail for result in node.results}
         for call in waiting:
             if call.tool_call_id not in answered:
-                _answer(ctx, call, _aborted(call, _NEVER_BEGAN))
+                _answer(ctx, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
         raise
     for call in waiting:
-        _answer(ctx, call, not_run(call))
+        _answer(ctx, call, not_run(call), flags=_NOT_RUN)
     for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
+
+
+async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
+    """Make the calls of a turn that was interrupted, unless a write before them has failed.
+
+    Raises:
+        asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
+    """
+    path, waiting = ctx.journal.path, {call.tool_call_id for call in open_calls}
+    results = {result.tool_call_id: result for node in path for result in node.results}
+    asked = [node.calls for node in path if node.calls]
+    turns = [calls for calls in asked if any(call.tool_call_id in waiting for call in calls)]
+    for call in (call for calls in turns for call in calls):
+        result = results.get(call.tool_call_id)
+        if result is not None and ends_turn(ctx.toolbox.concurrency(call), result):
+            for open_call in open_calls:
+                _answer(ctx, open_call, not_run(open_call), flags=_NOT_RUN)
+            return
+    await run_tools(ctx, open_calls)
 
 
 async def _run_all(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedResult]:
@@ -107,7 +128,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     except BaseException as error:  # what a tool raises to end the program ends its call
         if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
             result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
-            _answer(ctx, call, result, started=started)
+            _answer(ctx, call, result, started=started, flags=_ABORTED)
             raise
         if not isinstance(error, AgentCoreError):
             log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
@@ -127,9 +148,17 @@ def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
 
 
 def _answer(
-    ctx: RunContext, call: ToolCall, result: ToolResult, *, started: float | None = None
+    ctx: RunContext,
+    call: ToolCall,
+    result: ToolResult,
+    *,
+    started: float | None = None,
+    flags: NodeFlags = _NO_FLAGS,
 ) -> None:
-    """Store the call's one answer, and its event."""
+    """Store the call's one answer, and its event.
+
+    `flags` are the loop's own: what a tool writes into its metadata is data, and hides nothing.
+    """
     payload: dict[str, object] = {"tool_name": call.name, "is_error": result.is_error}
     if started is not None:
         payload["duration_ms"] = round((perf_counter() - started) * 1e3)
@@ -153,7 +182,6 @@ def _answer(
         error=result.error,
         metadata={**result.metadata, "tool_name": call.name},
     )
-    flags = NodeFlags.of(result.metadata)
     draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name}, flags=flags)
     ctx.journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
 

@@ -70,8 +70,10 @@ class SessionHistory:
         if not was_begun:
             return None
         record = await self._store.run(run_id)
-        turns, usage = (record.turn_count, record.usage) if record else (0, Usage())
-        return OpenRun(turns, usage, open_calls)
+        stored, usage = (record.turn_count, record.usage) if record else (0, Usage())
+        # A run that was killed has not stored its figures; each of its replies was a turn.
+        replies = sum(node.run_id == run_id and node.role is Role.ASSISTANT for node in path)
+        return OpenRun(max(stored, replies), usage, open_calls)
 
 
 def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:

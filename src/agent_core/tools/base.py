@@ -20,6 +20,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolPermission,
     ToolResult,
+    ToolResultBlock,
 )
 
 ToolReturn = ToolResult | str | dict[str, Any] | list[Any] | int | float | bool | None
@@ -208,7 +209,7 @@ def batches(
         yield first, batch
 
 
-def ends_turn(concurrency: Concurrency, result: ToolResult) -> bool:
+def ends_turn(concurrency: Concurrency, result: ToolResult | ToolResultBlock) -> bool:
     """Whether the later calls of the turn must not run, because they count on this one."""
     return concurrency is Concurrency.WRITE and result.is_error
 

@@ -11,7 +11,7 @@ from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text import shorten_name
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, concurrency_of
 from agent_core.tools.handler import Handler, tool_from
-from agent_core.types import ToolCall, ToolDefinition, ToolPermission
+from agent_core.types import ToolCall, ToolCallBlock, ToolDefinition, ToolPermission
 
 _MAX_NAMED = 40
 
@@ -138,7 +138,7 @@ class Toolbox:
             )
         return found, found.parse(call.arguments)
 
-    def concurrency(self, call: ToolCall) -> Concurrency:
+    def concurrency(self, call: ToolCall | ToolCallBlock) -> Concurrency:
         """How a call is ordered. One for an unknown tool has no effect: it only reads."""
         found = self._tools.get(call.name)
         return found.concurrency if found else Concurrency.READ

@@ -9,7 +9,7 @@ import pytest
 from agent_core.context.tokens import estimate_blocks
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import RunLimits, run_agent
+from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory
@@ -524,3 +524,126 @@ async def test_a_call_that_had_begun_is_not_made_again_by_the_run_that_goes_on()
     assert closed.error.details["reason"] == "interrupted_effect_unknown"
     interrupted.cancel()
     await asyncio.wait([interrupted])
+
+
+async def go_on(session: Session, left: RunContext) -> Outcome:
+    """Go on with a run as another process does, which has only what is stored."""
+    journal = Journal(
+        left.run,
+        store=session.store,
+        stream=EventStream(),
+        redactor=JournalRedactor(Redactor({})),
+        estimate=estimate_blocks,
+        session_owner=OWNER,
+    )
+    history = SessionHistory(session.store, "s1", is_new=False)
+    again = replace(left, journal=journal, history=history, guard=AllowAll())
+    journal.begin()
+    return await run_agent(again, user_text("go"))
+
+
+async def test_calls_after_a_write_of_unknown_effect_are_not_made_by_the_run_that_goes_on() -> None:
+    ran: list[str] = []
+
+    async def write(arguments: dict[str, Any], context: Any) -> str:
+        ran.append(context.tool_call_id)
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    started = asyncio.Event()
+    two = [ScriptedCall(name="write", tool_call_id=f"call_{name}") for name in "ab"]
+    session = Session([Calls(calls=two), "I will look"], [a_tool("write", write, writes=True)])
+    left = await session.start()
+    interrupted = asyncio.create_task(run_agent(left, user_text("go")))
+    await started.wait()
+
+    outcome = await asyncio.wait_for(go_on(session, left), 5)
+
+    assert outcome.status is RunStatus.COMPLETED
+    assert ran == ["call_a"]
+    reasons = {
+        r.tool_call_id: r.error and r.error.details["reason"] for r in await session.results()
+    }
+    assert reasons == {"call_a": "interrupted_effect_unknown", "call_b": "previous_write_failed"}
+    interrupted.cancel()
+    await asyncio.wait([interrupted])
+
+
+class SlowAfterTool(Listening):
+    """Hangs once a call is answered, as a hook does while its process is killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
+async def test_calls_after_a_failed_write_are_not_made_by_the_run_that_goes_on() -> None:
+    ran: list[str] = []
+
+    async def write(arguments: dict[str, Any], context: Any) -> str:
+        ran.append(context.tool_call_id)
+        raise RuntimeError("the disk is full")
+
+    two = [ScriptedCall(name="write", tool_call_id=f"call_{name}") for name in "ab"]
+    hooks = SlowAfterTool()
+    tools = [a_tool("write", write, writes=True)]
+    session = Session([Calls(calls=two), "I will look"], tools, hooks=hooks)
+    left = await session.start()
+    interrupted = asyncio.create_task(run_agent(left, user_text("go")))
+    await hooks.reached.wait()
+    await left.journal.commit()
+
+    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 5)
+
+    assert outcome.status is RunStatus.COMPLETED
+    assert ran == ["call_a"]
+    (_, last) = await session.results()
+    assert last.error is not None
+    assert last.error.details["reason"] == "previous_write_failed"
+    interrupted.cancel()
+    await asyncio.wait([interrupted])
+
+
+async def test_turns_of_a_run_whose_figures_were_not_stored_count_when_it_goes_on() -> None:
+    hooks = SlowAfterTool()
+    limits = RunLimits(max_turns=2)
+    session = Session([calls("look"), calls("look"), "too late"], TOOLS, hooks=hooks, limits=limits)
+    left = await session.start()
+    interrupted = asyncio.create_task(run_agent(left, user_text("go")))
+    await hooks.reached.wait()
+    await left.journal.commit()
+
+    outcome = await asyncio.wait_for(go_on(session, replace(left, hooks=Listening())), 5)
+
+    assert (outcome.end_reason, outcome.turns) == (EndReason.MAX_TURNS, 2)
+    interrupted.cancel()
+    await asyncio.wait([interrupted])
+
+
+@pytest.mark.parametrize("name", ["failed", "synthetic", "partial", "aborted"])
+async def test_what_a_tool_says_of_its_result_does_not_hide_it_from_the_model(name: str) -> None:
+    async def check(arguments: dict[str, Any], context: Any) -> ToolResult:
+        return ToolResult(
+            tool_call_id=context.tool_call_id,
+            tool_name="check",
+            content=[TextBlock(text="3 passed, 1 failed")],
+            metadata={name: 1},
+        )
+
+    session = Session([calls("check"), "I see"], [a_tool("check", check)])
+    await session.run()
+    (shown,) = [
+        block
+        for message in session.scripted.requests[-1].messages
+        for block in message.content
+        if block.type == "tool_result"
+    ]
+    assert shown.content == [TextBlock(text="3 passed, 1 failed")]
+    assert shown.metadata[name] == 1
+    (node,) = [node for node in await session.active_path() if node.results]
+    assert not node.is_partial

@@ -165,6 +165,26 @@ async def test_a_runtime_that_is_closed_cancels_what_it_took_over(
         assert len(await runs_of(made)) == 5
 
 
+async def test_a_queued_message_that_was_cancelled_while_it_had_no_owner_is_not_run(
+    home: Home, project: Path
+) -> None:
+    await asyncio.to_thread(kill_with_queue, home, project, "second", "third")
+    provider = ScriptedProvider(echo)
+    config = "[runtime]\ncancel_timeout_ms = 100\n" + CONFIG
+    async with runtime(home, project, provider, config=config) as made:
+        (_, second, _) = await runs_of(made)
+        result = await (await made._services()).runs.cancel(second.run_id)
+        assert (result.status, result.timed_out) == (RunStatus.QUEUED, True)
+        handle = await made.start("fourth", session_id="s1")
+        await handle.wait()
+        runs = await runs_of(made)
+        events = (await made.replay_run(second.run_id)).events
+    assert [run.status for run in runs] == ["failed", "cancelled", "completed", "completed"]
+    ends = [event.event_type for event in events]
+    assert ends == [EventType.RUN_QUEUED, EventType.RUN_DEQUEUED, EventType.RUN_CANCELLED]
+    assert len(provider.requests) == 2
+
+
 async def test_the_new_owner_answers_the_questions_of_what_it_takes_over(
     home: Home, project: Path
 ) -> None:

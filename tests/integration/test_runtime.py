@@ -396,6 +396,46 @@ async def test_closing_twice_and_with_a_running_run_leaves_it_cancelled(
     assert handle.status is RunStatus.CANCELLED
 
 
+async def test_a_close_that_is_cancelled_still_ends_the_work_beside_the_runs(
+    home: Home, project: Path
+) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def insist(arguments: dict[str, Any], context: Any) -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.5)
+        raise AssertionError("nothing ends this wait but a cancellation")
+
+    async def background() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    made = runtime(home, project, [calls("insist"), "never"])
+    definition = ToolDefinition(
+        name="insist",
+        description="insists",
+        input_schema={"type": "object"},
+        permission=ToolPermission.READONLY,
+    )
+    made.register_tool(definition, insist)
+    async with made:
+        await made.start("hello", session_id="s1")
+        await begun.wait()
+        runs = (await made._services()).runs
+        runs.jobs.start("s1", background(), name="idle", then=lambda: None, is_patient=True)
+        closing = asyncio.create_task(made.close())
+        await asyncio.sleep(0.1)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert ended.is_set()
+
+
 async def test_first_calls_that_come_at_once_share_one_opening(home: Home, project: Path) -> None:
     made = runtime(home, project, ["a", "b", "c"])
     handles = await asyncio.gather(*(made.start("hello", session_id="s1") for _ in range(3)))

@@ -2,9 +2,10 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from itertools import count
+from typing import Any
 from weakref import WeakValueDictionary
 
 from agent_core.agents.child_runs import ChildRuns
@@ -93,7 +94,7 @@ class Runs:
         self._traces = traces
         self._numbers = count()
         self._known: WeakValueDictionary[str, Run] = WeakValueDictionary()
-        self._cancelling: set[asyncio.Task[CancelResult]] = set()
+        self._cancelling: set[asyncio.Task[object]] = set()
         self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
         self._scheduler = Scheduler(
             self._conduct,
@@ -318,11 +319,15 @@ class Runs:
         await self.leases.store_ends()
 
     async def close(self) -> None:
-        """Cancel every run, then their children, then wait a while for the background work."""
-        await self._scheduler.close()
-        await self.children.close()
-        self._memory.close()
-        await self.jobs.close()
+        """Cancel every run, then their children, then wait a while for the background work.
+
+        A caller that is cancelled meanwhile leaves none of these out.
+        """
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.jobs.close)
+            stack.callback(self._memory.close)
+            stack.push_async_callback(self.children.close)
+            await self._scheduler.close()
 
     async def _enqueue(self, opened: OpenedRun) -> Run:
         self._memory.run_begins(opened.run.session_id)
@@ -339,12 +344,19 @@ class Runs:
         return run
 
     def _take_over(self, opened: OpenedRun) -> None:
-        """Run what a dead owner of the session had queued; it has its `run_queued` already."""
+        """Run what a dead owner of the session had queued; it has its `run_queued` already.
+
+        What was to be cancelled while it had no owner ends without having begun.
+        """
         if self._scheduler.is_closed:
             return  # they wait on, for the next owner
         for record in opened.queued:
+            run = self._new_run(record, opened.session.epoch, is_new=False)
+            run.cancel_requested = record.cancel_requested_at is not None
             self._scheduler.announce(record.session_id)
-            self._scheduler.enqueue(self._new_run(record, opened.session.epoch, is_new=False))
+            self._scheduler.enqueue(run)
+            if run.cancel_requested:
+                self._begin_cancelling(self._scheduler.dequeue(run))
 
     def _new_run(self, record: RunRecord, epoch: int, *, is_new: bool) -> Run:
         identity = RunIdentity(
@@ -450,10 +462,14 @@ class Runs:
 
     def _cancel_requested(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:
-            if run := self._known.get(run_id):
-                task = asyncio.create_task(self._scheduler.cancel(run))
-                self._cancelling.add(task)
-                task.add_done_callback(self._cancelling.discard)
+            run = self._known.get(run_id)
+            if run is not None and not run.cancel_requested:
+                self._begin_cancelling(self._scheduler.cancel(run))
+
+    def _begin_cancelling(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._cancelling.add(task)
+        task.add_done_callback(self._cancelling.discard)
 
     async def _watch_after(
         self, run_id: str, seen: int, run: Run | None

@@ -136,7 +136,7 @@ class Scheduler:
         if not run.cancel_requested and not run.journal.is_closing:
             run.cancel_requested = True
             if run.task is None:
-                await self._dequeue(run)
+                await self.dequeue(run)
             elif run.has_begun:
                 run.task.cancel()
             # A task cancelled before its first step would never get to settle the run.
@@ -148,6 +148,14 @@ class Scheduler:
             run.journal.note(EventType.CANCEL_TIMEOUT, payload, level=EventLevel.WARNING)
         timed_out = not run.ended.is_set()
         return CancelResult(run_id=run.identity.run_id, status=run.status, timed_out=timed_out)
+
+    async def dequeue(self, run: Run) -> None:
+        """End a queued run that is to be cancelled: no model was asked, no permission, nothing."""
+        run.journal.note(EventType.RUN_DEQUEUED)
+        try:
+            await self.settle_unbegun(run)
+        finally:
+            self._leave(run)
 
     async def settle_unbegun(self, run: Run) -> None:
         """Write down that a run was cancelled before it began; it may not be in the queue."""
@@ -192,14 +200,6 @@ class Scheduler:
             run.stream.close()
         finally:
             self._running -= 1
-            self._leave(run)
-
-    async def _dequeue(self, run: Run) -> None:
-        """End a run that has not begun: no model was asked, no permission, nothing."""
-        run.journal.note(EventType.RUN_DEQUEUED)
-        try:
-            await self.settle_unbegun(run)
-        finally:
             self._leave(run)
 
     def _leave(self, run: Run) -> None:

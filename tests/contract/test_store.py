@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -1070,3 +1071,18 @@ async def test_a_deleted_session_leaves_nothing_and_harms_no_other(session: Sess
 async def test_an_abandoned_session_can_be_deleted(session: SessionStore) -> None:
     await session.delete_session("s1", is_dead=owners_are_dead)
     assert await session.session("s1") is None
+
+
+def test_a_store_in_memory_is_shared_by_the_event_loops_of_several_threads() -> None:
+    store = SqliteSessionStore.in_memory()
+
+    async def write(number: int) -> None:
+        for round_ in range(40):
+            opening = an_opening(session_id=f"s{number}_{round_}", run_id=f"run_{number}_{round_}")
+            await store.open_run(opening, is_dead=owners_live)
+            assert await store.session(opening.session_id) is not None
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(asyncio.run, write(number)) for number in range(4)]:
+            done.result()
+    assert len(asyncio.run(store.sessions(limit=500))) == 160

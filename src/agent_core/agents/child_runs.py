@@ -346,8 +346,7 @@ class ChildRuns:
 
     async def stop_all(self, parent: RunIdentity, reason: ChildCancelReason) -> None:
         """Stop what a run has started and not waited for; the run is over."""
-        if children := self._of(parent):
-            await self._stop(children, reason)
+        await self._stop(self._of(parent), reason)
 
     def is_running(self, run_id: str) -> bool:
         """Whether a child has not ended yet."""
@@ -388,7 +387,8 @@ class ChildRuns:
         """Ask children to stop, and wait as long as that may take."""
         for child in children:
             child.request_stop(reason)
-        await asyncio.wait([child.task for child in children], timeout=self._cancel_timeout_s)
+        if children:  # the last one may have ended as its parent was cancelled
+            await asyncio.wait([child.task for child in children], timeout=self._cancel_timeout_s)
         for child in children:
             if not child.task.done() and not child.is_left_behind:
                 child.is_left_behind = True

@@ -1,6 +1,8 @@
 """Runs by their id: events without a gap, the end, a cancellation, also from another runtime."""
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from agent_core import AgentRuntime, EventType, RunHandle, RunStatus, RuntimeEvent
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.providers.scripted import Hangs, Says, calls
-from agent_core.runtime import recovery
+from agent_core.runtime import recovery, runs as runs_module
 from agent_core.runtime.runs import Runs
 from isolation import Home
 from runtimes import ask, runtime
@@ -89,6 +91,44 @@ async def test_another_runtime_watches_awaits_and_cancels_a_run_by_its_id(
     assert numbers(seen) == list(range(1, len(seen) + 1))
     assert seen[-1].event_type is EventType.RUN_CANCELLED
     assert handle.status is RunStatus.CANCELLED
+
+
+KILLED = """
+import asyncio, os, sys
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import Hangs, ScriptedProvider
+
+async def main():
+    runtime = AgentRuntime(home_dir=sys.argv[1], project_dir=sys.argv[2])
+    runtime.register_provider("custom", lambda model: ScriptedProvider([Hangs()]))
+    async with runtime:
+        handle = await runtime.start("go", session_id="s1")
+        async for event in handle.events():
+            if event.event_type == "model_started":
+                print(handle.run_id, flush=True)
+                os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+async def test_whoever_waits_for_a_run_learns_that_its_process_has_died(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_module, "_POLL_S", 0.01)
+    async with runtime(home, project) as made:
+        script = home.write("killed.py", KILLED)
+        victim = await asyncio.create_subprocess_exec(
+            sys.executable, str(script), str(home.path), str(project), stdout=PIPE
+        )
+        said, _ = await victim.communicate()
+        runs, run_id = await runs_of(made), said.decode().strip()
+        status, seen = await asyncio.wait_for(
+            asyncio.gather(runs.wait(run_id), watched(runs, run_id, after=0)), 5
+        )
+    assert status is RunStatus.FAILED
+    assert seen[-1].event_type is EventType.RUN_FAILED
+    assert seen[-1].payload["reason"] == "owner_lost"
 
 
 async def test_a_run_that_is_not_there_is_not_found(home: Home, project: Path) -> None:

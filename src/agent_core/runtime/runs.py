@@ -58,6 +58,9 @@ _GRACE_S = 30.0
 _POLL_S = 0.25
 """How often the store is asked about a run of another process."""
 
+_LOOKS = 40
+"""How many times, before it is checked whether the owner of that run is still there."""
+
 _PAGE = 1000
 
 
@@ -280,11 +283,12 @@ class Runs:
         if run := self._known.get(run_id):
             await run.ended.wait()
             return run.status
+        looks = count(1)
         while True:
             record = await self._record(run_id)
             if record.status.is_terminal or record.status is RunStatus.WAITING:
                 return record.status
-            await asyncio.sleep(_POLL_S)
+            await self._pause(next(looks))
 
     async def cancel(self, run_id: str) -> CancelResult:
         """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
@@ -497,7 +501,7 @@ class Runs:
         self, run_id: str, after: int, *, follow: bool
     ) -> AsyncGenerator[RuntimeEvent]:
         """The stored events after `after`; `follow` waits for more until the run has ended."""
-        while True:
+        for look in count(1):
             is_over = not follow or (await self._record(run_id)).status.is_terminal
             page = await self._store.events_after(run_id, after, limit=_PAGE)
             for event in page:
@@ -506,7 +510,13 @@ class Runs:
             if not page:
                 if is_over:
                     return
-                await asyncio.sleep(_POLL_S)
+                await self._pause(look)
+
+    async def _pause(self, look: int) -> None:
+        """Wait until it is time to look again; a run whose owner has died is closed as lost."""
+        await asyncio.sleep(_POLL_S)
+        if look % _LOOKS == 0:
+            await self._store.close_lost_runs(self._owner.is_dead)
 
     async def _record(self, run_id: str) -> RunRecord:
         record = await self._store.run(run_id)

@@ -117,7 +117,7 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
         raise unusable(path, _WHAT, 'it must be an object with the key "mcpServers"')
     table = cast("dict[str, Any]", document)
     if unknown := sorted(set(table) - {"mcpServers"}):
-        reason = f'{_quoted(unknown[0])} is not a known key; use "mcpServers"'
+        reason = f'{_quote(unknown[0])} is not a known key; use "mcpServers"'
         raise unusable(path, _WHAT, reason)
     servers = table.get("mcpServers", {})
     if not isinstance(servers, dict):
@@ -127,7 +127,7 @@ def read_servers(home: Path, project: Path) -> dict[str, ServerConfig]:
         try:
             found[server_id] = _read_server(server_id, entry, home=home, project=project)
         except ValueError as error:
-            reason = f"mcpServers.{_quoted(server_id)}{error}"
+            reason = f"mcpServers.{_quote(server_id)}{error}"
             raise unusable(path, _WHAT, reason) from None
     return found
 
@@ -161,7 +161,7 @@ def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> Se
     fields = cast("dict[str, Any]", entry)
     if ("command" in fields) == ("url" in fields):
         unknown = sorted(set(fields) - _KNOWN_KEYS)
-        hint = f"; {_quoted(unknown[0])} is not a known key" if unknown else ""
+        hint = f"; {_quote(unknown[0])} is not a known key" if unknown else ""
         raise ValueError(f' must have exactly one of "command" and "url"{hint}')
     model = StdioServer if "command" in fields else HttpServer
     try:
@@ -177,5 +177,5 @@ def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> Se
     return server.model_copy(update={"cwd": str(cwd)})
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return json.dumps(name[:80])

@@ -92,7 +92,7 @@ def disk_errors(shown: str) -> Generator[None]:
 
 
 def belongs_to_kernel(path: Path) -> bool:
-    """Whether it is in a folder whose files are devices, or doors into running processes?"""
+    """Whether it is in a folder whose files are devices, or give access to running processes."""
     is_inside = any(path.is_relative_to(folder) for folder in _KERNEL_FOLDERS)
     return is_inside and not path.is_relative_to(_SHARED_MEMORY)
 
@@ -145,12 +145,12 @@ def take_snapshot(path: Path) -> Snapshot | None:
         status = os.fstat(file.fileno())
         content = file.read() if status.st_size <= MAX_LOADED_BYTES else None
         mode = (stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid)
-        return Snapshot(_touched(status), mode, content)
+        return Snapshot(_stat_fields(status), mode, content)
 
 
 def version_of(file: BinaryIO) -> Version:
     """The version of an open file."""
-    return _touched(os.fstat(file.fileno()))[:_CONTENT_FIELDS]
+    return _stat_fields(os.fstat(file.fileno()))[:_CONTENT_FIELDS]
 
 
 def replace_file(
@@ -195,7 +195,16 @@ def replace_file(
             if take_snapshot(path) != before:
                 raise _conflict_error(path)
             if before is None:
-                _add(name, path, folder)
+                try:
+                    os.link(
+                        name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False
+                    )
+                except FileExistsError as error:  # another program has taken the name
+                    raise _conflict_error(path) from error
+                except OSError:  # a file system without links: the check just before has to do
+                    os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                else:
+                    _unlink(name, folder)
             else:
                 os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             on_failure.pop_all()
@@ -204,24 +213,12 @@ def replace_file(
     return version
 
 
-def _add(name: str, path: Path, folder: int) -> None:
-    """Give a new file its name, unless another program has taken it."""
-    try:
-        os.link(name, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError as error:
-        raise _conflict_error(path) from error
-    except OSError:  # a file system without links: the check just before has to do
-        os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-    else:
-        _unlink(name, folder)
-
-
 def _unlink(name: str, folder: int) -> None:
     with suppress(OSError):
         os.unlink(name, dir_fd=folder)
 
 
-def _touched(status: os.stat_result) -> tuple[int, ...]:
+def _stat_fields(status: os.stat_result) -> tuple[int, ...]:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
@@ -235,18 +232,18 @@ class FileVersionTracker:
     """The version of each file that each agent has read last, in memory only.
 
     An edit is planned on what was read. If the file has changed since, the plan may undo the work
-    of another, so it has to be read again first. Files that were never read are not looked after.
+    of another, so it has to be read again first. Files that were never read are not tracked.
     """
 
     def __init__(self) -> None:
         self._versions: OrderedDict[tuple[str, Path], Version] = OrderedDict()
 
-    def written(self, agent_id: str, path: Path, version: Version) -> None:
+    def note_write(self, agent_id: str, path: Path, version: Version) -> None:
         """Remember that an agent has made this version of a file, if it had read the one before."""
         if (agent_id, path) in self._versions:
-            self.read(agent_id, path, version)
+            self.note_read(agent_id, path, version)
 
-    def read(self, agent_id: str, path: Path, version: Version) -> None:
+    def note_read(self, agent_id: str, path: Path, version: Version) -> None:
         """Remember that an agent has read this version of a resolved path."""
         self._versions.pop((agent_id, path), None)  # so that it becomes the newest
         self._versions[agent_id, path] = version

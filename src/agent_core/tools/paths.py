@@ -78,7 +78,7 @@ class PathPolicy:
         self.project = project
         self.protected = tuple(protected)
         self._own = tuple(own)
-        self._own_folded = tuple(map(_folded, self._own))
+        self._own_folded = tuple(map(_fold, self._own))
         self._readable = tuple(readable)
         self._write_roots = (project, *write_roots)
         self._names = [_same(pattern) for pattern in sensitive if "/" not in pattern]
@@ -154,7 +154,7 @@ class PathPolicy:
         parts = Path(self.shown(path)).parts
         if any(fnmatchcase(_same(part), name) for part in parts for name in self._names):
             return True
-        folded = _folded(path)
+        folded = _fold(path)
         return any(
             fnmatchcase(str(folded), pattern) or folded.is_relative_to(pattern)
             for pattern in self._paths
@@ -179,8 +179,8 @@ class PathPolicy:
 
     def is_protected(self, path: Path) -> bool:
         """Whether it is one of the program's own places, or below one, however it is spelt."""
-        folded = _folded(path)
-        if any(folded.is_relative_to(_folded(root)) for root in self.protected):
+        folded = _fold(path)
+        if any(folded.is_relative_to(_fold(root)) for root in self.protected):
             return True
         return _is_below_same_folder(path, self.protected)
 
@@ -204,7 +204,7 @@ class PathPolicy:
     def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
         if any(path.is_relative_to(place) for place in self._readable):
             return False
-        folded = _folded(path)
+        folded = _fold(path)
         return is_same or any(folded.is_relative_to(root) for root in self._own_folded)
 
 
@@ -227,7 +227,7 @@ def _resolved_pattern(pattern: str, project: Path) -> str:
     return _same(f"{base}{expanded}")
 
 
-def _folded(path: Path) -> Path:
+def _fold(path: Path) -> Path:
     return Path(_same(str(path)))
 
 

@@ -295,7 +295,18 @@ class _ParsedScript:
                 cure = "in a script with placeholders write it in another way"
                 return f"{_shown(node)} is not read alike by all shells; {cure}"
             case "command":
-                return self._find_command_problem(node, [*map(self._word, _words(node))])
+                words = [*map(self._word, _words(node))]
+                if any(word.has_value for word in words):
+                    parts = (
+                        each for each in _walk(self._root) if each.type == "function_definition"
+                    )
+                    names = (part.child_by_field_name("name") for part in parts)
+                    if words[0].literal in {_text(name) for name in names if name is not None}:
+                        return "give no placeholder to a function of the script"
+                if words and words[0].literal is None and self._is_nested:
+                    return "write out the name of the program there"
+                problem = find_input_problem(words) if words and self._is_fed(node) else None
+                return problem or _find_problem(words)
             case "arithmetic_expansion" if self._is_fed(node):
                 has_variable = any(each.type == "variable_name" for each in _walk(node))
                 return "give what is read to no arithmetic" if has_variable else None
@@ -305,19 +316,8 @@ class _ParsedScript:
             case _:
                 return None
 
-    def _find_command_problem(self, node: "Node", words: Sequence[Word]) -> str | None:
-        if any(word.has_value for word in words):
-            functions = (each for each in _walk(self._root) if each.type == "function_definition")
-            names = (function.child_by_field_name("name") for function in functions)
-            if words[0].literal in {_text(name) for name in names if name is not None}:
-                return "give no placeholder to a function of the script"
-        if words and words[0].literal is None and self._is_nested:
-            return "write out the name of the program there"
-        problem = find_input_problem(words) if words and self._is_fed(node) else None
-        return problem or _find_problem(words)
-
     def _is_fed(self, node: "Node") -> bool:
-        """Can it read a value: from a pipe, or from a file that a value names?"""
+        """Whether it can read a value: from a pipe, or from a file that a value names."""
         for each in (node, *_upwards(node)):
             before = each.prev_sibling
             while before is not None and each.parent is not None and each.parent.type == "pipeline":
@@ -351,7 +351,7 @@ def _find_misplacement(place: _Place) -> str | None:
                 if below not in words[1:]:
                     return "in the place of a program" if below in words else "in an assignment"
             case "concatenation":
-                if where := _beside(node):
+                if where := _find_neighbour_problem(node):
                     return where
             case "file_redirect":
                 if _operator(node) not in {"<", ">", ">>", ">|"}:
@@ -379,7 +379,7 @@ _WRONG_PARTS: Mapping[str, tuple[Callable[["Node", "Node"], bool], str]] = {
 }
 
 
-def _beside(node: "Node") -> str | None:
+def _find_neighbour_problem(node: "Node") -> str | None:
     """What stands beside a placeholder, in the same word and outside quotes, is plain."""
     for part in node.children:
         match part.type:

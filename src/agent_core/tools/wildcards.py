@@ -157,7 +157,7 @@ def _expression(glob: bytes) -> bytes:
         if len(segment) > 1 and all(part is None for part in segment):
             blocks.append([])  # `**` between two slashes
         else:
-            blocks[-1].append(_of_segment(segment))
+            blocks[-1].append(_segment_expression(segment))
     literal, first, last = (re.escape(glob[:begin]), *map(b"/".join, (blocks[0], blocks[-1])))
     if len(blocks) == 1:
         return literal + first
@@ -167,7 +167,7 @@ def _expression(glob: bytes) -> bytes:
     return literal + start + found + end
 
 
-def _of_segment(segment: Sequence[_Part]) -> bytes:
+def _segment_expression(segment: Sequence[_Part]) -> bytes:
     """One part of a path. Every `*` takes as little as it can, and the last one the rest."""
     pieces: list[bytes] = [b""]
     for before, part in zip([b"", *segment], segment, strict=False):

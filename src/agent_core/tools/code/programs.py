@@ -93,7 +93,7 @@ class _Options:
 
 
 def _has_value(rest: Iterator[str]) -> bool:
-    """Is the next word a value? One that looks like an option is not taken for one."""
+    """Whether the next word is a value. One that looks like an option is not taken for one."""
     value = next(rest, "-")
     return not value.startswith("-") or value[1:].isdecimal()
 
@@ -257,7 +257,7 @@ def _harmless_subcommand(command: CommandLine) -> str | None:
 
 
 def _is_known_program(command: CommandLine) -> bool:
-    """Is it the program of its name, in an environment that changes nothing about it?"""
+    """Whether it is the program of its name, in an environment that does not change it."""
     name, real = command.program.name, Path(os.path.realpath(command.program))
     if name not in _READERS and name != "git":
         return False
@@ -269,7 +269,7 @@ def _is_known_program(command: CommandLine) -> bool:
 
 
 def _all_open(command: CommandLine, operands: Sequence[str]) -> bool:
-    """Is there nothing below the operands that is read only after a question?
+    """Whether everything below the operands can be read without a question.
 
     A word that is no folder (a pattern to search for) has nothing below it. Folders too large to
     look through are not known to be open.
@@ -312,7 +312,7 @@ def _plain_repository(cwd: Path) -> Path | None:
 
 
 def _is_plain(repository: Path) -> bool:
-    """Is it a whole repository in a folder of its own, with known settings only?"""
+    """Whether it is a whole repository in a folder of its own, with known settings only."""
     try:
         if not stat.S_ISDIR(repository.lstat().st_mode):
             return False
@@ -345,7 +345,7 @@ def _has_known_settings(config: Path) -> bool:
 
 
 def _has_others_inside(folder: Path) -> bool:
-    """Is there a repository below this one, whose settings Git would follow too?
+    """Whether a repository is below this one, whose settings Git would follow too.
 
     Folders too large to look through are not known to have none.
     """

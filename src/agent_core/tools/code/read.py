@@ -61,7 +61,7 @@ def read_file(workspace: Workspace) -> Tool:
                 )
                 if register and not page["binary"]:
                     reading = await register.note(place.path, context)
-            workspace.seen.read(context.agent_id, place.path, version)
+            workspace.seen.note_read(context.agent_id, place.path, version)
             page["already_loaded"] = reading.already_loaded if reading else False
             return ToolOutput(page, reading.adds if reading else ())
 

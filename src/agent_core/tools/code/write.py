@@ -186,7 +186,7 @@ def _replacement(
                 create_dirs=create_dirs,
                 unfinished=workspace.unfinished,
             )
-        workspace.seen.written(agent_id, place.path, version)
+        workspace.seen.note_write(agent_id, place.path, version)
         return answer
 
     access = workspace.change(place, summary=summary, diff=diff)

@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit code out. Everything else happens elsewhere."""
+"""The command line of kgent: its arguments, its output and its exit codes."""
 
 import argparse
 import contextlib
@@ -23,7 +23,7 @@ _EXIT_CODES = {RunFolderStatus.COMPLETED: COMPLETED, RunFolderStatus.INCOMPLETE:
 
 
 class UsageError(Exception):
-    """The command line cannot be used; the message says why."""
+    """The command line cannot be used, for the reason in the message."""
 
 
 class OutputError(Exception):
@@ -83,19 +83,19 @@ def build_parser() -> argparse.ArgumentParser:
     two = commands.add_parser("validate", help="check a profile without running it")
     two.add_argument("--config", type=Path, required=True, metavar="FILE")
 
-    three = commands.add_parser("show", help="tell a run's story")
+    three = commands.add_parser("show", help="show what happened in a run")
     three.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     three.add_argument("--html", type=Path, metavar="FILE", help="write it as one page instead")
 
     four = commands.add_parser("verify", help="check a run folder against its manifests")
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
-    seal_help = "what the run printed: also notices a consistent forgery"
+    seal_help = "what the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
     return root
 
 
 def build_options(arguments: argparse.Namespace) -> RunOptions:
-    """What the command line says instead of the profile."""
+    """Build the options that replace values of the profile."""
     return RunOptions(
         sandbox=arguments.sandbox.expanduser().absolute() if arguments.sandbox else None,
         session_id=arguments.session_id,
@@ -152,18 +152,18 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415 - only this command draws tables
 
-    from kgent.render import print_story, render_page  # noqa: PLC0415
-    from kgent.review import read_story  # noqa: PLC0415
+    from kgent.render import print_report, render_page  # noqa: PLC0415
+    from kgent.review import read_report  # noqa: PLC0415
 
-    story = read_story(arguments.run_dir)
+    report = read_report(arguments.run_dir)
     if arguments.html is None:
         try:
-            print_story(story, Console())
+            print_report(report, Console())
         except OSError as error:
             raise OutputError(error) from error
         return COMPLETED
     try:
-        arguments.html.write_text(render_page(story), encoding="utf-8", errors="replace")
+        arguments.html.write_text(render_page(report), encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"{arguments.html} cannot be written: {error.strerror}") from None
     _print(f"wrote {arguments.html}")

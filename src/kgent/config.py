@@ -54,7 +54,7 @@ class ProfileSection(Section):
 
 
 class SkillsSection(Section):
-    """Where skills lie, and which of them the run sees.
+    """The folders of skills, and the skills that the run sees.
 
     `paths` are folders of skills, or skills themselves. `enabled` lists ids; without it (or
     `true`) every skill found is seen, with `false` none is.
@@ -98,7 +98,7 @@ class MemorySection(Section):
     """A memory that lives outside. `scopes` restricts what may be named; empty means any.
 
     `provider: sqlite:<file>` keeps it in a database of the toolkit, relative to the profile; any
-    other name is for people, and for code that brings a memory along.
+    other name is a label, for a memory that is given in code.
     """
 
     enabled: bool = True
@@ -146,7 +146,7 @@ class DeliverableSpec(Section):
 
 
 class DeliverablesSection(Section):
-    """What the run owes."""
+    """The files that the run must produce."""
 
     required: list[DeliverableSpec] = []
 

@@ -74,7 +74,7 @@ def error_info(error: BaseException, category: ErrorCategory = ErrorCategory.UNK
     """Any exception as data.
 
     Args:
-        error: what was raised; a `KgentError` knows its own category.
+        error: what was raised; a `KgentError` has its own category.
         category: the category of everything else.
     """
     if isinstance(error, AgentCoreError):

@@ -8,7 +8,6 @@ from pathlib import Path
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
-from kgent.deliverables import DeliverableCheck, check_deliverables, final_status, governance_status
 from kgent.engine.base import (
     AgentEngine,
     AgentRunRequest,
@@ -29,7 +28,11 @@ from kgent.run_folder import (
     PROMPT_FILE,
     SANDBOX_MANIFEST,
     SYSTEM_PROMPT_FILE,
+    DeliverableCheck,
     SandboxManifest,
+    check_deliverables,
+    final_status,
+    governance_status,
     write_artifact_manifest,
 )
 from kgent.skills import SkillRegistry, SkillSummary
@@ -140,7 +143,7 @@ class RunExecutor:
         self._state = RunFolderState.of(env.core_fields(), env.config, config_path=str(config_path))
 
     def run(self) -> RunResult:
-        """Do everything, and leave a folder whose `run.json` says how it ended."""
+        """Do everything, and leave a folder whose `run.json` has the final status."""
         try:
             self._open()
             outcome = self._run_engine()
@@ -315,6 +318,16 @@ class RunExecutor:
             manifests[ARTIFACT_MANIFEST] = produced.sha256
             manifests[SANDBOX_MANIFEST] = sandbox.sha256
 
+        def emit_end() -> None:
+            status, error = announced.end()
+            event, severity = _CLOSING_EVENTS[status]
+            data: dict[str, object] = {RUN_FILE_HASH: state_hash(state.content(self._redactor))}
+            if error is not None:
+                data["error"] = error.model_dump(mode="json", exclude_none=True)
+                data["governance"] = governance_status(error).value
+            summary = str(error) if error else "the run is complete"
+            self._records.emit(event, summary, data, severity=severity)
+
         def save() -> None:
             nonlocal is_saved
             self._save()
@@ -322,11 +335,11 @@ class RunExecutor:
 
         outcome = self._attempt(outcome, lambda: self._end_transcript(outcome))
         outcome = announced = self._attempt(outcome, self._files.restore)
-        state = self._ended(announced)
-        outcome = self._attempt(outcome, lambda: self._emit_end(announced, state))
+        state = self._build_end_state(announced)
+        outcome = self._attempt(outcome, emit_end)
         outcome = self._attempt(outcome, write_manifests)
         if outcome is not announced:  # the closing event says otherwise: `verify` will report it
-            state = self._ended(outcome)
+            state = self._build_end_state(outcome)
         self._state, is_saved = state.model_copy(update={"manifests": manifests}), False
         outcome = self._attempt(outcome, save)
         if not is_saved:
@@ -363,32 +376,22 @@ class RunExecutor:
         return outcome
 
     def _end_transcript(self, outcome: _Outcome) -> None:
-        tell, (status, error) = self._records.append_section, outcome.end()
+        append, (status, error) = self._records.append_section, outcome.end()
         missing = outcome.check.missing if outcome.check else {}
         for call in self._records.calls:
             summary = call.result_summary or ""
             line = f"- `{call.tool_name}` {call.status}, {call.duration_ms} ms: {summary}"
-            tell("Tool Calls", line)
+            append("Tool Calls", line)
         for one in self._env.config.deliverables.required:
-            tell("Deliverables", f"- {one.path}: {missing.get(one.path, 'present')}")
-        tell("Result", f"Status: {status}")
+            append("Deliverables", f"- {one.path}: {missing.get(one.path, 'present')}")
+        append("Result", f"Status: {status}")
         if error is not None:
-            tell("Result", quoted(str(error)))
+            append("Result", quoted(str(error)))
         if outcome.text:
-            tell("Result", quoted(outcome.text))
+            append("Result", quoted(outcome.text))
         self._records.finish_transcript()
 
-    def _emit_end(self, outcome: _Outcome, state: RunFolderState) -> None:
-        status, error = outcome.end()
-        event, severity = _CLOSING_EVENTS[status]
-        data: dict[str, object] = {RUN_FILE_HASH: state_hash(state.content(self._redactor))}
-        if error is not None:
-            data["error"] = error.model_dump(mode="json", exclude_none=True)
-            data["governance"] = governance_status(error).value
-        summary = str(error) if error else "the run is complete"
-        self._records.emit(event, summary, data, severity=severity)
-
-    def _ended(self, outcome: _Outcome) -> RunFolderState:
+    def _build_end_state(self, outcome: _Outcome) -> RunFolderState:
         (status, error), check = outcome.end(), outcome.check
         return self._state.changed(
             status=status,

@@ -17,7 +17,7 @@ SQLITE = "sqlite:"
 
 
 class RecalledItem(BaseModel):
-    """Something remembered; `score`, if there is one, lies between 0 and 1."""
+    """Something remembered; `score`, if there is one, is between 0 and 1."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -68,7 +68,7 @@ def load_config(path: Path | str, *, is_resolved: bool = False) -> KgentConfig:
 
 
 def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
-    """The profile with what the caller said instead: the run folder, the limits, streaming.
+    """The profile with the values of the options: the run folder, the limits, streaming.
 
     A relative `sandbox` starts at the current folder, as every path on a command line does.
     """
@@ -89,9 +89,9 @@ def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
 
 
 def fingerprint_config(config: KgentConfig) -> str:
-    """SHA-256 (hex) of what the profile says: equal profiles have equal fingerprints.
+    """Hash the content of a profile (SHA-256, hex): equal profiles have equal fingerprints.
 
-    Defaults are filled in and keys sorted; where the run folder lies is left out, and paths count
+    Defaults are filled in and keys sorted; the place of the run folder is left out, and paths count
     as they are written, so that a profile means the same wherever it is checked out.
     """
     resolved = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
@@ -100,7 +100,7 @@ def fingerprint_config(config: KgentConfig) -> str:
 
 
 def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str]) -> str:
-    """The resolved profile as YAML, with a line that says where relative paths start.
+    """The resolved profile as YAML, with a line that names the folder of relative paths.
 
     Args:
         config: the profile.
@@ -108,19 +108,19 @@ def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str
         clean: applied to every text: a profile is no place for secrets, but people make mistakes.
     """
 
-    def cleaned(value: Any) -> Any:
+    def redact(value: Any) -> Any:
         match value:
             case str():
                 return clean(value)
             case list():
-                return [cleaned(item) for item in cast("list[Any]", value)]
+                return [redact(item) for item in cast("list[Any]", value)]
             case dict():
                 table = cast("dict[str, Any]", value)
-                return {key: cleaned(item) for key, item in table.items()}
+                return {key: redact(item) for key, item in table.items()}
             case _:
                 return value
 
-    resolved = cleaned(config.model_dump(mode="json"))
+    resolved = redact(config.model_dump(mode="json"))
     try:
         WorkspaceSection.model_validate(config.workspace.model_dump())
     except ValidationError:  # given on the command line, which takes any path; `run.json` has it
@@ -180,7 +180,7 @@ class _YamlSource:
 
     Stricter than the parser: a key given twice is an error, and a document that repeats itself
     through aliases until it is huge, or contains itself, is refused before anything walks it.
-    Values mean what they look like: a tag that says otherwise (`!!bool x`) is refused.
+    A tag that changes the type of a value (`!!bool x`) is refused.
     """
 
     text: str
@@ -291,7 +291,7 @@ def render_system_prompt(
 
     Equal arguments give equal text; parts with nothing to say are left out.
     """
-    owed = _bullets(
+    required = _bullets(
         f"`{one.path}`"
         + (f" ({one.content_type})" if one.content_type else "")
         + ("" if one.allow_empty else ", not empty")
@@ -308,7 +308,7 @@ def render_system_prompt(
         ("Sandbox rules", sandbox_rules.strip()),
         (
             "Required deliverables",
-            owed and f"The run is complete only when these files exist:\n{owed}",
+            required and f"The run is complete only when these files exist:\n{required}",
         ),
         ("Skills", skills and f"{load_first}\n{skills}"),
         ("Memory", (memory_summary or "").strip()),

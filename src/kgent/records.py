@@ -172,7 +172,7 @@ class RunRecords:
             )
             if sequence == 1:
                 # Waits for readers, who hold it only to look. On a file system without locks
-                # readers cannot tell that the run lives.
+                # readers cannot see that the run is active.
                 with suppress(OSError):
                     fcntl.flock(self.files.hold(EVENTS_FILE), fcntl.LOCK_EX)
             self._append_line(EVENTS_FILE, event)
@@ -287,7 +287,7 @@ class RunEnvironment:
 
 
 def is_held(root: Path) -> bool | None:
-    """Whether a process still records into this run folder; None if that cannot be told."""
+    """Whether a process still records into this run folder; None where that is unknown."""
     try:
         with open_file(root.resolve() / EVENTS_FILE) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A run's story on a terminal, and as one page that loads nothing from elsewhere."""
+"""A run's report on a terminal, and as one HTML page without external resources."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_core.redaction import visible
-from kgent.review import Story
+from kgent.review import RunReport
 
 _COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}
 _SEVERITIES = {"warning": "yellow", "error": "red"}
@@ -33,12 +33,12 @@ summary{cursor:pointer}.status{font-weight:700;padding:.1rem .6rem;border-radius
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def print_story(story: Story, console: Console) -> None:
-    """Print the story on a terminal."""
-    state = story.state
+def print_report(report: RunReport, console: Console) -> None:
+    """Print the report on a terminal."""
+    state = report.state
     head = Table.grid(padding=(0, 2))
-    head.add_row("status", Text(story.outcome, f"bold {_COLOURS.get(story.outcome, 'cyan')}"))
-    if story.is_lost:
+    head.add_row("status", Text(report.outcome, f"bold {_COLOURS.get(report.outcome, 'cyan')}"))
+    if report.is_lost:
         head.add_row("", Text("the run was lost: its process ended without closing it", "red"))
     if state.failure_reason:
         head.add_row("reason", _plain(state.failure_reason))
@@ -50,37 +50,37 @@ def print_story(story: Story, console: Console) -> None:
         "engine": f"{state.engine} {state.model.get('name') or ''}".strip(),
         "began": state.started_at or state.created_at,
         "ended": state.ended_at or "-",
-        "usage": _usage(story),
+        "usage": _usage(report),
         "fingerprint": state.config_fingerprint[:16],
     }
     for name, value in facts.items():
         head.add_row(name, _plain(value))
-    console.print(Panel(Group(head), title=f"kgent run {story.root.name}", expand=False))
-    if prompt := story.prompt.strip():
+    console.print(Panel(Group(head), title=f"kgent run {report.root.name}", expand=False))
+    if prompt := report.prompt.strip():
         console.print(Panel(_plain(prompt[:_MAX_TEXT]), title="Prompt", expand=False))
-    for table in _tables(story):
+    for table in _tables(report):
         if table.row_count or table.title == "Events":
             console.print(table)
-    for problem in story.problems:
+    for problem in report.problems:
         console.print(Text(f"! {visible(problem)}", style="red"))
 
 
-def _tables(story: Story) -> Iterator[Table]:
+def _tables(report: RunReport) -> Iterator[Table]:
     table = _grid("Tool calls", "tool", "status", "ms", "result")
-    for call in story.calls:
+    for call in report.calls:
         style = "" if call.status == "completed" else "yellow"
         status, ms = Text(call.status, style=style), str(call.duration_ms or 0)
         table.add_row(_plain(call.tool_name), status, ms, _plain(call.result_summary or ""))
     yield table
     table = _grid("Files", "path", "kind", "bytes", "sha256", "made by")
-    for one in story.artifacts.artifacts if story.artifacts else []:
+    for one in report.artifacts.artifacts if report.artifacts else []:
         gone = one.status == "missing"
         path = Text(visible(one.path), style="red" if gone else "")
         size, sha256 = "missing" if gone else str(one.bytes), (one.sha256 or "")[:12]
         table.add_row(path, _plain(one.kind), size, sha256, _plain(one.created_by))
     yield table
     table = _grid("Events", "#", "time", "event", "summary")
-    for event in story.events:
+    for event in report.events:
         kind = Text(visible(event.type), style=_SEVERITIES.get(event.severity, ""))
         time, summary = _plain(event.timestamp[11:23]), _plain(event.summary)
         table.add_row(str(event.sequence), time, kind, summary)
@@ -99,13 +99,13 @@ def _plain(text: str) -> Text:
     return Text(visible(text, zero_width=False))
 
 
-def _usage(story: Story) -> str:
-    return ", ".join(f"{name} {count}" for name, count in story.state.usage.items()) or "-"
+def _usage(report: RunReport) -> str:
+    return ", ".join(f"{name} {count}" for name, count in report.state.usage.items()) or "-"
 
 
-def render_page(story: Story) -> str:
-    """The story as HTML."""
-    state, model = story.state, story.state.model
+def render_page(report: RunReport) -> str:
+    """Render the report as HTML."""
+    state, model = report.state, report.state.model
     facts = {
         "Run": state.run_id,
         "Task": state.task_id,
@@ -115,42 +115,42 @@ def render_page(story: Story) -> str:
         "Created": state.created_at,
         "Ended": state.ended_at or "-",
         "Reason": state.failure_reason or "-",
-        "Usage": _usage(story),
+        "Usage": _usage(report),
         "Fingerprint": state.config_fingerprint,
         "Folder": state.sandbox_root,
     }
     calls = [
         (call.tool_name, call.status, call.duration_ms or 0, call.result_summary or "",
          _fold_json("arguments", call.args_summary))
-        for call in story.calls
+        for call in report.calls
     ]  # fmt: skip
     files = [
         (one.path, one.kind, one.status, one.bytes if one.bytes is not None else "-",
          one.sha256 or "-", one.created_by)
-        for one in (story.artifacts.artifacts if story.artifacts else [])
+        for one in (report.artifacts.artifacts if report.artifacts else [])
     ]  # fmt: skip
-    errors = [(one.timestamp, one.category.value, one.code, one.message) for one in story.errors]
+    errors = [(one.timestamp, one.category.value, one.code, one.message) for one in report.errors]
     events = [
         (event.sequence, event.timestamp, event.type, event.actor, event.summary,
          _fold_json("data", event.data) if event.data else "")
-        for event in story.events
+        for event in report.events
     ]  # fmt: skip
-    severities = [event.severity for event in story.events]
+    severities = [event.severity for event in report.events]
     call_head = ("Tool", "Status", "ms", "Result", "Arguments")
     file_head = ("Path", "Kind", "Status", "Bytes", "SHA-256", "Made by")
     event_head = ("#", "Time", "Event", "Actor", "Summary", "Data")
-    problems = "".join(f"<li>{_text(line)}</li>" for line in story.problems)
-    badge = f'<span class="status {_text(story.outcome)}">{_text(story.outcome)}</span>'
+    problems = "".join(f"<li>{_text(line)}</li>" for line in report.problems)
+    badge = f'<span class="status {_text(report.outcome)}">{_text(report.outcome)}</span>'
     parts = [
         f"<h1>{_text(state.run_id)} {badge}</h1>",
         f"<ul>{problems}</ul>" if problems else "",
         _table(("", ""), facts.items()),
-        _section("Prompt", _pre(story.prompt)),
+        _section("Prompt", _pre(report.prompt)),
         _section("Tool calls", _table(call_head, calls, html_column=4)),
         _section("Files", _table(file_head, files)),
         _section("Errors", _table(("Time", "Category", "Code", "Message"), errors)),
         _section("Events", _table(event_head, events, html_column=5, classes=severities)),
-        _section("System prompt", _fold("show", story.system_prompt)),
+        _section("System prompt", _fold("show", report.system_prompt)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,8 +1,8 @@
-"""A run folder read back: its story, however the run ended, and whether it is what the run left.
+"""A run folder read back: the report of its run, and whether the folder is unchanged.
 
 `run.json` holds the hashes of the two manifests, the manifests hold the hashes of every file, and
-the closing event holds the hash of `run.json`. A folder that was forged consistently is found out
-by its seal only, which the run has printed.
+the closing event holds the hash of `run.json`. Changes that keep all of
+these consistent are detected by the seal only, which the run has printed.
 """
 
 import hashlib
@@ -71,14 +71,14 @@ _CLOSING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """Everything a run folder tells.
+class RunReport:
+    """The content of a run folder.
 
     Attributes:
         root: the run folder, resolved. Links in it are not followed.
         state: `run.json`.
-        outcome: the status in words: `lost` where the process died and left it open.
-        is_lost: the run says that it is under way, and no process records into it.
+        outcome: the status; `lost` where the process died without closing the run.
+        is_lost: `run.json` has no final status, and no process records into the folder.
         events, calls, errors: the first `MAX_LINES` of each.
         problems: what could not be read, in words.
     """
@@ -96,7 +96,7 @@ class Story:
     problems: list[str] = field(default_factory=list[str])
 
 
-def read_story(root: Path) -> Story:
+def read_report(root: Path) -> RunReport:
     """Read a run folder.
 
     Raises:
@@ -114,7 +114,7 @@ def read_story(root: Path) -> Story:
         artifacts = ArtifactManifest.model_validate_json(raw)
     except (OSError, ValueError, AgentCoreError):
         problems.append(f"{ARTIFACT_MANIFEST} cannot be read")
-    return Story(
+    return RunReport(
         root=root,
         state=state,
         outcome="lost" if is_lost else state.status.value,
@@ -231,34 +231,34 @@ def verify(root: Path, *, seal: str | None = None) -> FolderCheck:
     if seal is not None and seal.strip().lower() != found_seal:
         problems.append("the seal does not fit: this is not the folder that the run has left")
     try:
-        story = read_story(root)
+        report = read_report(root)
     except KgentError as error:
         if not any(os.path.lexists(root / name) for name in (*FILES, *FOLDERS)):
             raise
         return FolderCheck(checked=0, problems=[error.message, *problems])
-    problems = [*story.problems, *problems]
-    if not story.state.status.is_terminal:
-        if not story.is_lost:
+    problems = [*report.problems, *problems]
+    if not report.state.status.is_terminal:
+        if not report.is_lost:
             problems.append("the run is still under way; its manifests are not final")
         return FolderCheck(checked=0, problems=problems, seal=found_seal)
-    records = _check_manifests(root, story, problems)
-    problems.extend(_check_events(root, story))
+    records = _check_manifests(root, report, problems)
+    problems.extend(_check_events(root, report))
     try:
         with open_file(root / CONFIG_FILE) as file:
             is_redacted = _REDACTED in file.read()  # what was taken out is in the fingerprint
         if not is_redacted:
             config = load_config(root / CONFIG_FILE, is_resolved=True)
-            if fingerprint_config(config) != story.state.config_fingerprint:
+            if fingerprint_config(config) != report.state.config_fingerprint:
                 problems.append(f"{CONFIG_FILE} does not have the fingerprint that run.json names")
     except (OSError, AgentCoreError):
         problems.append(f"{CONFIG_FILE} cannot be read as a profile")
     return FolderCheck(checked=len(records), problems=problems, seal=found_seal)
 
 
-def _check_manifests(root: Path, story: Story, problems: list[str]) -> list[FileRecord]:
+def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> list[FileRecord]:
     """Check everything that the manifests vouch for; returns the files that were compared."""
-    sandbox = _read_manifest(root, story, SANDBOX_MANIFEST, SandboxManifest, problems)
-    produced = _read_manifest(root, story, ARTIFACT_MANIFEST, ArtifactManifest, problems)
+    sandbox = _read_manifest(root, report, SANDBOX_MANIFEST, SandboxManifest, problems)
+    produced = _read_manifest(root, report, ARTIFACT_MANIFEST, ArtifactManifest, problems)
     records = [
         *(sandbox.files if sandbox else ()),
         *(
@@ -285,13 +285,13 @@ def _check_manifests(root: Path, story: Story, problems: list[str]) -> list[File
 
 
 def _read_manifest(
-    root: Path, story: Story, name: str, model: type[M], problems: list[str]
+    root: Path, report: RunReport, name: str, model: type[M], problems: list[str]
 ) -> M | None:
     try:
         raw = _read_bytes(root / name, MAX_MANIFEST_BYTES)
     except (OSError, AgentCoreError):
         return None  # reported as missing
-    expected = story.state.manifests.get(name)
+    expected = report.state.manifests.get(name)
     if expected is None:
         problems.append(f"run.json does not vouch for {name}")
     elif hashlib.sha256(raw).hexdigest() != expected:
@@ -348,28 +348,28 @@ def _describe_entry(record: OtherRecord) -> str:
     return record.kind if record.target is None else f"{record.kind} to {record.target}"
 
 
-def _check_events(root: Path, story: Story) -> Iterator[str]:
+def _check_events(root: Path, report: RunReport) -> Iterator[str]:
     """Read all events, however many there are, and compare the closing one with `run.json`."""
     closing: list[Event] = []
     position, is_in_order = 0, True
     try:
         for position, event in enumerate(_each_record(root / EVENTS_FILE, Event), 1):
             if event is None:
-                continue  # reported with the story
+                continue  # reported with the report
             if event.type in _CLOSING:
                 closing.append(event)
             if is_in_order and event.sequence != position:
                 yield f"{EVENTS_FILE}: event {position} has the sequence {event.sequence}"
                 is_in_order = False
-            elif is_in_order and event.run_id != story.state.run_id:
+            elif is_in_order and event.run_id != report.state.run_id:
                 yield f"{EVENTS_FILE}: event {position} belongs to {event.run_id}"
                 is_in_order = False
     except (OSError, AgentCoreError):
-        return  # reported with the story
+        return  # reported with the report
     if len(closing) != 1 or closing[0].sequence != position:
         yield f"{EVENTS_FILE}: one closing event must end it; there are {len(closing)}"
     else:
-        yield from _check_state(root, story.state, closing[0])
+        yield from _check_state(root, report.state, closing[0])
 
 
 def _check_state(root: Path, state: RunFolderState, end: Event) -> Iterator[str]:

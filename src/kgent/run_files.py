@@ -1,7 +1,7 @@
 """The run's own files: written here only, and hashed as they are written.
 
-A command of the run can reach these files like any other program of the user. What they say is
-therefore compared with what was written, and never read back to find out what was written.
+A command of the run can reach these files like any other program of the user. Their content is
+therefore compared with what was written, and never read back to learn what was written.
 """
 
 import errno
@@ -161,7 +161,7 @@ class RunFiles:
         """
         raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
         with self._lock:
-            self._insist(lambda: self._replace(name, raw), name)
+            self._retry_after_clearing(lambda: self._replace(name, raw), name)
             written = _Content()
             written.add(raw)
             self._drop(name)
@@ -188,7 +188,9 @@ class RunFiles:
                 raise ValueError(f"the run is over; {name} takes no more lines")
             written = self._written.setdefault(name, _Content())
             if written.descriptor is None:
-                written.descriptor = self._insist(lambda: _open_to_append(self.root / name), name)
+                written.descriptor = self._retry_after_clearing(
+                    lambda: _open_to_append(self.root / name), name
+                )
             return written.descriptor
 
     def record(self, name: str) -> FileRecord | None:
@@ -232,7 +234,9 @@ class RunFiles:
                 content, size = bytearray(), os.fstat(written.descriptor).st_size
                 while chunk := os.pread(written.descriptor, size - len(content), len(content)):
                     content += chunk
-                self._insist(lambda n=name, c=bytes(content): self._replace(n, c), name)
+                self._retry_after_clearing(
+                    lambda n=name, c=bytes(content): self._replace(n, c), name
+                )
                 self._drop(name)  # the next line goes to the file that was put back
 
     def overwrite(self, name: str, content: str) -> None:
@@ -275,7 +279,7 @@ class RunFiles:
             os.close(known.descriptor)
             known.descriptor = None
 
-    def _insist(self, write: Callable[[], R], name: str) -> R:
+    def _retry_after_clearing(self, write: Callable[[], R], name: str) -> R:
         """Write; where something stands in the way, move it aside and write again."""
         try:
             return write()
@@ -308,12 +312,12 @@ class RunFiles:
 
     def _displace(self, path: Path) -> None:
         name = f"{path.name}-{secrets.token_hex(4)}"
-        refuge = self.root / DISPLACED
-        if path in {refuge, *refuge.parents}:
+        displaced = self.root / DISPLACED
+        if path in {displaced, *displaced.parents}:
             path.rename(self.root / f"displaced-{name}")
             return
         self._clear(f"{DISPLACED}/{name}")
-        path.rename(refuge / name)
+        path.rename(displaced / name)
 
 
 def _is_in_the_way(path: Path, *, is_folder: bool) -> bool:

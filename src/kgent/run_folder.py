@@ -1,4 +1,4 @@
-"""The run folder: its layout, complete from the first moment, and its two manifests."""
+"""The run folder: its layout, its two manifests, and the check of required deliverables."""
 
 import errno
 import os
@@ -6,6 +6,7 @@ import shutil
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from agent_core.disk.folders import make_private, open_folder
 from agent_core.errors import AgentCoreError, ErrorCode
 from kgent.config import DeliverableSpec, KgentConfig
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo, KgentError
 from kgent.records import (
     ARCHIVE,
     ERRORS_FILE,
@@ -36,7 +37,7 @@ from kgent.run_files import (
     name_bytes,
     readable_name,
 )
-from kgent.state import RUN_FILE, RunFolderState, RunIds, now, state_text
+from kgent.state import RUN_FILE, RunFolderState, RunFolderStatus, RunIds, now, state_text
 
 CONFIG_FILE = "config.yaml"
 PROMPT_FILE = "prompt.md"
@@ -217,15 +218,15 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
     unreadable for its owner is made readable: a run vouches for all it leaves behind.
     """
     files = records.files
-    owed = {deliverable.path: deliverable for deliverable in required}
+    specs = {deliverable.path: deliverable for deliverable in required}
     entries = list_entries(files.root, takes_rights=True)
     produced = [
-        _describe_produced(records, entry.name, owed.get(entry.name))
+        _describe_produced(records, entry.name, specs.get(entry.name))
         for entry in entries
         if entry.kind == "file"
     ]
     present = {file.path for file in produced}
-    for path, deliverable in owed.items():
+    for path, deliverable in specs.items():
         if path not in present and not (files.root / path).is_dir():
             missing = ProducedFile(
                 path=path,
@@ -245,7 +246,7 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
 
 
 def _describe_produced(
-    records: RunRecords, name: str, owed: DeliverableSpec | None
+    records: RunRecords, name: str, spec: DeliverableSpec | None
 ) -> ProducedFile:
     root, maker = records.files.root, records.maker_of(name)
     written = record = records.files.record(name)
@@ -260,10 +261,10 @@ def _describe_produced(
         record = None
     return ProducedFile(
         path=readable_name(name),
-        kind=owed.kind if owed else _KINDS.get(name.partition("/")[0], "other"),
+        kind=spec.kind if spec else _KINDS.get(name.partition("/")[0], "other"),
         created_by=f"tool:{maker}" if maker else ("runtime" if written else "agent"),
-        required=owed is not None,
-        content_type=owed.content_type if owed else None,
+        required=spec is not None,
+        content_type=spec.content_type if spec else None,
         bytes=record.bytes if record else None,
         sha256=record.sha256 if record else None,
         status="present" if record else "unreadable",
@@ -326,3 +327,91 @@ def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> list[FolderE
         finally:
             os.close(descriptor)
     return found
+
+
+# --- deliverables and the final status ------------------------------------------------------------
+
+
+class GovernanceStatus(StrEnum):
+    """How a check came out."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCOMPLETE = "incomplete"
+    BLOCKED = "blocked"
+
+
+class DeliverableCheck(BaseModel):
+    """Which required deliverables are there, and which are not (and why)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    status: GovernanceStatus
+    summary: str
+    error: ErrorInfo | None = None
+    found: list[str] = []
+    missing: dict[str, str] = {}
+
+
+def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> DeliverableCheck:
+    """Look for every required deliverable. A folder counts when there is a file in it.
+
+    A link does not count: what it leads to is not in the run folder, or is something else.
+    """
+    found: list[str] = []
+    missing: dict[str, str] = {}
+    for deliverable in required:
+        path, parts = root / deliverable.path, Path(deliverable.path).parts
+        problem: str | None = None
+        if any(root.joinpath(*parts[: n + 1]).is_symlink() for n in range(len(parts))):
+            problem = "it is a link, or behind one"
+        elif path.is_dir():
+            if not deliverable.allow_empty and not any(names for _, _, names in os.walk(path)):
+                problem = "the folder has no file in it"
+        elif not path.is_file():
+            problem = "it is no ordinary file" if path.exists() else "it does not exist"
+        elif path.stat().st_size == 0 and not deliverable.allow_empty:
+            problem = "it is empty"
+        if problem is None:
+            found.append(deliverable.path)
+        else:
+            missing[deliverable.path] = problem
+    if not missing:
+        summary = f"every required deliverable is there ({len(found)})"
+        return DeliverableCheck(status=GovernanceStatus.PASSED, summary=summary, found=found)
+    listed = ", ".join(f"{path} ({problem})" for path, problem in missing.items())
+    return DeliverableCheck(
+        status=GovernanceStatus.INCOMPLETE,
+        summary=f"{len(missing)} of {len(found) + len(missing)} required deliverables are missing",
+        error=ErrorInfo(
+            code="deliverable_missing",
+            message=f"required deliverables are missing: {listed}",
+            category=ErrorCategory.GOVERNANCE,
+            details={"missing": missing},
+        ),
+        found=found,
+        missing=missing,
+    )
+
+
+def governance_status(error: ErrorInfo) -> GovernanceStatus:
+    """An unusable profile, path or skill blocks; every other error fails."""
+    is_blocking = error.category in BLOCKING
+    return GovernanceStatus.BLOCKED if is_blocking else GovernanceStatus.FAILED
+
+
+def final_status(
+    *, failure: ErrorInfo | None, interruption: ErrorInfo | None, check: DeliverableCheck | None
+) -> tuple[RunFolderStatus, ErrorInfo | None]:
+    """The status a run ends with, and the error that explains it.
+
+    A failure outweighs an interruption, and that outweighs missing deliverables. `check` is None
+    only where there is a failure.
+    """
+    if failure is not None:
+        return RunFolderStatus.FAILED, failure
+    if interruption is not None:
+        return RunFolderStatus.INCOMPLETE, interruption
+    if check is not None and check.status is GovernanceStatus.PASSED:
+        return RunFolderStatus.COMPLETED, None
+    return RunFolderStatus.INCOMPLETE, check.error if check else None

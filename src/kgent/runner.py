@@ -37,7 +37,7 @@ def run(
     Args:
         config_path: the profile.
         prompt: what the user wants.
-        options: what the caller says instead of the profile.
+        options: values that replace those of the profile.
         engine: instead of the one the profile names.
         memory: a memory for this run: a `MemoryClient`, or a `MemoryStore` of the toolkit.
         cancellation: asks the run to stop; it ends `incomplete`.

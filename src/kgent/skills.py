@@ -29,7 +29,7 @@ _MAX_ENTRIES = 200
 
 
 class SkillSummary(BaseModel):
-    """What the index says of a skill; `path` is its folder, resolved."""
+    """A skill in the index; `path` is its folder, resolved."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,7 +43,7 @@ class SkillSummary(BaseModel):
 class LoadedSkill(BaseModel):
     """A skill with its instructions.
 
-    `declared_permissions` is what the skill says it needs: a request, never a grant.
+    `declared_permissions` is what the skill asks for; it grants nothing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -89,7 +89,7 @@ class SkillRegistry:
         return [head.summary.path for head in self._read_heads().values()]
 
     def load_skill(self, skill_id: str) -> LoadedSkill:
-        """Read the instructions of a skill of the index, and list what lies beside them.
+        """Read the instructions of a skill of the index, and list the files beside them.
 
         Raises:
             KgentError: category `skill`; there is none of that id, or it cannot be read.

@@ -54,7 +54,7 @@ _NEXT: Mapping[str, set[str]] = {
 
 
 class RunOptions(BaseModel):
-    """What a caller says about one run; what is None is as the profile has it."""
+    """The values of one run that replace those of the profile; None keeps the profile's."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -186,7 +186,7 @@ class RunFolderState(BaseModel):
         return self.model_copy(update={**changes, "updated_at": now()})
 
     def content(self, redactor: Redactor) -> dict[str, Any]:
-        """What `run.json` says, without secrets."""
+        """The content of `run.json` without secrets."""
         return redactor.payload(storable(self.model_dump(mode="json")))
 
 

@@ -81,7 +81,7 @@ class ToolAnswer(BaseModel):
 
     @property
     def status(self) -> Literal["completed", "failed", "blocked"]:
-        """What the record of the call says."""
+        """The status in the record of the call."""
         if self.ok:
             return "completed"
         return "blocked" if self.error and self.error.code in _REFUSALS else "failed"
@@ -90,8 +90,8 @@ class ToolAnswer(BaseModel):
 class SandboxPaths(PathPolicy):
     """The path rule of a run, for every tool that takes a path.
 
-    Reading is for the run folder and the folders of skills, writing for what lies below
-    `workspace/` and `deliverables/`. Links are followed before anything is decided.
+    The run folder and the folders of skills may be read, only files below
+    `workspace/` and `deliverables/` written. Links are followed before anything is decided.
 
     Args:
         root: the run folder.
@@ -120,7 +120,7 @@ class SandboxPaths(PathPolicy):
         return place
 
     def refuse_protected(self, place: ResolvedPath) -> None:
-        """Keep everything but what lies below `workspace/` and `deliverables/` from being written.
+        """Refuse to write anything outside of `workspace/` and `deliverables/`.
 
         Raises:
             KgentError: category `sandbox`, code `write_outside_allowed_roots`.

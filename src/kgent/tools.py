@@ -46,7 +46,7 @@ R = TypeVar("R")
 
 CANDIDATES = "candidate-memory.jsonl"
 GRACE_S = 5.0
-"""How long a memory may take to let go once the run is to stop; then it is left behind."""
+"""Seconds a memory call may still take after the run was cancelled."""
 
 _VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 _PATH = "Relative to the run folder, such as workspace/notes.md."
@@ -82,7 +82,7 @@ def build_tools(
 ) -> list[Tool]:
     """The tools of a run, by name: those the profile enables and the runtime does not deny.
 
-    `denied` has names or patterns of tools this run must not have, whatever the profile says.
+    `denied` has names or patterns of tools that the run must not have, enabled or not.
     """
     guard = PermissionGuard(
         allowed=set(enabled_tools(env.config)), denied=set(denied), mode="allow"
@@ -359,7 +359,7 @@ class _WriteMemory(Arguments):
 async def _write_memory(
     memory: MemoryClient, arguments: _WriteMemory, call: ToolCallScope
 ) -> ToolAnswer:
-    """Give it to the memory in external mode; otherwise keep it for people to decide about."""
+    """Write to the memory in external mode; otherwise record a candidate for review."""
     content, scope, tags = arguments.content, arguments.scope, arguments.tags
     _check_scope(call, scope)
     mode = call.env.config.memory.write_mode

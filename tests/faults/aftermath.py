@@ -16,7 +16,7 @@ from casts import Cast, data_of, results
 from faults.drivers import opened
 from faults.injection import Ended
 from isolation import Home
-from kgent.review import read_story, verify
+from kgent.review import read_report, verify
 
 CLOSING = {EventType.RUN_COMPLETED, EventType.RUN_FAILED, EventType.RUN_CANCELLED}
 _LOOK = calls("agent.task_get", task_id="t1")
@@ -136,18 +136,18 @@ def check_run_folder(root: Path) -> None:
     """The folder can be shown, and says honestly how its run ended."""
     if not (root / "run.json").exists():
         return  # killed before there was a run
-    story = read_story(root)
+    report = read_report(root)
     verdict = verify(root)
-    if story.state.status.is_terminal:
+    if report.state.status.is_terminal:
         state = json.loads((root / "run.json").read_text())
         assert state["ended_at"]
         assert verdict.is_sound or state["status"] == "failed", verdict.problems
-        assert story.events[-1].type == f"run.{state['status']}" or not verdict.is_sound
+        assert report.events[-1].type == f"run.{state['status']}" or not verdict.is_sound
     else:
-        assert story.is_lost
-        assert story.outcome == "lost"
+        assert report.is_lost
+        assert report.outcome == "lost"
         assert not verdict.is_sound
-    assert [event.sequence for event in story.events] == list(range(1, len(story.events) + 1))
+    assert [event.sequence for event in report.events] == list(range(1, len(report.events) + 1))
 
 
 def survivors(project: Path) -> list[int]:

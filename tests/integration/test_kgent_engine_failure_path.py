@@ -14,7 +14,7 @@ from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.engine.mock import MockFailure, MockPause
 from kgent.errors import ErrorInfo
-from kgent.review import read_story
+from kgent.review import read_report
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions
 from kgent_runs import a_run, calls, events, lines, profile, state, types
@@ -151,12 +151,12 @@ def test_a_killed_run_is_readable_and_said_to_be_lost(
     running: "subprocess.Popen[str]", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "run"
-    assert read_story(root).outcome == "running"
+    assert read_report(root).outcome == "running"
     running.kill()
     running.wait()
     assert_complete(root)
-    story = read_story(root)
-    assert (story.outcome, story.is_lost) == ("lost", True)
+    report = read_report(root)
+    assert (report.outcome, report.is_lost) == ("lost", True)
     assert events(root)[-1]["type"] == "tool.completed"
     assert "run.started" in types(root)
     assert "## Prompt" in (root / "transcript.md").read_text()
@@ -170,7 +170,7 @@ def test_a_killed_run_is_readable_and_said_to_be_lost(
 
     with (root / "events.jsonl").open("ab") as file:
         file.write(b'{"event_id": "torn')
-    assert "1 damaged lines were passed over" in " ".join(read_story(root).problems)
+    assert "1 damaged lines were passed over" in " ".join(read_report(root).problems)
 
     again = run(tmp_path / "kgent.yaml", "x", RunOptions(sandbox=root))
     assert again.is_blocked

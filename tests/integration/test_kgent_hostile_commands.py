@@ -13,7 +13,7 @@ import pytest
 
 from agent_core.tools.files import replace_file
 from kgent.cli import main
-from kgent.review import read_story, verify
+from kgent.review import read_report, verify
 from kgent.state import RunFolderStatus, RunResult
 from kgent_runs import a_run, calls, lines, profile, state, types
 
@@ -65,7 +65,7 @@ def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
     assert (result.error.code, result.error.category) == ("records_changed", "internal")
     assert written["error"]["category"] == "internal"
     assert not result.is_blocked
-    assert not read_story(root).is_lost
+    assert not read_report(root).is_lost
     assert Path("/etc/passwd").read_text(encoding="utf-8").startswith("root:")
 
 

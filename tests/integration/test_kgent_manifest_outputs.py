@@ -100,7 +100,7 @@ def test_a_manifest_that_names_places_outside_is_not_followed(root: Path) -> Non
     assert "names a place outside the run folder" in "\n".join(verify(root).problems)
 
 
-def test_show_tells_the_story_without_obeying_it(
+def test_show_prints_a_run_without_running_what_is_in_it(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", str(root)]) == 0

@@ -54,7 +54,7 @@ class MockPause(BaseModel):
 
 
 MockStep = str | MockCall | MockFailure | MockPause
-"""Text is something the model says; the last text is the answer."""
+"""Text is a message of the model; the last text is the answer."""
 
 
 class MockAgentEngine:

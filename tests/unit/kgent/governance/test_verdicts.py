@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kgent.config import DeliverableSpec
-from kgent.deliverables import GovernanceStatus, check_deliverables, final_status, governance_status
 from kgent.errors import ErrorCategory, ErrorInfo
+from kgent.run_folder import GovernanceStatus, check_deliverables, final_status, governance_status
 from kgent.state import RunFolderStatus
 from kgent_runs import a_context
 

@@ -169,7 +169,7 @@ class RunHooks:
         return summary
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Run the hooks after a call; `result` is what was stored, without large parts."""
+        """Run the hooks after a call; `result` is what is stored, without large parts."""
         text = "\n".join(b.text for b in result.content if isinstance(b, TextBlock))
         await self._run_hooks(
             HookPoint.POST_TOOL_USE,
@@ -215,6 +215,7 @@ class RunHooks:
             facts["tool_name"] = call.name
             facts["arguments"] = call.arguments
         for hook in self._runner.select(point, call, definition):
+            await self._journal.commit()  # a command runs for what is stored, or not at all
             answer = await self._ask(point, hook, call, facts | more)
             if answer is None:
                 continue

@@ -129,7 +129,7 @@ class Hooks(Protocol):
         ...
 
     async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """A call has been answered, and the answer is stored."""
+        """A call has been answered; `result` is what is written down, without secrets."""
         ...
 
     async def before_stop(self) -> str | None:

@@ -49,12 +49,14 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
     try:
         for concurrency, batch in batches(calls, ctx.toolbox.concurrency):
             stop_if_cancelled()
+            if ctx.journal.failure is not None:
+                raise ctx.journal.failure  # these calls follow from a reply that is not stored
             is_alone = len(batch) == 1
             done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch)
             del waiting[: len(batch)]
             adds.extend(draft for bounded in done for draft in bounded.adds)
             if ends_turn(concurrency, done[0].result):
-                break  # the later calls were planned for a world that isn't there
+                break  # the later calls rely on the one that failed
     except asyncio.CancelledError:
         tail = ctx.journal.path[-len(waiting) - 1 :]
         answered = {result.tool_call_id for node in tail for result in node.results}
@@ -91,7 +93,7 @@ async def _run_all(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedRe
     done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):
-            raise result  # cancelled, or the journal cannot write: both end the run
+            raise result  # cancelled: every call has its answer
     return [result for result in done if isinstance(result, BoundedResult)]
 
 
@@ -100,41 +102,44 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     started = perf_counter()
     has_begun = False  # a call that has not begun has had no effect
     try:
-        tool, arguments = ctx.toolbox.resolve(call)
-        hook_summary = await ctx.hooks.before_tool(call, tool.definition)
-        with _open_call(ctx, call) as open_call:
-            facts = ToolContext(
-                run=ctx.run,
-                tool_call_id=call.tool_call_id,
-                project_dir=ctx.project_dir,
-                progress=open_call.progress,
-                artifact=open_call.artifact,
-                is_cancelled=open_call.is_cancelled,
-            )
-            action = await tool.prepare(arguments, facts)
-            access = replace(action.access, hook_summary=hook_summary)
-            await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
-            payload = {
-                "tool_name": call.name,
-                "arguments_hash": _arguments_hash(call),
-                "summary": action.access.summary,
-            }
-            ctx.journal.note(EventType.TOOL_STARTED, payload, tool_call_id=call.tool_call_id)
-            if not tool.is_side_effect_free:
-                await ctx.journal.commit()  # an effect must be on record before it can happen
-            has_begun = True
-            returned = await action.run()
-        bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
-    except BaseException as error:  # what a tool raises to end the program ends its call
-        if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
-            result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
-            _answer(ctx, call, result, started=started, flags=_ABORTED)
-            raise
-        if not isinstance(error, AgentCoreError):
-            log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
-        bounded = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
-    _answer(ctx, call, bounded.result, started=started)
-    await ctx.hooks.after_tool(call, bounded.result)
+        try:
+            tool, arguments = ctx.toolbox.resolve(call)
+            hook_summary = await ctx.hooks.before_tool(call, tool.definition)
+            with _open_call(ctx, call) as open_call:
+                facts = ToolContext(
+                    run=ctx.run,
+                    tool_call_id=call.tool_call_id,
+                    project_dir=ctx.project_dir,
+                    progress=open_call.progress,
+                    artifact=open_call.artifact,
+                    is_cancelled=open_call.is_cancelled,
+                )
+                action = await tool.prepare(arguments, facts)
+                access = replace(action.access, hook_summary=hook_summary)
+                await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
+                payload = {
+                    "tool_name": call.name,
+                    "arguments_hash": _arguments_hash(call),
+                    "summary": action.access.summary,
+                }
+                ctx.journal.note(EventType.TOOL_STARTED, payload, tool_call_id=call.tool_call_id)
+                if not tool.is_side_effect_free:
+                    await ctx.journal.commit()  # an effect must be on record before it can happen
+                has_begun = True
+                returned = await action.run()
+            bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
+        except BaseException as error:  # what a tool raises to end the program ends its call
+            if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
+                raise
+            if not isinstance(error, AgentCoreError):
+                log_failure(logger, f"tool {call.name} broke", error=error, clean=ctx.journal.clean)
+            bounded = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
+    except asyncio.CancelledError:
+        result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
+        _answer(ctx, call, result, started=started, flags=_ABORTED)
+        raise
+    stored = _answer(ctx, call, bounded.result, started=started)
+    await ctx.hooks.after_tool(call, stored)
     return bounded
 
 
@@ -154,8 +159,8 @@ def _answer(
     *,
     started: float | None = None,
     flags: NodeFlags = _NO_FLAGS,
-) -> None:
-    """Store the call's one answer, and its event.
+) -> ToolResult:
+    """Write down the call's one answer, and its event; returns it without secrets.
 
     `flags` are the loop's own: what a tool writes into its metadata is data, and hides nothing.
     """
@@ -183,7 +188,14 @@ def _answer(
         metadata={**result.metadata, "tool_name": call.name},
     )
     draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name}, flags=flags)
-    ctx.journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
+    node = ctx.journal.add(
+        draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id
+    )
+    (clean,) = node.results
+    metadata = {key: clean.metadata[key] for key in result.metadata}
+    return result.model_copy(
+        update={"content": clean.content, "error": clean.error, "metadata": metadata}
+    )
 
 
 def _aborted(call: ToolCall, message: str) -> ToolResult:

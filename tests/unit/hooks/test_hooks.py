@@ -41,6 +41,9 @@ class Notes:
         self.events: list[tuple[EventType, dict[str, Any]]] = []
         self.levels: set[EventLevel] = set()
 
+    async def commit(self) -> None:
+        """All of it is stored."""
+
     def note(
         self,
         event_type: EventType,

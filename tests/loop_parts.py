@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
@@ -18,9 +18,8 @@ from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.tools.base import Tool
-from agent_core.tools.handler import tool_from
 from agent_core.tools.limits import ResultLimiter
-from agent_core.tools.registry import Toolbox
+from agent_core.tools.registry import Toolbox, tool_from
 from agent_core.types import (
     Access,
     AgentType,

@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.redaction.values import shortened
+from agent_core.redaction.redactor import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Concurrency, Tool, ToolContext, ToolOutput
-from agent_core.tools.paths import PathPolicy, ResolvedPath
 from agent_core.tools.results import storable, wrap
 from agent_core.tools.schema import Arguments, model_check, model_schema
-from agent_core.tools.workspace import Workspace
+from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import (
     Access,
     ArtifactSource,

@@ -22,9 +22,9 @@ from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file
 from agent_core.tools.files import disk_errors, take_snapshot
-from agent_core.tools.paths import PathPolicy
+from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
-from agent_core.tools.threads import in_own_thread
+from agent_core.tools.workspace import PathPolicy
 from agent_core.types import JsonBlock, ToolResult
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig

@@ -580,7 +580,7 @@ async def test_a_thread_that_never_returns_is_left_behind_and_reported(
         handle = await made.start("go", session_id="s1")
         await asyncio.to_thread(began.wait, 10)
         started = time.monotonic()
-        with caplog.at_level(logging.WARNING, "agent_core.tools.threads"):
+        with caplog.at_level(logging.WARNING, "agent_core.tools.results"):
             await handle.cancel()
         assert time.monotonic() - started < 5
         assert handle.status is RunStatus.CANCELLED

@@ -28,7 +28,7 @@ from agcore.llm.types import (
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.assets import load_asset
 from agent_core.config.models import RetryConfig
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode
 from agent_core.loop import (
     Guard,

@@ -21,7 +21,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, patiently
-from agent_core.storage.executors import InlineConnection, ReaderThreads, WriterThread
+from agent_core.storage.sqlite import InlineConnection, ReaderThreads, WriterThread
 from agent_core.tools.results import storable_text
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 

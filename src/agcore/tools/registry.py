@@ -17,8 +17,7 @@ from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, Too
 from agent_core.tools.decorator import FunctionTool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
-from agent_core.tools.results import text_of
-from agent_core.tools.threads import OpenCall
+from agent_core.tools.results import OpenCall, text_of
 from agent_core.types import (
     JsonBlock,
     RunIdentity,

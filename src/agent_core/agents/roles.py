@@ -13,8 +13,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
-from agent_core.tools.handler import model_tool
-from agent_core.tools.registry import Toolbox
+from agent_core.tools.registry import Toolbox, model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, AgentRole
 

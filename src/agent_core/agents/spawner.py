@@ -25,8 +25,7 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import HistorySource, RunContext
 from agent_core.redaction import Redactor
-from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn
-from agent_core.tools.loaded import View
+from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn, View
 from agent_core.types import (
     AgentDefinition,
     AgentRecord,

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from agent_core.cli.terminal import Clean
-from agent_core.redaction.values import shortened, visible
+from agent_core.redaction.redactor import shortened, visible
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import TaskStep, TaskStepStatus
 

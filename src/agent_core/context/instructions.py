@@ -22,8 +22,7 @@ from typing import Any, cast
 from agent_core.assets import parse_front_matter
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.text import content_hash, fit_lines, one_line
-from agent_core.tools.base import ToolContext
-from agent_core.tools.loaded import LoadedTexts, View
+from agent_core.tools.base import LoadedTexts, ToolContext, View
 from agent_core.tools.wildcards import Wildcards
 from agent_core.tools.workspace import Reading
 from agent_core.types import NodeType, user_text

@@ -13,9 +13,8 @@ from agent_core.assets import load_asset, parse_front_matter
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import content_hash, fit_lines, one_line
-from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
-from agent_core.tools.handler import model_tool
-from agent_core.tools.loaded import LoadedTexts, View
+from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, NodeType, user_text
 

@@ -15,8 +15,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from agent_core.assets import load_asset
-from agent_core.context.messages import wrap, wrap_node
-from agent_core.context.tokens import estimate_tools
+from agent_core.context.messages import estimate_tools, wrap, wrap_node
 from agent_core.text import (
     BYTES_PER_TOKEN,
     content_hash,

@@ -1,10 +1,11 @@
 """The agent loop. Read `run.py` first; it is one page."""
 
-from agent_core.loop.assembly import NullCollaborators, StandaloneRun, build_run
+from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.loop.context import (
     ContextSource,
     Guard,
     HistorySource,
+    NullCollaborators,
     OpenRun,
     Outcome,
     PathCompactor,

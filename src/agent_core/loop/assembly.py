@@ -5,13 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.messages import estimate_blocks
 from agent_core.events import EventStream, Journal
 from agent_core.loop.context import (
     ContextSource,
     Guard,
     HistorySource,
     Hooks,
+    NullCollaborators,
     Outcome,
     PathCompactor,
     RunContext,
@@ -25,56 +26,15 @@ from agent_core.tools.base import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
-    Access,
     Batch,
     Draft,
     Node,
     Position,
     RunIdentity,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
     new_id,
 )
 
 _RESULT_BYTES = 262_144
-
-
-class NullCollaborators:
-    """Stands for whichever of history, compactor, guard and hooks a run does not have."""
-
-    async def resume(self, journal: Journal) -> None:
-        """Leave the path as it is."""
-
-    async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
-        """Make nothing shorter; what does not fit is left out of requests."""
-        return False
-
-    async def require(
-        self,
-        call: ToolCall,
-        definition: ToolDefinition,
-        access: Access,
-        run: RunIdentity,
-        journal: Journal,
-    ) -> None:
-        """Allow every call."""
-
-    async def session_start(self) -> None:
-        """Do nothing."""
-
-    async def user_prompt(self, text: str) -> None:
-        """Do nothing."""
-
-    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
-        """Allow the call, and say nothing of it."""
-
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
-        """Do nothing."""
-
-    async def before_stop(self) -> str | None:
-        """Let the run end."""
-        return None
 
 
 class UnstoredHistory:

@@ -137,6 +137,43 @@ class Hooks(Protocol):
         ...
 
 
+class NullCollaborators:
+    """Stands for whichever of history, compactor, guard and hooks a run does not have."""
+
+    async def resume(self, journal: Journal) -> None:
+        """Leave the path as it is."""
+
+    async def recover(self, journal: Journal) -> bool:  # noqa: ARG002 - the protocol's
+        """Make nothing shorter; what does not fit is left out of requests."""
+        return False
+
+    async def require(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: Journal,
+    ) -> None:
+        """Allow every call."""
+
+    async def session_start(self) -> None:
+        """Do nothing."""
+
+    async def user_prompt(self, text: str) -> None:
+        """Do nothing."""
+
+    async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:
+        """Allow the call, and say nothing of it."""
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """Do nothing."""
+
+    async def before_stop(self) -> str | None:
+        """Let the run end."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class RunLimits:
     """How far a run may go."""

@@ -14,8 +14,7 @@ from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
 from agent_core.tools.base import ToolContext, batches, ends_turn, not_run
 from agent_core.tools.limits import BoundedResult
-from agent_core.tools.results import failure_of
-from agent_core.tools.threads import OpenCall
+from agent_core.tools.results import OpenCall, failure_of
 from agent_core.types import (
     Draft,
     ErrorPayload,

@@ -17,9 +17,8 @@ from itertools import chain, count, pairwise
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent_core.mcp.config import ServerConfig, StdioServer
-from agent_core.redaction.redactor import Redactor
+from agent_core.redaction.redactor import SHORTEST_SECRET, Redactor
 from agent_core.redaction.shapes import kind_of_name
-from agent_core.redaction.values import SHORTEST_SECRET
 
 _WORDS = frozenset((
     "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "default", "enabled",

@@ -20,10 +20,10 @@ from agent_core.mcp.discovery import (
     ToolSpec,
     server_failed,
 )
-from agent_core.redaction.values import shortened
+from agent_core.redaction.redactor import shortened
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
-from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
+from agent_core.tools.registry import plain_access
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition, ToolPermission, ToolResult
 

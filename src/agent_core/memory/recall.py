@@ -22,9 +22,8 @@ from agent_core.memory.entry import Memory
 from agent_core.memory.extraction import AskModel
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
-from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
-from agent_core.tools.handler import model_tool
-from agent_core.tools.loaded import LoadedTexts, View
+from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, NodeType, user_text
 

@@ -1,6 +1,5 @@
 """Keeps secrets, and characters that deceive the eye, out of what is stored, logged or shown."""
 
-from agent_core.redaction.redactor import Redactor, log_failure
-from agent_core.redaction.values import visible
+from agent_core.redaction.redactor import Redactor, log_failure, visible
 
 __all__ = ["Redactor", "log_failure", "visible"]

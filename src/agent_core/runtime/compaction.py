@@ -244,6 +244,7 @@ class CompactingContextSource:
         self._compactions = compactions
         self._policy: CompactPolicy | None = None
         self._next_look = 0
+        self._counted = self._attached = self._files = 0
         self._left_out: tuple[str, str | None] = ("", None)
 
     def build(
@@ -256,7 +257,8 @@ class CompactingContextSource:
         if self._compactions.config.enabled:
             used = built.use.total
             self._policy = policy = self._share_room(built, path)
-            if not built.over_budget and used > max(policy.threshold, self._next_look):
+            least = max(built.budget.window // 3, self._next_look)  # no threshold is lower
+            if not built.over_budget and used > least and used > policy.threshold:
                 self._compactions.start_in_background(self._journal, policy)
                 # Whatever comes of it, nothing changes until there is more to summarise.
                 self._next_look = used + policy.worth
@@ -309,13 +311,19 @@ class CompactingContextSource:
     def _share_room(self, built: Built, path: Sequence[Node]) -> CompactPolicy:
         """How the room in requests like this one is shared out."""
         budget, use = built.budget, built.use
-        attached = sum(node.token_count for node in path if node.node_type in _ATTACHED)
+        if self._counted > len(path):  # it has become shorter
+            self._counted, self._attached, self._files = 0, 0, 0
+        for node in path[self._counted :]:
+            if node.node_type in _ATTACHED:
+                self._attached += node.token_count
+            elif node.node_type is NodeType.INSTRUCTION_CONTEXT:
+                self._files += node.token_count
+        self._counted = len(path)
         taken = use.static_system + use.dynamic_system + use.tools
         # Instruction files that are messages move into the system part with the next summary.
-        files = (n for n in path if n.node_type is NodeType.INSTRUCTION_CONTEXT)
         left = max(int(budget.dynamic / use.scale) - use.dynamic_system, 0)
-        taken += min(sum(node.token_count for node in files), left)
-        room = int(budget.prompt / use.scale) - taken - min(attached, budget.reattached)
+        taken += min(self._files, left)
+        room = int(budget.prompt / use.scale) - taken - min(self._attached, budget.reattached)
         config = self._compactions.config
         return CompactPolicy(config=config, window=budget.window, room=max(room, 1))
 

@@ -12,6 +12,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
 from agent_core.context.composer import Composer
+from agent_core.context.messages import Budget, TokenScale
 from agent_core.context.skills import LOAD_SKILL
 from agent_core.context.system_prompt import (
     definition_block,
@@ -21,7 +22,6 @@ from agent_core.context.system_prompt import (
     skills_block,
     static_blocks,
 )
-from agent_core.context.tokens import Budget, TokenScale
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import NullCollaborators, RunContext, RunLimits
 from agent_core.runtime.background import Jobs, UsageLedger

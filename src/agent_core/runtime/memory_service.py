@@ -19,8 +19,7 @@ from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unpr
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.models import Models, OneShotModelCall
-from agent_core.tools.base import Tool, ToolOutput
-from agent_core.tools.loaded import View
+from agent_core.tools.base import Tool, ToolOutput, View
 from agent_core.types import ErrorPayload, EventLevel, EventType, Node, RunIdentity, SessionRecord
 
 EXTRACTION = "memory_extraction"

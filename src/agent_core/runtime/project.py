@@ -22,7 +22,7 @@ from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes
-from agent_core.tools.paths import PathPolicy
+from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentDefinition, CleanupResult, RunIdentity
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from agent_core.tasks.model import (
     Update,
 )
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput, ToolReturn
-from agent_core.tools.handler import model_tool
+from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import (
     Access,

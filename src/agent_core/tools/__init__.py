@@ -10,8 +10,7 @@ from agent_core.tools.base import (
     ToolReturn,
 )
 from agent_core.tools.decorator import FunctionTool, tool
-from agent_core.tools.handler import Handler, tool_from
-from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
+from agent_core.tools.registry import Handler, Toolbox, ToolRegistry, apply_override, tool_from
 from agent_core.tools.results import storable, storable_text, wrap
 
 __all__ = [

@@ -21,9 +21,8 @@ from agent_core.config.problems import problems_of, read_json_file, unusable
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
-from agent_core.tools.handler import plain_access
 from agent_core.tools.json_schema import whole_schema
-from agent_core.tools.registry import check_own_name
+from agent_core.tools.registry import check_own_name, plain_access
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import check_argv, fill_argv, parse_script, placeholders

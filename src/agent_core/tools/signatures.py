@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from agent_core.tools.base import ToolContext
-from agent_core.tools.handler import is_generator, plain_function
+from agent_core.tools.registry import is_generator, plain_function
 
 _LONGEST_DEFAULT = 1_000
 _GENERATORS = {

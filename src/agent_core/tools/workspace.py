@@ -1,22 +1,32 @@
-"""What the code tools share: where they are, what they may do, how much, and how one is defined."""
+"""Where a path given by a model really leads, and what may be done there.
+
+Links are resolved before anything is checked, and every answer is about the resolved path: a
+name alone decides nothing, for `..`, a link or another spelling of it may lead anywhere.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+import stat
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from glob import escape
 from inspect import cleandoc
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, Self
 
 from agent_core.config.models import ToolsConfig
-from agent_core.config.paths import Setup
+from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher, Output
+from agent_core.redaction.redactor import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
-from agent_core.tools.handler import model_tool
-from agent_core.tools.paths import PathPolicy, ResolvedPath
+from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import (
     Access,
@@ -26,6 +36,233 @@ from agent_core.types import (
     ToolPermission,
     ToolResult,
 )
+
+_GLOB = frozenset("*?[")
+_DATABASE = ("", "-wal", "-shm", "-journal")
+_FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
+_LONGEST_PATH = 4096
+_MAX_LINKS_SEARCHED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPath:
+    """A resolved path and what is known of it.
+
+    Attributes:
+        path: absolute, no links in it; the last parts need not exist.
+        shown: how a model and a person read it: relative to the project where it is inside.
+        writable: inside the project or an allowed root.
+        sensitive: likely to hold a secret, by the name that was given or where it leads.
+        is_own: holds settings, history or memory of the program itself.
+    """
+
+    path: Path
+    shown: str
+    writable: bool
+    sensitive: bool
+    is_own: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether reading it needs a question."""
+        return self.sensitive or self.is_own
+
+
+class PathPolicy:
+    """The project, the places outside that may be written, and those that must not.
+
+    Args:
+        project: the project, resolved.
+        write_roots: resolved folders outside it that may be written to.
+        protected: resolved folders and files of the program itself; they need not exist.
+        own: those of them that are read only after a question.
+        readable: what is below `own` and meant for models: instructions, skills, a project.
+        sensitive: patterns of `tools.sensitive_paths`. One without a slash is a glob for a name
+            anywhere in a path, one with a slash a path (and all below it), or a glob for one;
+            a relative one starts at the project, unless it begins with `*`.
+    """
+
+    def __init__(
+        self,
+        project: Path,
+        *,
+        write_roots: Iterable[Path] = (),
+        protected: Iterable[Path] = (),
+        own: Iterable[Path] = (),
+        readable: Iterable[Path] = (),
+        sensitive: Sequence[str] = (),
+    ) -> None:
+        self.project = project
+        self.protected = tuple(protected)
+        self._own = tuple(own)
+        self._own_folded = tuple(map(_fold, self._own))
+        self._readable = tuple(readable)
+        self._write_roots = (project, *write_roots)
+        self._names = [_same(pattern) for pattern in sensitive if "/" not in pattern]
+        self._paths = [_resolved_pattern(name, project) for name in sensitive if "/" in name]
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self:
+        """The boundaries a configuration draws."""
+        tools = setup.config.tools
+        scratch = Path(tempfile.gettempdir()).resolve()
+        database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
+        home, project = setup.home, setup.project
+        home_word, project_word = PLACEHOLDERS
+        readable = [home / name for name in _FOR_MODELS]
+        if home in project.parents:
+            readable.append(project)
+        own = (home, setup.config_path, setup.memory_dir, setup.sessions_dir, *database)
+        return cls(
+            project,
+            write_roots=(*setup.write_roots, *([scratch] if tools.allow_tmp_write else ())),
+            protected=(*own, setup.tasks_dir),
+            own=own,
+            readable=readable,
+            sensitive=[
+                pattern.replace(home_word, str(home)).replace(project_word, str(project))
+                for pattern in tools.sensitive_paths
+            ],
+        )
+
+    @property
+    def name_patterns(self) -> Sequence[str]:
+        """The sensitive patterns that are about a name, whatever the folder."""
+        return self._names
+
+    def resolve(self, given: str, *, base: Path | None = None) -> ResolvedPath:
+        """Follow a path to where it leads.
+
+        Args:
+            given: relative to `base`, absolute, or beginning with `~`.
+            base: a resolved folder; the project by default.
+
+        Raises:
+            ToolError: `validation_error`; no path can look like this.
+        """
+        if not given or "\0" in given:
+            raise _no_path(given, "it is empty or has a NUL in it")
+        try:
+            if len(os.fsencode(given)) > _LONGEST_PATH:
+                raise _no_path(given, "it is longer than any path")
+            named = (base or self.project) / Path(given).expanduser()
+            path = Path(os.path.realpath(named))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise _no_path(given, str(error)) from error
+        return ResolvedPath(
+            path=path,
+            shown=self.shown(path),
+            writable=self.is_below_write_root(path),
+            sensitive=self.is_sensitive(named) or self.is_sensitive(path),
+            is_own=self._is_own(path, is_same=_is_below_same_folder(path, self._own)),
+        )
+
+    def is_below_write_root(self, path: Path) -> bool:
+        """Whether it is inside the project or another folder that tools write to."""
+        return any(path.is_relative_to(root) for root in self._write_roots)
+
+    def shown(self, path: Path) -> str:
+        """The path as people read it: relative inside the project."""
+        inside = path.is_relative_to(self.project)
+        return str(path.relative_to(self.project)) if inside else str(path)
+
+    def is_sensitive(self, path: Path) -> bool:
+        """Whether its name or its folder is one that secrets have. `path` is absolute."""
+        parts = Path(self.shown(path)).parts
+        if any(fnmatchcase(_same(part), name) for part in parts for name in self._names):
+            return True
+        folded = _fold(path)
+        return any(
+            fnmatchcase(str(folded), pattern) or folded.is_relative_to(pattern)
+            for pattern in self._paths
+        )
+
+    def is_closed(self, path: Path) -> bool:
+        """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
+        return self.is_sensitive(path) or self._is_own(path)
+
+    def refuse_protected(self, place: ResolvedPath) -> None:
+        """Keep the program's own files from being written, under whatever name.
+
+        Raises:
+            PermissionDeniedError: it is one of them; no permission changes that.
+        """
+        if self.is_protected(place.path) or self.is_linked_from_protected([place.path]):
+            raise PermissionDeniedError(
+                ErrorCode.PERMISSION_DENIED,
+                f"{place.path} belongs to the program itself; tools do not write there",
+                details={"reason": "program_home"},
+            )
+
+    def is_protected(self, path: Path) -> bool:
+        """Whether it is one of the program's own places, or below one, however it is spelt."""
+        folded = _fold(path)
+        if any(folded.is_relative_to(_fold(root)) for root in self.protected):
+            return True
+        return _is_below_same_folder(path, self.protected)
+
+    def is_linked_from_protected(self, paths: Iterable[Path]) -> bool:
+        """Whether one is a hard link to one of our files. Only files with several names count."""
+        statuses = (_status(path, follow=False) for path in paths)
+        wanted = {
+            (status.st_dev, status.st_ino)
+            for status in statuses
+            if status and status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
+        }
+        if not wanted:
+            return False
+        walks = chain.from_iterable(map(os.walk, self.protected))
+        files = (Path(folder, name) for folder, _, names in walks for name in names)
+        for count, file in enumerate(files):
+            if _identity(file) in wanted or count > _MAX_LINKS_SEARCHED:
+                return True  # found, or too many files to be sure
+        return False
+
+    def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
+        if any(path.is_relative_to(place) for place in self._readable):
+            return False
+        folded = _fold(path)
+        return is_same or any(folded.is_relative_to(root) for root in self._own_folded)
+
+
+def _is_below_same_folder(path: Path, roots: Iterable[Path]) -> bool:
+    """Whether it is below a root, by another spelling or another mount of the same folder."""
+    above = {_identity(part) for part in (path, *path.parents)}
+    return any(identity and identity in above for identity in map(_identity, roots))
+
+
+def _no_path(given: str, reason: str) -> ToolError:
+    message = f"{shortened(given, 200)!r} is no usable path: {reason}"
+    return ToolError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _resolved_pattern(pattern: str, project: Path) -> str:
+    expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays as it is
+    if _GLOB.isdisjoint(expanded):
+        return _same(os.path.realpath(project / expanded))
+    base = "" if expanded.startswith(("/", "*")) else f"{escape(str(project))}/"
+    return _same(f"{base}{expanded}")
+
+
+def _fold(path: Path) -> Path:
+    return Path(_same(str(path)))
+
+
+def _same(text: str) -> str:
+    """The same for all spellings that some file system takes for one name."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    status = _status(path)
+    return (status.st_dev, status.st_ino) if status else None
+
+
+def _status(path: Path, *, follow: bool = True) -> os.stat_result | None:
+    try:
+        return path.stat(follow_symlinks=follow)
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

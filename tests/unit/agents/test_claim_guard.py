@@ -8,8 +8,7 @@ import pytest
 from agent_core.agents.orchestrator import require_claim
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.tools.base import Tool, ToolContext
-from agent_core.tools.handler import tool_from
-from agent_core.tools.registry import Toolbox
+from agent_core.tools.registry import Toolbox, tool_from
 from agent_core.types import RunIdentity, ToolDefinition, ToolPermission
 from tool_facts import Kept
 

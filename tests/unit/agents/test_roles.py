@@ -10,7 +10,7 @@ from agent_core.agents.roles import (
     select_tools,
 )
 from agent_core.tools.base import Tool
-from agent_core.tools.handler import tool_from
+from agent_core.tools.registry import tool_from
 from agent_core.types import AgentRole, ToolDefinition
 
 WORK = ["code.read_file", "code.list_dir", "code.search", "code.write_file", "mcp.s.t", "mine"]

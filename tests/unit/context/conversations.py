@@ -6,8 +6,8 @@ from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
+from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import static_blocks
-from agent_core.context.tokens import TokenScale
 from agent_core.types import (
     AgentRole,
     ContentBlock,

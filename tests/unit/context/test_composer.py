@@ -8,6 +8,7 @@ from time import perf_counter
 import pytest
 
 from agent_core.config.models import ContextConfig
+from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import (
     definition_block,
     memory_block,
@@ -16,7 +17,6 @@ from agent_core.context.system_prompt import (
     static_blocks,
     system_block,
 )
-from agent_core.context.tokens import TokenScale
 from agent_core.errors import ErrorCode
 from agent_core.types import (
     AgentDefinition,

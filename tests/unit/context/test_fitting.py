@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 
 from agent_core.context.composer import Built, rebuild_requests
-from agent_core.context.tokens import TokenScale
+from agent_core.context.messages import TokenScale
 from agent_core.types import (
     ArtifactRefBlock,
     JsonBlock,

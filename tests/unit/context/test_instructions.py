@@ -11,8 +11,8 @@ from agent_core.context.instructions import (
 )
 from agent_core.context.system_prompt import own_file_blocks, static_blocks
 from agent_core.tools import ToolContext
-from agent_core.tools.loaded import View
-from agent_core.tools.paths import PathPolicy
+from agent_core.tools.base import View
+from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentRole, ModelRequest, NodeType, TextBlock
 from unit.context.conversations import READ_FILE, Talk, composer, write
 

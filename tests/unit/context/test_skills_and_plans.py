@@ -7,7 +7,7 @@ from agent_core.context.skills import find_skills, load_skill_tool, plan_templat
 from agent_core.context.system_prompt import skills_block
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools import Tool, ToolContext, ToolOutput
-from agent_core.tools.loaded import View
+from agent_core.tools.base import View
 from agent_core.types import NodeType, TextBlock, ToolPermission
 from unit.context.conversations import Talk, composer, write
 

@@ -7,7 +7,7 @@ import pytest
 
 from agent_core.context.skills import find_skills, load_skill_tool
 from agent_core.tools import Tool, ToolContext, ToolOutput
-from agent_core.tools.loaded import View
+from agent_core.tools.base import View
 from agent_core.types import NodeType
 from unit.context.conversations import Talk, composer, write
 

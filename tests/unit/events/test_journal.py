@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, JournalEnd
 from agent_core.redaction.redactor import JournalRedactor, Redactor

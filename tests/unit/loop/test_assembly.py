@@ -9,7 +9,7 @@ from agent_core.loop import StandaloneRun, build_run
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider, calls
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Tool
-from agent_core.tools.handler import tool_from
+from agent_core.tools.registry import tool_from
 from agent_core.types import (
     EndReason,
     EventType,

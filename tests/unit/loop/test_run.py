@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent

@@ -3,7 +3,7 @@ from time import process_time
 
 from agent_core.memory.folder import MemoryFolder
 from agent_core.memory.recall import Recall, Selector
-from agent_core.tools.loaded import View
+from agent_core.tools.base import View
 from unit.memory.test_files import a_thousand, written_to
 
 

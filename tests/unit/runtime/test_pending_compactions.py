@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from agent_core.compact.compactor import Compaction
-from agent_core.context.tokens import estimate_blocks
+from agent_core.context.messages import estimate_blocks
 from agent_core.events import SessionJournal
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime import background

@@ -2,8 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from agent_core.storage.executors import InlineConnection
-from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.storage.sqlite import InlineConnection, SqliteSessionStore
 from agent_core.types import EventType, RunChange, RunStatus
 from rows import a_batch, a_child, a_child_run, a_node, an_event, an_opening
 

@@ -8,8 +8,7 @@ import pytest
 from agent_core.config.models import DEFAULT_SENSITIVE_PATHS
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools import ToolContext
-from agent_core.tools.paths import PathPolicy
-from agent_core.tools.workspace import Workspace
+from agent_core.tools.workspace import PathPolicy, Workspace
 from agent_core.types import RunIdentity
 from tool_facts import Code, Kept
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent_core.config.load import read_setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.tools.paths import PathPolicy
+from agent_core.tools.workspace import PathPolicy
 
 
 def refused(boundaries: PathPolicy, given: str) -> bool:

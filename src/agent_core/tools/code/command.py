@@ -16,14 +16,20 @@ from pydantic import Field
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, find_program, run
-from agent_core.redaction.values import shortened
+from agent_core.redaction.redactor import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.programs import CommandLine, session_scope
 from agent_core.tools.files import disk_errors
-from agent_core.tools.paths import PathPolicy, ResolvedPath
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import Workspace, code_tool, keep_output, timeout_result
+from agent_core.tools.workspace import (
+    PathPolicy,
+    ResolvedPath,
+    Workspace,
+    code_tool,
+    keep_output,
+    timeout_result,
+)
 from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 _MAX_ARGUMENT = 131_071

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from agent_core.tools.paths import PathPolicy
+from agent_core.tools.workspace import PathPolicy
 
 _ENVIRONMENT = re.compile(
     r"PATH|HOME|TMPDIR|LANG|LC_[A-Z]+|TZ|TERM|USER|LOGNAME|SHELL|PWD|COLUMNS|LINES|NO_COLOR"

@@ -15,10 +15,9 @@ from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.tools.base import Action, Tool, ToolContext, ToolOutput
 from agent_core.tools.files import Version, disk_errors, open_below, open_file, version_of
-from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import SAMPLE_BYTES, Encoding, encoding_of
-from agent_core.tools.workspace import Workspace, code_tool
+from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 
 MAX_LINE_BYTES = 4096
 _COUNTED_BYTES = 4 * 2**20

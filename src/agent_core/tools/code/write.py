@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.redaction.values import shortened
+from agent_core.redaction.redactor import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import (
     MAX_LOADED_BYTES,
@@ -19,10 +19,9 @@ from agent_core.tools.files import (
     take_snapshot,
 )
 from agent_core.tools.patch import Patch, TextEdit, apply_edits, unified_diff
-from agent_core.tools.paths import ResolvedPath
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import DecodedText, Encoding
-from agent_core.tools.workspace import Workspace, code_tool
+from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 from agent_core.types import ToolPermission
 
 _PLAN_NAME = re.compile(r"[a-z0-9_-]{1,80}\.md")

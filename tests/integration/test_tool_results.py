@@ -375,6 +375,7 @@ async def test_many_pictures_by_artifact_are_no_more_than_references(
     assert len(result.content) <= MAX_IMAGES + 1
 
 
+@pytest.mark.timeout(90)  # many megabytes of pictures
 async def test_the_pictures_of_one_result_are_bounded_together(home: Home, project: Path) -> None:
     pictures = [image(picture(3_000_000 + n)) for n in range(8)]
     shown, files, _ = await pictured(home, project, *pictures)
@@ -383,6 +384,7 @@ async def test_the_pictures_of_one_result_are_bounded_together(home: Home, proje
     assert [each["data"] for each in surplus] == [each.data for each in pictures[3:]]
 
 
+@pytest.mark.timeout(90)  # many megabytes of pictures
 async def test_older_pictures_give_way_before_a_request_is_too_large(
     home: Home, project: Path
 ) -> None:

@@ -164,12 +164,12 @@ def test_a_killed_memory_writer(tmp_path: Path) -> None:
 
 def test_a_killed_artifact_store(tmp_path: Path) -> None:
     done = swept(tmp_path, ARTIFACTS)
-    assert done["kills"] > 15
+    assert done["kills"] > 10
     assert done["left"] > 5, "no kill has hit the time between the file and its row"
 
 
 @pytest.mark.timeout(90)  # thirty processes, one after the other
 def test_a_killed_run_of_a_profile(tmp_path: Path) -> None:
     done = swept(tmp_path, KGENT, stride=9)
-    assert done["kills"] > 15
+    assert done["kills"] > 10
     assert done["left"] > 1, "no kill has hit the time in which there is a temporary file"

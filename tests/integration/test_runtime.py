@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,19 @@ async def test_c2_a_provider_that_refuses_tools_fails_the_run(home: Home, projec
     assert handle.status is RunStatus.FAILED
     assert handle.error is not None
     assert handle.error.code is ErrorCode.UNSUPPORTED_CAPABILITY
+    assert "[tools] disabled" in handle.error.message
+
+
+async def test_a_model_without_tools_works_with_the_list_in_the_documents(
+    home: Home, project: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "providers.md").read_text(encoding="utf-8")
+    listed = re.search(r"^```toml\n(\[tools\]\n.+?)^```$", page, re.S | re.M)
+    assert listed is not None
+    provider = ScriptedProvider(["hi"], takes_tools=False)
+    async with runtime(home, project, provider, config=CONFIG + listed[1]) as made:
+        handle = await ask(made)
+    assert handle.result_text == "hi", handle.error
 
 
 async def test_an_unknown_provider_is_a_config_error_of_the_first_start(
@@ -108,8 +122,48 @@ async def test_an_unknown_provider_is_a_config_error_of_the_first_start(
 ) -> None:
     home.write_config('[model]\nprovider = "nobody"\nname = "x"\n')
     async with AgentRuntime(project_dir=project) as made:
-        with pytest.raises(ConfigError, match="nobody"):
+        with pytest.raises(ConfigError, match=r"nobody.*register_provider before start"):
             await made.start("hi")
+        assert await made.list_sessions() == []
+
+
+async def test_a_provider_factory_must_be_callable(home: Home, project: Path) -> None:
+    not_a_factory: Any = ScriptedProvider(["hi"])
+    home.write_config(CONFIG)
+    async with AgentRuntime(project_dir=project) as made:
+        with pytest.raises(ConfigError, match=r"'custom'.*ScriptedProvider.*takes a ModelConfig"):
+            made.register_provider("custom", not_a_factory)
+
+
+def factory_that_fails(_: ModelConfig) -> Any:
+    raise OSError("no licence")
+
+
+def factory_of_nothing(_: ModelConfig) -> Any:
+    return None
+
+
+async def factory_that_is_async(_: ModelConfig) -> Any:
+    return ScriptedProvider(["hi"])
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (factory_that_fails, "OSError: no licence"),
+        (factory_of_nothing, "NoneType.*no adapter"),
+        (factory_that_is_async, "coroutine.*not an async one"),
+    ],
+)
+async def test_a_factory_without_an_adapter_is_a_config_error_of_start(
+    home: Home, project: Path, factory: Any, message: str
+) -> None:
+    home.write_config(CONFIG)
+    async with AgentRuntime(project_dir=project) as made:
+        made.register_provider("custom", factory)
+        with pytest.raises(ConfigError, match=f"'custom'.*{message}") as caught:
+            await made.start("hi")
+        assert caught.value.details == {"provider": "custom"}
         assert await made.list_sessions() == []
 
 

@@ -274,10 +274,15 @@ class AgentRuntime:
         return RunHandle(run, services.runs, services.sessions)
 
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
-        """Add a provider for `[model] provider = "<key>"`.
+        """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.
+
+        Args:
+            key: any name but those of the built-in providers.
+            factory: a function or class that takes the resolved `ModelConfig` and returns a
+                `ProviderAdapter`; called once per model.
 
         Raises:
-            ConfigError: the key is taken.
+            ConfigError: the key is empty or taken, or the factory cannot be called.
         """
         self._options.providers.register(key, factory)
 

@@ -1,5 +1,6 @@
 """What core expects of a provider, and the registry of providers that a runtime has."""
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -100,7 +101,8 @@ class ProviderRegistry:
         """Add a provider.
 
         Raises:
-            ConfigError: the key is empty or taken already; built-in keys are taken.
+            ConfigError: the key is empty or taken already (built-in keys are taken), or the factory
+                cannot be called.
         """
         if not key:
             raise ConfigError(ErrorCode.CONFIG_ERROR, "a provider key must not be empty")
@@ -110,23 +112,54 @@ class ProviderRegistry:
                 f"the provider key {key!r} is registered already; choose another key",
                 details={"provider": key},
             )
+        if not callable(factory):
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"the factory of provider {key!r} is a {type(factory).__name__}, which cannot "
+                "be called; register a function or a class that takes a ModelConfig and returns an "
+                "adapter",
+                details={"provider": key},
+            )
         self._registered[key] = factory
 
     def create(self, config: ModelConfig) -> ProviderAdapter:
         """Make an adapter for a resolved model configuration. Nothing is connected yet.
 
         Raises:
-            ConfigError: `config.provider` is not registered, or the configuration does not suit it.
+            ConfigError: `config.provider` is not registered, the configuration does not suit it, or
+                its factory fails or returns no adapter.
         """
-        factory = self._registered.get(config.provider)
-        if factory is None and config.provider in _BUILTIN:
+        if config.provider in _BUILTIN:
             module, _, name = _BUILTIN[config.provider].rpartition(".")
-            factory = getattr(import_module(module), name)
+            return getattr(import_module(module), name)(config)
+        factory = self._registered.get(config.provider)
         if factory is None:
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
                 f"[model] provider = {config.provider!r} is not a known provider; "
-                f"known: {', '.join(self.keys)}",
+                f"known: {', '.join(self.keys)}; a program adds its own with "
+                "register_provider before start",
                 details={"provider": config.provider, "known": self.keys},
             )
-        return factory(config)
+        details = {"provider": config.provider}
+        try:
+            adapter = factory(config)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"the factory of provider {config.provider!r} failed: "
+                f"{type(error).__name__}: {error}",
+                details=details,
+            ) from error
+        if any(not callable(getattr(adapter, name, None)) for name in ("stream", "close")):
+            message = (
+                f"the factory of provider {config.provider!r} returned a {type(adapter).__name__}, "
+                "which is no adapter: an adapter has the methods stream and close"
+            )
+            if inspect.iscoroutine(adapter):
+                adapter.close()
+                message += "; a factory is a plain function, not an async one"
+            raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
+        return adapter

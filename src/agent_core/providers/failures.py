@@ -44,6 +44,8 @@ _MISSING_CAPABILITIES = {
     "thinking": re.compile(r"does not support thinking", re.IGNORECASE),
 }
 """What a service writes when it refuses a part of the request; the first match counts."""
+WITHOUT_TOOLS = "choose a model that takes tools, or name every tool in [tools] disabled"
+"""What a user can do about a model that takes no tools."""
 _ABOUT_THE_ACCOUNT = frozenset({401, 403, 429})
 """Refusals with these statuses are never about the content of the request."""
 
@@ -119,6 +121,7 @@ class Called:
         if capability:
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
+            cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
         elif status in {401, 403}:
             code = ErrorCode.PROVIDER_AUTH_FAILED
         elif status == 429:
@@ -144,11 +147,6 @@ class Called:
         """The connection failed or was lost: another attempt may succeed."""
         message = f"{self.provider} {what} (model {self.model})"
         return CallError(code, message, retryable=True, details=self.details)
-
-    def unreachable(self, url: str, why: str) -> CallError:
-        """Nothing answers at this address: the server may be starting."""
-        cure = "start Ollama, or check" if self.provider == "ollama" else "check"
-        return self.broke(f"cannot be reached at {url}: {why}; {cure} [model] base_url")
 
     def protocol_error(self, what: str) -> CallError:
         """The service sent something that cannot be understood: it would do so again."""

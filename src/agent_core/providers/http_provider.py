@@ -102,6 +102,7 @@ class HttpProvider(ABC):
     decoder: ClassVar[type[Decoder]] = EventDecoder
     headers: ClassVar[Mapping[str, str]] = {"Content-Type": "application/json"}
     key_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer ")
+    unreachable_cure: ClassVar[str] = "check [model] base_url"
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.base_url or self.default_url).strip().rstrip("/")
@@ -360,7 +361,9 @@ class HttpProvider(ABC):
                 f"cannot be trusted at {self._url}: {_reason(error)}"
             ) from error
         except aiohttp.ClientConnectorError as error:
-            raise called.unreachable(self._url, _reason(error)) from error
+            raise called.broke(  # the server may be starting
+                f"cannot be reached at {self._url}: {_reason(error)}; {self.unreachable_cure}"
+            ) from error
         except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
             raise called.protocol_error(
                 f"answered {self._url} with something that is not HTTP"

@@ -95,6 +95,7 @@ class OllamaProvider(HttpProvider):
     known_options = KNOWN_OPTIONS
     parser = OllamaLines
     decoder = JsonLineDecoder
+    unreachable_cure = "start Ollama, or check [model] base_url"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

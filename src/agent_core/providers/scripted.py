@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
+from agent_core.providers.failures import WITHOUT_TOOLS
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import (
     ErrorPayload,
@@ -169,7 +170,8 @@ class ScriptedProvider:
         if request.tools and not self._takes_tools:
             raise ProviderError(
                 ErrorCode.UNSUPPORTED_CAPABILITY,
-                f"the model {request.model} of provider {self._provider} does not take tools",
+                f"the model {request.model} of provider {self._provider} does not take tools; "
+                f"{WITHOUT_TOOLS}",
                 details={
                     "provider": self._provider,
                     "model": request.model,

@@ -35,12 +35,15 @@ def test_a_key_cannot_be_registered_twice(key: str) -> None:
 
 
 def test_an_unknown_key_is_refused_with_the_known_ones() -> None:
+    registry = ProviderRegistry()
+
     with pytest.raises(ConfigError) as caught:
-        ProviderRegistry().create(ModelConfig(provider="opneai", name="m"))
+        registry.create(ModelConfig(provider="opneai", name="m"))
 
     assert caught.value.code is ErrorCode.CONFIG_ERROR
     assert "'opneai'" in caught.value.message
-    assert "anthropic, local, ollama, openai, scripted" in caught.value.message
+    assert ", ".join(registry.keys) in caught.value.message
+    assert caught.value.details == {"provider": "opneai", "known": registry.keys}
 
 
 def test_registries_do_not_share_what_was_registered() -> None:

@@ -366,7 +366,9 @@ async def call_tool(
     """
 
     async def refuse(*_: object, **__: object) -> str:
-        raise ToolError(ErrorCode.STORAGE_ERROR, "there are no artifacts here")
+        raise ToolError(
+            ErrorCode.STORAGE_ERROR, "there are no artifacts here; return the content itself"
+        )
 
     context = _build_context(env, call_id, artifact=refuse)
     action = await tool.prepare(tool.parse(arguments), context)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.llm import RunTools
-from agcore.tools.permissions import Permission, PermissionChecker
+from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
 from agent_core.errors import ConfigError, PermissionDeniedError, ToolError as CoreToolError
 from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
@@ -129,7 +129,7 @@ class ToolRegistry:
 
     Args:
         tools: to begin with.
-        permissions: which may be called; all by default.
+        permissions: which may be called, as rules or as a checker made of them; all by default.
         timeout_s: how long one call may take, in seconds.
         result_limit_bytes: how large one result may be.
         session_id: the session that the context of a call names.
@@ -139,14 +139,16 @@ class ToolRegistry:
         self,
         tools: Iterable[AnyTool] = (),
         *,
-        permissions: PermissionChecker | None = None,
+        permissions: PermissionChecker | PermissionConfig | None = None,
         timeout_s: float = TIMEOUT_S,
         result_limit_bytes: int = RESULT_LIMIT_BYTES,
         session_id: str = "agcore",
     ) -> None:
         self._registered: dict[str, AnyTool] = {}
         self._tools: dict[str, Tool] = {}
-        self._permissions = permissions or PermissionChecker()
+        if permissions is None or isinstance(permissions, PermissionConfig):
+            permissions = PermissionChecker(permissions)
+        self._permissions = permissions
         self._timeout_s = timeout_s
         self._result_limit = result_limit_bytes
         self._session_id = session_id

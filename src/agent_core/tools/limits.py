@@ -88,7 +88,8 @@ class ResultLimiter:
             summary: str | None = None,
         ) -> str:
             if self._artifacts is None:
-                raise StorageError(ErrorCode.STORAGE_ERROR, "there are no artifacts here")
+                message = "there are no artifacts here; return the content itself"
+                raise StorageError(ErrorCode.STORAGE_ERROR, message)
             record = await self._artifacts.put(
                 data,
                 session_id=run.session_id,

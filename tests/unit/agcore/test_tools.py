@@ -258,6 +258,26 @@ async def test_large_json_becomes_text() -> None:
     assert "bytes left out" in await tools.invoke("lists", {})
 
 
+async def test_a_registry_takes_rules_as_well_as_a_checker() -> None:
+    @tool
+    def works() -> str:
+        return "done"
+
+    tools = ToolRegistry([works], permissions=PermissionConfig.black_list(["works"]))
+    assert tools.definitions() == []
+    with pytest.raises(ToolError):
+        await tools.invoke("works", {})
+
+
+async def test_an_artifact_is_refused_with_what_to_do_instead() -> None:
+    @tool
+    async def keeps(*, context: ToolContext) -> str:
+        return await context.artifact(b"x", filename="x.txt")
+
+    with pytest.raises(ToolError, match="return the content itself"):
+        await ToolRegistry([keeps]).invoke("keeps", {})
+
+
 def a_picture(size: int) -> ImageBlock:
     content = b"\x89PNG\r\n\x1a\n" + b"p" * size
     return ImageBlock(mime_type="image/png", data=base64.b64encode(content).decode())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agent_core import (
     AgentRuntime,
+    Decision,
     ModelConfig,
     Node,
     PermissionDecision,
@@ -23,7 +24,6 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.scripted import Calls, ScriptedProvider, calls
-from agent_core.types import Decision
 
 CONFIG = """
 [model]

@@ -85,7 +85,11 @@ class RunHandle:
 
     @property
     def result_text(self) -> str | None:
-        """The final answer; None until the run has ended."""
+        """The final answer; None until the run has ended.
+
+        Of a run that failed or was cancelled it is the text of the last reply that came whole, or
+        "". The beginning of a reply that broke off stands in the history only.
+        """
         return self._run.outcome.text if self._run.outcome else None
 
     @property

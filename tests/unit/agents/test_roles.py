@@ -1,17 +1,23 @@
 """The table of roles, read the other way round: which roles have a tool."""
 
+from pathlib import Path
+
 import pytest
 
 from agent_core.agents.roles import (
     BUILT_IN_TOOLS,
+    READERS,
     ROLE_TOOLS,
     does_work,
     permits,
     select_tools,
 )
+from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.tools.base import Tool
+from agent_core.tools.code import code_tools
 from agent_core.tools.registry import tool_from
-from agent_core.types import AgentRole, ToolDefinition
+from agent_core.tools.workspace import PathPolicy, Workspace
+from agent_core.types import AgentRole, ToolDefinition, ToolPermission
 
 WORK = ["code.read_file", "code.list_dir", "code.search", "code.write_file", "mcp.s.t", "mine"]
 LEADING = {"main", "orchestrator"}
@@ -83,3 +89,10 @@ def test_a_tool_with_a_built_in_prefix_that_is_in_no_row_has_no_role() -> None:
     strange = tool_named("agent.become_root")
     assert not any(select_tools(role, [strange]).names for role in AgentRole)
     assert not any(permits(role, strange.name) for role in AgentRole)
+
+
+def test_the_readers_are_the_code_tools_that_only_read(tmp_path: Path) -> None:
+    workspace = Workspace(boundaries=PathPolicy(tmp_path), unfinished=UnfinishedWrites.at(tmp_path))
+    definitions = [tool.definition for tool in code_tools(workspace)]
+    readonly = {d.name for d in definitions if d.permission is ToolPermission.READONLY}
+    assert readonly == READERS, "READERS in agents/roles.py lists them for workers"

@@ -81,4 +81,8 @@ def test_the_prompt_and_the_usual_tools_leave_room_for_those_of_agents_and_memor
     leading = [*names, "agent.create_sub_agent", "agent.fork_agent", "internal.recall_memory"]
     prompt = sum(block.token_count for block in static_blocks(AgentRole.MAIN, leading))
     schemas = estimate_tools(tool.definition for tool in tools)
-    assert prompt + schemas < 2050  # of 2,500 for everything
+    assert prompt + schemas < 2050, (
+        f"the prompt takes {prompt} tokens and the tools {schemas}, in every request: shorten the "
+        "docstrings and field descriptions of the arguments of `code.*` tools, or the texts of the "
+        "prompt. All tools of a run together have 2,500, and those of agents and memory need 450."
+    )

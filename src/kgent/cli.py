@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
 from agent_core.disk.reading import read_text_file
-from agent_core.redaction import visible
+from agent_core.text import visible
 from kgent.cancellation import Cancellation, cancel_on_signals
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.errors import KgentError

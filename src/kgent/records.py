@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from agent_core.errors import ToolError
 from agent_core.process import Launcher
-from agent_core.redaction import Redactor, visible
+from agent_core.redaction import Redactor
+from agent_core.text import visible
 from agent_core.tools.files import open_file
 from agent_core.tools.results import storable, storable_text
 from agent_core.types import new_id

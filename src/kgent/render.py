@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from agent_core.redaction import visible
+from agent_core.text import visible
 from kgent.review import RunReport
 
 _COLOURS = {"completed": "green", "incomplete": "yellow", "failed": "red", "lost": "red"}

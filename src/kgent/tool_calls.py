@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.base import Action, ArtifactWriter, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.results import storable, wrap
 from agent_core.tools.schema import Arguments, model_check, model_schema

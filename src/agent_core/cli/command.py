@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from agent_core.cli.options import INTERRUPTED, MISUSED, Options
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
-from agent_core.redaction.redactor import visible
+from agent_core.text import visible
 
 _SYNOPSIS = (
     'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] [--move-session] "message"'

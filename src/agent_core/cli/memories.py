@@ -18,7 +18,7 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
-from agent_core.redaction.redactor import visible
+from agent_core.text import visible
 
 _YES = {"y", "yes"}
 

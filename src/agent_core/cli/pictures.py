@@ -6,9 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from agent_core.cli.terminal import Clean
-from agent_core.redaction.redactor import shortened, visible
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.model import TaskStep, TaskStepStatus
+from agent_core.text import shortened, visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ import os
 import termios
 
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.redaction.redactor import shortened, visible
+from agent_core.text import shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
 _ANSWERS = {

@@ -17,8 +17,8 @@ from agent_core.cli.terminal import (
 from agent_core.cli.view import PlainView, format_usage
 from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError
-from agent_core.redaction.redactor import shortened, visible
 from agent_core.runtime.background import read_background_usage
+from agent_core.text import shortened, visible
 from agent_core.types import Node, NodeType, Role, RunRecord, RunStatus, TextBlock, Usage
 
 _LONGEST_MESSAGE = 400

@@ -12,8 +12,8 @@ from agent_core.cli.terminal import Style, Terminal, build_terminal_redactor
 from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
 from agent_core.errors import ConfigError
-from agent_core.redaction.redactor import visible
 from agent_core.tasks.log_store import StoredTask, read_stored_tasks
+from agent_core.text import visible
 
 _PIPE_WIDTH = 120
 _PLAIN_LINES = str.maketrans("│├└─·…", "|+`--.")

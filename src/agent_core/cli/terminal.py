@@ -13,8 +13,8 @@ from agent_core.config.load import secret_env_names
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
-from agent_core.redaction.redactor import visible
 from agent_core.redaction.shapes import kind_of_name
+from agent_core.text import visible
 
 Clean = Callable[[str], str]
 """Takes out of a text whatever is, or looks like, a secret."""

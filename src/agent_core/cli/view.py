@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_core.cli.terminal import Style, Terminal
-from agent_core.redaction.redactor import shortened, visible
+from agent_core.text import shortened, visible
 from agent_core.types import ErrorPayload, EventLevel, EventType, RuntimeEvent, Usage
 
 _TOOL_ENDS = {

@@ -17,9 +17,11 @@ from html import escape
 from statistics import median
 from typing import Any, cast
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.errors import ErrorCode
-from agent_core.text import BYTES_PER_TOKEN, estimate_text, json_bytes
+from agent_core.text import BYTES_PER_TOKEN, estimate_text
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -50,6 +52,18 @@ _MOST_AFTER = (2.0, 3.0, 4.0)
 _REMEMBERED = 7
 _WORTH_LEARNING = 200
 _MARGIN = 1.05
+
+
+def json_bytes(value: object) -> bytes:
+    """Write any value as JSON; what JSON cannot hold is written as its `repr`."""
+    try:
+        return to_json(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        pass
+    try:
+        return repr(value).encode("utf-8", "replace")
+    except (ValueError, RecursionError):
+        return f"({type(value).__name__})".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

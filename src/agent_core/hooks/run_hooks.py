@@ -14,7 +14,7 @@ from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
 from agent_core.events import Journal
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, CompletedProcess, Launcher, run
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.types import (
     AgentRole,
     EventLevel,

@@ -42,7 +42,7 @@ from agent_core.mcp.discovery import (
     server_failed,
 )
 from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_plain_hints
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 
 if TYPE_CHECKING:
     from mcp.client.session import IncomingMessage

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Launcher
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.schema import SchemaCheck
 
 if TYPE_CHECKING:

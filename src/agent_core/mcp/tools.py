@@ -20,7 +20,7 @@ from agent_core.mcp.discovery import (
     ToolSpec,
     server_failed,
 )
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import plain_access

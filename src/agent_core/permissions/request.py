@@ -11,7 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent_core.redaction.redactor import Redactor, shortened, visible
+from agent_core.redaction.redactor import Redactor
+from agent_core.text import shortened, visible
 from agent_core.types import (
     Access,
     Decision,

@@ -31,7 +31,7 @@ from agent_core.process.supervisor import (
     TERMINATE,
     message,
 )
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 
 GRACE_S = 0.5
 """Between asking a group to stop (TERM) and making it (KILL)."""

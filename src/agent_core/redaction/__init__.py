@@ -1,5 +1,6 @@
 """Keeps secrets, and characters that deceive the eye, out of what is stored, logged or shown."""
 
-from agent_core.redaction.redactor import Redactor, log_failure, visible
+from agent_core.redaction.redactor import Redactor, log_failure
+from agent_core.text import visible
 
 __all__ = ["Redactor", "log_failure", "visible"]

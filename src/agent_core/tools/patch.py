@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.schema import Arguments
 from agent_core.tools.text import lines_of
 

@@ -23,7 +23,7 @@ from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Launcher, Output
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool

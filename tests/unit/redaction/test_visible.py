@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from agent_core.redaction.redactor import shortened, visible
+from agent_core.text import shortened, visible
 
 
 @pytest.mark.parametrize(

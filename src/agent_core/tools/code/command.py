@@ -16,7 +16,7 @@ from pydantic import Field
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.process import Command, find_program, run
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.programs import CommandLine, session_scope
 from agent_core.tools.files import disk_errors

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.redaction.redactor import shortened
+from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import (
     MAX_LOADED_BYTES,

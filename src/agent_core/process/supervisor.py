@@ -271,13 +271,15 @@ def _open_exit_pipe() -> int:
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)
+
+    def write_again(_number: int, _frame: FrameType | None) -> None:
+        """The interpreter writes when the signal arrives; this makes up for a write that failed."""
+        with contextlib.suppress(OSError):  # full: it can be read already
+            os.write(write, FIELD_END)
+
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, _ignore_signal)
+    signal.signal(signal.SIGCHLD, write_again)
     return read
-
-
-def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
-    """A signal is only written to the descriptor if there is something to call."""
 
 
 def _fork_keeper(requests: socket.socket, fds: list[int], adopt: Callable[[], object]) -> int:

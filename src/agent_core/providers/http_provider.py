@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import aiohttp
+from yarl import URL
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
@@ -65,6 +66,7 @@ class Prepared:
     """A request in the service's form: what is sent but the key, and the tools by wire name."""
 
     called: Called
+    url: str | URL
     body: bytes
     headers: Mapping[str, str]
     names: ToolNames
@@ -138,7 +140,21 @@ class HttpProvider(ABC):
         options = own_options(self._config, request, called, known=self.known_options)
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)
-        return Prepared(called, body, headers, ToolNames(tool.name for tool in request.tools))
+        names = ToolNames(tool.name for tool in request.tools)
+        return Prepared(called, self.address(request.model), body, headers, names)
+
+    def address(self, model: str) -> str | URL:  # noqa: ARG002 - for services that have it there
+        """Where a call of `model` is sent."""
+        return self._url
+
+    async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
+        """The headers of one attempt: the prepared ones, and what proves who is asking.
+
+        Raises:
+            CallError: there is no proof.
+        """
+        name, prefix = self.key_header
+        return {**prepared.headers, **({name: prefix + key} if key else {})}
 
     def trace(self, sink: RawExchangeSink | None) -> None:
         """Give `sink` every attempt once it is over; None stops that."""
@@ -206,7 +222,7 @@ class HttpProvider(ABC):
                 exchange = RawExchange(
                     provider=called.provider,
                     model=called.model,
-                    url=self._url,
+                    url=str(prepared.url),
                     request=prepared.body,
                     status=attempt.status,
                     response=b"".join(raw)[:MAX_TRACED],
@@ -241,7 +257,7 @@ class HttpProvider(ABC):
         decoder = self.decoder()
         async with self._posted(prepared, key) as response:
             attempt.status = response.status
-            await self._check(attempt, response, has_key=bool(key))
+            await self._check(attempt, response, prepared.url, has_key=bool(key))
             async with aclosing(self._blocks(attempt, response)) as blocks:
                 async for block in blocks:
                     for payload in decoder.feed(block):
@@ -292,7 +308,12 @@ class HttpProvider(ABC):
                     pass
 
     async def _check(
-        self, attempt: _Attempt, response: aiohttp.ClientResponse, *, has_key: bool
+        self,
+        attempt: _Attempt,
+        response: aiohttp.ClientResponse,
+        url: str | URL,
+        *,
+        has_key: bool,
     ) -> None:
         """Return if the answer is a stream.
 
@@ -305,7 +326,7 @@ class HttpProvider(ABC):
             return
         if 300 <= status < 400:
             raise called.protocol_error(
-                f"redirects from {self._url} (status {status}), and a key is never sent to another "
+                f"redirects from {url} (status {status}), and a key is never sent to another "
                 "address: set [model] base_url to the final one"
             )
         body = b""
@@ -317,13 +338,11 @@ class HttpProvider(ABC):
         attempt.record(body)
         explanation = explanation_of(body, kind)
         if status < 400:
-            raise called.protocol_error(
-                f"answered {self._url} with no stream of events: {explanation}"
-            )
+            raise called.protocol_error(f"answered {url} with no stream of events: {explanation}")
         if status in {401, 403} and not has_key:
             explanation += "; no key was sent, [model] api_key_env can name one"
         raise called.refused(
-            status, explanation, url=self._url, retry_after_s=retry_after_s(response.headers)
+            status, explanation, url=str(url), retry_after_s=retry_after_s(response.headers)
         )
 
     @asynccontextmanager
@@ -333,13 +352,11 @@ class HttpProvider(ABC):
         Raises:
             CallError: for everything that goes wrong on the way, there or back.
         """
-        called, body, headers = prepared.called, prepared.body, dict(prepared.headers)
-        if key:
-            name, prefix = self.key_header
-            headers[name] = prefix + key
+        called, url, body = prepared.called, prepared.url, prepared.body
+        headers = await self.authorized(prepared, key)
         try:
             response = await self._open_session(called).post(
-                self._url,
+                url,
                 data=io.BytesIO(body) if len(body) > LARGE_BODY else body,
                 headers=headers,
                 allow_redirects=False,
@@ -354,24 +371,20 @@ class HttpProvider(ABC):
         except CallError:
             raise
         except TimeoutError as error:
-            message = f"was silent for too long at {self._url} ([model] timeout_ms)"
+            message = f"was silent for too long at {url} ([model] timeout_ms)"
             raise called.broke(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
         except aiohttp.ClientSSLError as error:
-            raise called.protocol_error(
-                f"cannot be trusted at {self._url}: {_reason(error)}"
-            ) from error
+            raise called.protocol_error(f"cannot be trusted at {url}: {_reason(error)}") from error
         except aiohttp.ClientConnectorError as error:
             raise called.broke(  # the server may be starting
-                f"cannot be reached at {self._url}: {_reason(error)}; {self.unreachable_cure}"
+                f"cannot be reached at {url}: {_reason(error)}; {self.unreachable_cure}"
             ) from error
         except (aiohttp.InvalidURL, aiohttp.ClientResponseError, aiohttp.ContentTypeError) as error:
             raise called.protocol_error(
-                f"answered {self._url} with something that is not HTTP"
+                f"answered {url} with something that is not HTTP"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise called.broke(
-                f"lost the connection at {self._url}: {type(error).__name__}"
-            ) from error
+            raise called.broke(f"lost the connection at {url}: {type(error).__name__}") from error
 
     def _open_session(self, called: Called) -> aiohttp.ClientSession:
         if self._closed:

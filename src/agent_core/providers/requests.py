@@ -177,8 +177,21 @@ EXTRA_BODY = "extra_body"
 HEADERS = "headers"
 """A table of further HTTP headers; never the ones that carry a key."""
 
-_RESERVED_BODY = frozenset({"messages", "model", "stream", "system", "tools"})
-_RESERVED_HEADERS = frozenset({"authorization", "x-api-key", "host", "content-length", "cookie"})
+_RESERVED_BODY = frozenset(
+    {
+        "contents",
+        "messages",
+        "model",
+        "stream",
+        "system",
+        "systemInstruction",
+        "toolConfig",
+        "tools",
+    }
+)
+_RESERVED_HEADERS = frozenset(
+    {"authorization", "content-length", "cookie", "host", "x-api-key", "x-goog-api-key"}
+)
 
 
 def own_options(

@@ -283,6 +283,10 @@ class PromptError(AgentCoreError):
         super().__init__(ErrorCode.VALIDATION_ERROR, message, details=details)
 
 
+class PromptDepthError(PromptError):
+    """Blocks of a template, or templates that include one another, are nested too deeply."""
+
+
 # --- agents ---------------------------------------------------------------------------------------
 
 

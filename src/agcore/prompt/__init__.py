@@ -1,6 +1,6 @@
 """Prompts: templates with variables, and messages put together in order."""
 
-from agcore.errors import PromptError
+from agcore.errors import PromptDepthError, PromptError
 from agcore.prompt.composer import PromptComposer
 from agcore.prompt.templates import (
     PromptTemplate,
@@ -10,6 +10,7 @@ from agcore.prompt.templates import (
 
 __all__ = [
     "PromptComposer",
+    "PromptDepthError",
     "PromptError",
     "PromptTemplate",
     "PromptTemplateRegistry",

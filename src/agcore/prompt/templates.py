@@ -14,19 +14,21 @@ nothing in them is read as a tag.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self, cast
 
-from agcore.errors import PromptError
+from agcore.errors import PromptDepthError, PromptError
 from agent_core.providers.jsontext import dump_text
 
-_TAG = re.compile(
-    r"\{\{\{\{\s*raw\s*\}\}\}\}(?P<raw>.*?)\{\{\{\{\s*/raw\s*\}\}\}\}"
-    r"|\{\{!--.*?--\}\}"
-    r"|\{\{(?P<tag>.*?)\}\}",
-    re.DOTALL,
-)
+MAX_DEPTH = 100
+"""How many blocks and included templates may stand within one another."""
+
+_RAW_BEGINS = re.compile(r"\{\{\{\{\s*raw\s*\}\}\}\}")
+_RAW_ENDS = re.compile(r"\{\{\{\{\s*/raw\s*\}\}\}\}")
+_REST_OF_LINE = re.compile(r"[^\S\n]*(?:\n|\Z)")
 _PATH = re.compile(r"@?[^\W\d][\w-]*(\.[\w-]+)*|\.")
 _PARTIAL = re.compile(r"[\w./-]+")
+_LONGEST_PLACE = 18
 _MISSING = object()
 
 
@@ -60,13 +62,33 @@ class PromptTemplate:
     """A template that has been read and checked.
 
     Raises:
-        PromptError: the source is not a template; names the line.
+        PromptError: the source is not a template; names the line. `PromptDepthError`: its blocks
+            are nested too deeply.
     """
 
     def __init__(self, name: str, source: str) -> None:
         self.name = name
         self.source = source
         self.nodes = _Parser(name, source).parse()
+
+    @classmethod
+    def from_file(cls, path: str | Path, name: str | None = None) -> Self:
+        """Read a UTF-8 file; without a `name` it has the file's, less the suffix.
+
+        Raises:
+            PromptError: the file cannot be read, or is not a template.
+        """
+        file = Path(path)
+        name = file.stem if name is None else name
+        try:
+            source = file.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            reason = f"the template file {file} cannot be read: {error.strerror or error}"
+            raise PromptError(reason, template=name, path=str(file)) from error
+        except UnicodeDecodeError as error:
+            reason = f"the template file {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
+            raise PromptError(reason, template=name, path=str(file)) from error
+        return cls(name, source)
 
     def __repr__(self) -> str:
         return f"PromptTemplate({self.name!r})"
@@ -78,11 +100,14 @@ class PromptTemplate:
 
         Raises:
             PromptError: a variable is missing; `details.variable` names it. In `{{#if x}}` a
-                missing variable counts as false.
+                missing variable counts as false. `PromptDepthError`: templates that include one
+                another are nested too deeply.
         """
         values = context.values if isinstance(context, TemplateContext) else (context or {})
-        renderer = _Renderer(self.name, partials or PromptTemplateRegistry())
-        return "".join(renderer.render(self.nodes, _Scope(values)))
+        pieces: list[str] = []
+        renderer = _Renderer(self.name, partials or PromptTemplateRegistry(), pieces)
+        renderer.render(self.nodes, _Scope(values), 0)
+        return "".join(pieces)
 
     def variables(self) -> list[str]:
         """The variables it mentions, each once, in their order."""
@@ -96,6 +121,23 @@ class PromptTemplateRegistry:
         self._templates: dict[str, PromptTemplate] = {}
         for template in templates:
             self.register(template)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, pattern: str = "**/*.md") -> Self:
+        """The templates in the files of a folder that fit `pattern`.
+
+        Each is named by its path below the folder, without the suffix: `mail/footer`.
+
+        Raises:
+            PromptError: there is no such folder, a file cannot be read or is not a template, or
+                two of them have one name.
+        """
+        root = Path(folder)
+        if not root.is_dir():
+            raise PromptError(f"there is no folder {root} to read templates from", path=str(root))
+        files = sorted(file for file in root.glob(pattern) if file.is_file())
+        names = (file.relative_to(root).with_suffix("").as_posix() for file in files)
+        return cls(map(PromptTemplate.from_file, files, names))
 
     def register(self, template: PromptTemplate) -> None:
         """Add a template.
@@ -149,10 +191,14 @@ class _Node:
 
 
 class _Parser:
+    """Reads a source from its first tag to its last; nothing in it is looked at twice."""
+
     def __init__(self, name: str, source: str) -> None:
         self._name = name
         self._source = source
         self._open = [_Node("")]
+        self._last_dashes = source.rfind("--}}")
+        self._counted = (0, 1)  # a place, and its line
 
     def parse(self) -> Sequence[_Node]:
         """The nodes of the template.
@@ -160,48 +206,62 @@ class _Parser:
         Raises:
             PromptError: it is not one.
         """
-        at = 0
-        for match in _TAG.finditer(self._source):
-            start, end = match.span()
-            tag = match["tag"]
+        source, at = self._source, 0
+        while (start := source.find("{{", at)) >= 0:
+            line = self._line(start)
+            if raw := _RAW_BEGINS.match(source, start):
+                raw_ends = _RAW_ENDS.search(source, raw.end())
+                if raw_ends is None:
+                    raise self._wrong(line, "{{{{raw}}}} is never closed")
+                self._text(source[at:start])
+                self._text(source[raw.end() : raw_ends.start()])
+                at = raw_ends.end()
+                continue
+            tag, end = self._tag(start, line)
             is_block = not tag or tag[0] in "#/!" or tag.strip() == "else"
-            if match["raw"] is None and is_block:  # one that is alone on its line has the line
-                line_start = self._source.rfind("\n", 0, start) + 1
-                line_end = self._source.find("\n", end) + 1 or len(self._source)
-                around = self._source[line_start:start] + self._source[end:line_end]
-                if not around.strip():
-                    start, end = line_start, line_end
-            self._text(at, start)
-            self._take(match)
-            at = end
-        self._text(at, len(self._source))
+            after = _REST_OF_LINE.match(source, end) if is_block else None
+            line_start = source.rfind("\n", at, start) + 1 or at
+            is_first = line_start == 0 or source[line_start - 1] == "\n"
+            if after and is_first and not source[line_start:start].strip():
+                self._text(source[at:line_start])  # alone on its line, which goes with it
+                at = after.end()
+            else:
+                self._text(source[at:start])
+                at = end
+            self._take(tag, line)
+        self._text(source[at:])
         block = self._open[-1]
         if block.kind:
             raise self._wrong(block.line, f"{{{{#{block.kind} {block.value}}}}} is never closed")
         return block.body
 
-    def _text(self, start: int, end: int) -> None:
-        stray = self._source.find("{{", start, end)
-        if stray >= 0:
-            raise self._wrong(self._line(stray), "a tag is never closed")
-        if start < end:
-            self._add(_Node("text", self._source[start:end]))
+    def _tag(self, start: int, line: int) -> tuple[str, int]:
+        """What stands between the braces that open at `start`, and where the tag ends."""
+        if self._source.startswith("{{!--", start) and self._last_dashes >= start + 5:
+            return "!", self._source.find("--}}", start + 5) + 4
+        end = self._source.find("}}", start + 2)
+        if end < 0:
+            raise self._wrong(line, "a tag is never closed")
+        return self._source[start + 2 : end], end + 2
+
+    def _text(self, text: str) -> None:
+        if text:
+            self._add(_Node("text", text))
 
     def _add(self, node: _Node) -> None:
         block = self._open[-1]
         (block.body if block.otherwise is None else block.otherwise).append(node)
 
     def _line(self, at: int) -> int:
-        return self._source.count("\n", 0, at) + 1
+        """The line of a place behind the one that was asked for before."""
+        place, line = self._counted
+        self._counted = at, line + self._source.count("\n", place, at)
+        return self._counted[1]
 
-    def _take(self, match: re.Match[str]) -> None:
-        line = self._line(match.start())
-        raw, tag = match["raw"], match["tag"]
-        if raw is not None:
-            self._add(_Node("text", raw))
-        elif tag is None or tag.startswith("!"):
+    def _take(self, tag: str, line: int) -> None:
+        if tag.startswith("!"):
             return
-        elif tag[0:1] in {"#", "/"} or tag.strip() == "else":
+        if tag[0:1] in {"#", "/"} or tag.strip() == "else":
             self._take_block(tag.strip(), line)
         elif tag.startswith(">"):
             name = tag[1:].strip()
@@ -219,6 +279,13 @@ class _Parser:
             if kind not in {"if", "each"}:
                 reason = f"there is no block {{{{#{kind}}}}}; there are #if and #each"
                 raise self._wrong(line, reason)
+            if len(self._open) > MAX_DEPTH:
+                reason = f"its blocks are nested deeper than {MAX_DEPTH} levels; make it flatter"
+                raise PromptDepthError(
+                    f"the template {self._name!r} is wrong in line {line}: {reason}",
+                    template=self._name,
+                    line=line,
+                )
             self._open.append(_Node(kind, self._path(path.strip(), line), line))
         elif tag.startswith("/"):
             kind = tag[1:].strip()
@@ -268,14 +335,18 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Renderer:
-    """Renders one template, and those it includes; `within` are those that include it."""
+    """Renders one template, and those it includes; `within` are those that include it.
+
+    What is rendered is added to `pieces`.
+    """
 
     name: str
     partials: PromptTemplateRegistry
+    pieces: list[str]
     within: tuple[str, ...] = ()
 
-    def render(self, nodes: Sequence[_Node], scope: _Scope) -> Iterator[str]:
-        """The pieces of the text.
+    def render(self, nodes: Sequence[_Node], scope: _Scope, depth: int) -> None:
+        """Render nodes that stand within `depth` blocks and templates.
 
         Raises:
             PromptError: a variable or a partial is missing, or a template includes itself.
@@ -283,29 +354,34 @@ class _Renderer:
         for node in nodes:
             match node.kind:
                 case "text":
-                    yield node.value
+                    self.pieces.append(node.value)
                 case "variable":
                     value = self._value(node, scope)
                     if value is not None:
-                        yield value if isinstance(value, str) else dump_text(value)
+                        self.pieces.append(value if isinstance(value, str) else dump_text(value))
                 case "if":
                     found = scope.look_up(node.value)
                     holds = found is not _MISSING and bool(found)
-                    yield from self.render(node.body if holds else node.otherwise or (), scope)
+                    self.render(node.body if holds else node.otherwise or (), scope, depth + 1)
                 case "each":
-                    yield from self._each(node, scope)
+                    self._each(node, scope, depth + 1)
                 case _:
-                    name, found = node.value, self.partials.get(node.value)
-                    if found is None:
-                        message = f"there is no template {name!r} to include"
-                        raise self._wrong(node.line, message, partial=name)
-                    if name in (*self.within, self.name):
-                        reason = f"{name!r} includes itself"
-                        raise self._wrong(node.line, reason, partial=name)
-                    inner = _Renderer(name, self.partials, (*self.within, self.name))
-                    yield from inner.render(found.nodes, scope)
+                    self._include(node, scope, depth + 1)
 
-    def _each(self, node: _Node, scope: _Scope) -> Iterator[str]:
+    def _include(self, node: _Node, scope: _Scope, depth: int) -> None:
+        name, found = node.value, self.partials.get(node.value)
+        if found is None:
+            message = f"there is no template {name!r} to include"
+            raise self._wrong(node.line, message, partial=name)
+        if name in (*self.within, self.name):
+            raise self._wrong(node.line, f"{name!r} includes itself", partial=name)
+        if depth > MAX_DEPTH:
+            reason = f"{name!r} is included deeper than {MAX_DEPTH} levels; make it flatter"
+            raise self._wrong(node.line, reason, PromptDepthError, partial=name)
+        inner = _Renderer(name, self.partials, self.pieces, (*self.within, self.name))
+        inner.render(found.nodes, scope, depth)
+
+    def _each(self, node: _Node, scope: _Scope, depth: int) -> None:
         value = self._value(node, scope)
         if isinstance(value, Mapping):
             pairs = list(cast("Mapping[Any, Any]", value).items())
@@ -315,7 +391,7 @@ class _Renderer:
             reason = f"{node.value} is no list to go through"
             raise self._wrong(node.line, reason, variable=node.value)
         if not pairs:
-            yield from self.render(node.otherwise or (), scope)
+            self.render(node.otherwise or (), scope, depth)
         for index, (key, item) in enumerate(pairs):
             special = {
                 "@index": index,
@@ -323,7 +399,7 @@ class _Renderer:
                 "@first": index == 0,
                 "@last": index == len(pairs) - 1,
             }
-            yield from self.render(node.body, _Scope(item, special, scope))
+            self.render(node.body, _Scope(item, special, scope), depth)
 
     def _value(self, node: _Node, scope: _Scope) -> Any:
         value = scope.look_up(node.value)
@@ -332,9 +408,11 @@ class _Renderer:
             raise self._wrong(node.line, reason, variable=node.value)
         return value
 
-    def _wrong(self, line: int, reason: str, **details: Any) -> PromptError:
+    def _wrong(
+        self, line: int, reason: str, kind: type[PromptError] = PromptError, **details: Any
+    ) -> PromptError:
         message = f"the template {self.name!r} cannot be filled in, line {line}: {reason}"
-        return PromptError(message, template=self.name, line=line, **details)
+        return kind(message, template=self.name, line=line, **details)
 
 
 def _member(value: Any, name: str) -> Any:
@@ -343,7 +421,8 @@ def _member(value: Any, name: str) -> Any:
         return cast("Mapping[str, Any]", value).get(name, _MISSING)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and name.isdecimal():
         items = cast("Sequence[Any]", value)
-        return items[int(name)] if int(name) < len(items) else _MISSING
+        place = int(name) if len(name) <= _LONGEST_PLACE else len(items)
+        return items[place] if place < len(items) else _MISSING
     return _MISSING
 
 

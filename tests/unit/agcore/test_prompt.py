@@ -1,5 +1,8 @@
 """Templates and the composer."""
 
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from agcore.llm import ChatMessage, ChatRole, ToolCall
 from agcore.prompt import (
     PromptComposer,
+    PromptDepthError,
     PromptError,
     PromptTemplate,
     PromptTemplateRegistry,
@@ -214,3 +218,94 @@ def test_a_name_needs_a_message_and_a_template_name_needs_templates() -> None:
         PromptComposer().with_name("ada")
     with pytest.raises(PromptError, match="no templates"):
         PromptComposer().user_template("ask", {})
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Of the quickest of three times."""
+    times: list[float] = []
+    for _ in range(3):
+        started = process_time()
+        work()
+        times.append(process_time() - started)
+    return min(times)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["{{a}} ", "{{a}}\n", "{{#if a}}\n{{a}}\n{{/if}}\n", "{{#if a}}{{/if}}", "{{! x }}",
+     "   {{! x }}", "{{!-- x --}}", "{{!-- x }}", "{{{{raw}}}}{{a}}{{{{/raw}}}}", "{{> b}}", "x\n"],
+)  # fmt: skip
+def test_reading_and_filling_in_take_time_in_proportion(part: str) -> None:
+    """Four times as much takes four times as long: 16 times, if it were looked through again."""
+
+    def fill_in(count: int) -> Callable[[], object]:
+        registry = PromptTemplateRegistry([PromptTemplate("b", "b")])
+        return lambda: PromptTemplate("t", part * count).render({"a": "1"}, registry)
+
+    fill_in(10)()
+    assert cpu_seconds(fill_in(8_000)) < 10 * cpu_seconds(fill_in(2_000)) + 0.01
+
+
+@pytest.mark.parametrize("part", ["{{", "{{!--", "{{{{raw}}}}", "{{#if a}}", "{{/if}}", "{{a"])
+def test_what_is_no_template_is_refused_at_once(part: str) -> None:
+    with pytest.raises(PromptError):
+        PromptTemplate("t", part * 100_000)
+
+
+def nested(depth: int) -> str:
+    return "{{#each a}}" * depth + "x" + "{{/each}}" * depth
+
+
+def test_blocks_are_nested_to_a_limit_that_has_an_error_of_its_own() -> None:
+    deepest = nested(99).replace("#each a", "#if a").replace("/each", "/if")
+    assert rendered(deepest, a=1) == "x"
+    with pytest.raises(PromptDepthError, match=r"'t' is wrong in line 1.*100 levels") as caught:
+        rendered(nested(101), a=[1])
+    assert caught.value.details == {"template": "t", "line": 1}
+    assert PromptTemplate("t", nested(100)).variables() == ["a"]
+
+
+def test_templates_include_one_another_to_the_same_limit() -> None:
+    def chain(length: int) -> PromptTemplateRegistry:
+        links = [PromptTemplate(f"t{n}", f"{{{{> t{n + 1}}}}}") for n in range(length)]
+        return PromptTemplateRegistry([*links, PromptTemplate(f"t{length}", "end")])
+
+    assert chain(100).render("t0") == "end"
+    with pytest.raises(PromptDepthError, match="'t101' is included deeper than 100 levels"):
+        chain(101).render("t0")
+    with pytest.raises(PromptDepthError):
+        chain(5_000).render("t0")
+
+
+def test_a_place_in_a_list_that_no_list_has_is_a_missing_variable() -> None:
+    with pytest.raises(PromptError, match="missing"):
+        rendered("{{a." + "9" * 5000 + "}}", a=[1])
+
+
+def test_templates_are_read_from_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "mail").mkdir()
+    (tmp_path / "letter.md").write_text("\ufeffDear {{name}},\n{{> mail/end}}", encoding="utf-8")
+    (tmp_path / "mail" / "end.md").write_text("Yours, {{me}}", encoding="utf-8")
+    (tmp_path / "note.txt").write_text("{{broken", encoding="utf-8")
+    registry = PromptTemplateRegistry.from_folder(tmp_path)
+    assert registry.names() == ["letter", "mail/end"]
+    assert registry.render("letter", {"name": "Ada", "me": "Bo"}) == "Dear Ada,\nYours, Bo"
+    letter = PromptTemplate.from_file(str(tmp_path / "letter.md"), "dear")
+    assert (letter.name, letter.variables()) == ("dear", ["name"])
+    with pytest.raises(PromptError, match="'note' is wrong in line 1"):
+        PromptTemplateRegistry.from_folder(tmp_path, "*.txt")
+
+
+def test_a_file_that_is_no_template_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=r"no folder .*nothing"):
+        PromptTemplateRegistry.from_folder(tmp_path / "nothing")
+    with pytest.raises(PromptError, match=r"a\.md cannot be read: No such file"):
+        PromptTemplate.from_file(tmp_path / "a.md")
+    (tmp_path / "latin.md").write_bytes(b"caf\xe9")
+    with pytest.raises(PromptError, match=r"latin\.md is not UTF-8 \(byte 3\)"):
+        PromptTemplateRegistry.from_folder(tmp_path)
+    (tmp_path / "latin.md").unlink()
+    (tmp_path / "one.md").write_text("", encoding="utf-8")
+    (tmp_path / "one.txt").write_text("", encoding="utf-8")
+    with pytest.raises(PromptError, match="already a template named 'one'"):
+        PromptTemplateRegistry.from_folder(tmp_path, "*")

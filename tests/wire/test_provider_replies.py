@@ -94,11 +94,58 @@ async def test_openai_a_missing_done_is_fine_after_the_stop_reason() -> None:
     assert reply.stop_reason is StopReason.MAX_TOKENS
 
 
-async def test_openai_a_done_without_a_stop_reason_is_no_end() -> None:
-    last = (await played("openai", sse(chunk({"content": "hi"})) + DONE))[-1]
+async def test_openai_a_done_after_an_answer_may_stand_for_the_stop_reason() -> None:
+    reply = await completed("openai", sse(chunk({"content": "hi"})) + DONE)
+
+    assert reply.content == [TextBlock(text="hi")]
+    assert (reply.stop_reason, reply.raw_stop_reason) == (StopReason.END_TURN, None)
+    assert reply.metadata == {"stop_reason_missing": True}
+
+
+async def test_openai_a_done_after_a_call_may_stand_for_the_stop_reason() -> None:
+    body = sse(call(0, "a", name="run", arguments='{"n": 1}'), call(1, "b", name="run")) + DONE
+
+    reply = await completed("openai", body)
+
+    whole, begun = reply.tool_calls
+    assert (whole.arguments, reply.stop_reason) == ({"n": 1}, StopReason.TOOL_USE)
+    assert "invalid_arguments" in begun.metadata
+
+
+@pytest.mark.parametrize("parts", [[], [chunk({"reasoning": "hm"})], [chunk({"content": ""})]])
+async def test_openai_a_done_after_no_answer_is_no_end(parts: list[Any]) -> None:
+    last = (await played("openai", sse(*parts) + DONE))[-1]
 
     assert isinstance(last, ModelFailed)
     assert last.error.code is ErrorCode.PROVIDER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("raw", "stop"),
+    [
+        ("model_length", StopReason.MAX_TOKENS),
+        ("MAX_TOKENS", StopReason.MAX_TOKENS),
+        ("SAFETY", StopReason.CONTENT_FILTER),
+        ("content_filter: RECITATION", StopReason.CONTENT_FILTER),
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", StopReason.ERROR),
+        ("malformed_function_call", StopReason.ERROR),
+        ("brand_new", StopReason.ERROR),
+        ("toString", StopReason.ERROR),
+    ],
+)
+async def test_openai_a_stop_reason_is_in_the_table_or_an_error(raw: str, stop: StopReason) -> None:
+    reply = await completed("openai", sse(chunk({"content": "so"}), chunk({}, raw)) + DONE)
+
+    assert (reply.stop_reason, reply.raw_stop_reason) == (stop, raw)
+
+
+@pytest.mark.parametrize("raw", ["content_filter", "length", "brand_new"])
+async def test_openai_a_call_that_was_kept_back_is_not_one_without_arguments(raw: str) -> None:
+    body = sse(call(0, "a", name="run", arguments=""), chunk({}, raw)) + DONE
+
+    [kept_back] = (await completed("openai", body)).tool_calls
+
+    assert "invalid_arguments" in kept_back.metadata
 
 
 async def test_openai_what_follows_the_end_is_not_read() -> None:
@@ -355,7 +402,9 @@ async def test_c4_anthropic_input_may_stand_in_the_start_of_its_block() -> None:
         ("max_tokens", StopReason.MAX_TOKENS),
         ("stop_sequence", StopReason.STOP_SEQUENCE),
         ("refusal", StopReason.CONTENT_FILTER),
-        ("pause_turn", StopReason.END_TURN),
+        ("model_context_window_exceeded", StopReason.MAX_TOKENS),
+        ("pause_turn", StopReason.MAX_TOKENS),
+        ("brand_new", StopReason.ERROR),
     ],
 )
 async def test_anthropic_stop_reasons(raw: str, stop: StopReason) -> None:
@@ -384,6 +433,12 @@ async def test_anthropic_error_events_have_their_meaning(kind: str, code: ErrorC
 
 def line(message: dict[str, Any], **more: Any) -> bytes:
     return orjson.dumps({"model": "m", "message": message, "done": False, **more}) + b"\n"
+
+
+async def test_ollama_an_unknown_reason_is_an_error() -> None:
+    body = line({"content": "hi"}) + line({"content": ""}, done=True, done_reason="load")
+
+    assert (await completed("ollama", body)).stop_reason is StopReason.ERROR
 
 
 END = line({"content": ""}, done=True, done_reason="stop", prompt_eval_count=4, eval_count=2)

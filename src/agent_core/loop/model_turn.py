@@ -168,7 +168,8 @@ def require_whole(completed: ModelCompleted | None) -> ModelCompleted:
     if completed is None:
         raise ProviderError(ErrorCode.PROVIDER_ERROR, "the stream ended without a reply")
     if completed.stop_reason is StopReason.ERROR:
-        message = f"the model gave up in the middle of its reply ({completed.raw_stop_reason})"
+        reason = (completed.raw_stop_reason or "")[:100]
+        message = f"the model broke off its reply; the reason it gave is {reason!r}"
         raise ProviderError(ErrorCode.PROVIDER_ERROR, message)
     return completed
 

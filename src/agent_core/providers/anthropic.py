@@ -74,6 +74,7 @@ class AnthropicEvents(ChunkParser):
         "tool_use": StopReason.TOOL_USE,
         "max_tokens": StopReason.MAX_TOKENS,
         "model_context_window_exceeded": StopReason.MAX_TOKENS,
+        "pause_turn": StopReason.MAX_TOKENS,  # unfinished; it goes on when it is sent back
         "stop_sequence": StopReason.STOP_SEQUENCE,
         "refusal": StopReason.CONTENT_FILTER,
     }

@@ -14,6 +14,7 @@ from agent_core.providers import jsontext
 
 MAX_EXPLANATION = 500
 MAX_RETRY_AFTER_S = 60.0
+_SHOWN_PROBLEMS = 5
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 _random = random.SystemRandom()
 _RETRYABLE = frozenset({408, 409, 429, 529, *range(500, 529), *range(530, 600)})
@@ -27,7 +28,7 @@ _OVERFLOW = re.compile(
 )
 _MISSING_CAPABILITIES = {
     "tools": re.compile(
-        r"does ?n[o']t support (tools?|function)|not support (tools?|function)|support tool use"
+        r"does ?n[o']t support (tools?|function)\b|not support (tools?|function)\b|support tool use"
         r"|(tools?|tool.calling|tool.use|function.calling)\W{1,3}(is|are) not (supported|enabled)"
         r"|enable-auto-tool-choice|tools param requires",
         re.IGNORECASE,
@@ -46,24 +47,63 @@ _MISSING_CAPABILITIES = {
 """What a service writes when it refuses a part of the request; the first match counts."""
 WITHOUT_TOOLS = "choose a model that takes tools, or name every tool in [tools] disabled"
 """What a user can do about a model that takes no tools."""
-_ABOUT_THE_ACCOUNT = frozenset({401, 403, 429})
+_ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 429})
 """Refusals with these statuses are never about the content of the request."""
 
 _STATUS_OF_KIND: Mapping[str, int] = {
     "authentication_error": 401,
+    "invalid_api_key": 401,
+    "unauthenticated": 401,
+    "unauthorized": 401,
+    "billing_error": 402,
+    "payment_required": 402,
+    "permission_denied": 403,
     "permission_error": 403,
+    "not_found": 404,
     "not_found_error": 404,
     "invalid_request_error": 400,
+    "badrequesterror": 400,
+    "bad_request": 400,
+    "context_length_exceeded": 400,
     "exceed_context_size_error": 400,
+    "failed_precondition": 400,
+    "invalid_argument": 400,
     "request_too_large": 413,
+    "billing_hard_limit_reached": 429,
+    "insufficient_quota": 429,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
+    "resource_exhausted": 429,
+    "too_many_requests": 429,
     "api_error": 500,
+    "internal": 500,
     "server_error": 500,
+    "bad_gateway": 502,
+    "unavailable": 503,
+    "deadline_exceeded": 504,
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""What an error event inside a stream would have been as a status."""
+"""What an error event inside a stream would have been as a status; kinds in lower case."""
+
+_USED_UP = re.compile(
+    r"insufficient[ _](quota|credits?|balance|funds)|billing[ _](hard[ _]limit|not[ _]active)"
+    r"|(credit )?balance is too low|(out of|run out of|no|more) credits|payment required"
+    r"|(monthly|weekly|usage|spend(ing)?|spend cap|credit) limit"
+    r"|key limit exceeded|quota_exhausted|exceeded (your|the) monthly",
+    re.IGNORECASE,
+)
+"""What a service writes when an account has nothing left, which no pause of a minute changes.
+
+Google's "exceeded your current quota" is not among it: it says that of a minute's quota, too, and
+names the quota in the details.
+"""
+_FOR_TODAY = re.compile(r"per ?day|\bdaily\b", re.IGNORECASE)
+"""Which of the rates of a 429 was exceeded: one that no pause of a minute brings back."""
+_CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
+HTTP_PAYMENT = 402
+HTTP_TOO_MANY = 429
+QUOTA_CURE = "the quota of this account is used up: add credit, or wait until it is renewed"
 
 
 class CallError(ProviderError):
@@ -109,6 +149,11 @@ class Called:
         details: dict[str, Any] = {**self.details, "status": status}
         if retry_after_s is not None:
             details["retry_after_s"] = retry_after_s
+        is_used_up = (
+            status == HTTP_PAYMENT
+            or (status in {400, 403, 429} and bool(_USED_UP.search(explanation)))
+            or (status == HTTP_TOO_MANY and bool(_FOR_TODAY.search(explanation)))
+        )
         is_of_request = status not in _ABOUT_THE_ACCOUNT
         overflows = status == 413 or (is_of_request and bool(_OVERFLOW.search(explanation)))
         missing = (
@@ -118,7 +163,12 @@ class Called:
         )
         capability = next(missing, None) if is_of_request else None
         code, cure = ErrorCode.PROVIDER_ERROR, ""
-        if capability:
+        if is_used_up:
+            details["quota_used_up"] = True
+            cure = f"; {QUOTA_CURE}"
+            capability, overflows = None, False
+            code = _CODE_OF_QUOTA.get(status, code)
+        elif capability:
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
             cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
@@ -138,9 +188,15 @@ class Called:
             code,
             f"{self.provider} failed the call of {self.model} (status {status}{origin}): "
             f"{explanation}{cure}",
-            not capability and status in _RETRYABLE and not overflows,
+            status in _RETRYABLE and not (capability or overflows or is_used_up),
             details,
             retry_after_s=retry_after_s,
+        )
+
+    def reported(self, document: Any) -> CallError:
+        """The failure that a service reports as JSON although its status said that all is well."""
+        return self.refused(
+            status_in(document), explanation_in(document), retry_after_s=retry_delay_in(document)
         )
 
     def broke(self, what: str, *, code: ErrorCode = ErrorCode.PROVIDER_ERROR) -> CallError:
@@ -167,50 +223,104 @@ class Called:
         return {"provider": self.provider, "model": self.model}
 
 
-def explanation_of(body: bytes, content_type: str) -> str:
-    """What the body of a refusal says, as one bounded line without control characters."""
-    text = body.decode("utf-8", "replace")
-    if "html" in content_type or text.lstrip()[:1] == "<":
+def document_of(body: bytes) -> Any:
+    """The JSON of a refusal; its text, in words for people, if it is none."""
+    try:
+        return jsontext.parse(body)
+    except ValueError:
+        text = body.decode("utf-8", "replace")
+    if text.lstrip("\ufeff \t\r\n")[:1] == "<":
         title = re.search(r"<title[^>]*>(.{0,200}?)</title>", text, re.IGNORECASE | re.DOTALL)
         return f"a web page titled {bounded_line(title[1])!r}" if title else "a web page"
-    try:
-        return explanation_in(jsontext.parse(body))
-    except ValueError:
-        return bounded_line(text) or "no explanation"
+    return text if text.strip() else "no explanation"
+
+
+def is_error(document: Any) -> bool:
+    """The service reports a failure with this JSON."""
+    fields = _table(document)
+    return bool(fields.get("error")) or fields.get("object") == "error"
 
 
 def explanation_in(document: Any) -> str:
     """The message and the kind of error in a service's JSON, wherever that service puts them."""
-    if isinstance(document, list) and document:
-        document = cast("list[Any]", document)[0]
-    if not isinstance(document, dict):
-        return bounded_line(jsontext.dump_text(document))
-    fields = cast("dict[str, Any]", document)
-    error = fields.get("error", fields)
-    if isinstance(error, str):
-        return bounded_line(error)
+    error = _error_in(document)
     if not isinstance(error, dict):
-        return bounded_line(jsontext.dump_text(fields))
-    error = cast("dict[str, Any]", error)
-    message = error.get("message") or error.get("detail") or fields.get("message") or error
-    text = bounded_line(message if isinstance(message, str) else jsontext.dump_text(message))
-    kinds = [kind for kind in _kinds(error) if kind not in text]
+        return bounded_line(_in_words(error))
+    fields = cast("dict[str, Any]", error)
+    text = bounded_line(_in_words(fields if _message_in(fields) else document))
+    raw = _table(fields.get("metadata")).get("raw")  # OpenRouter: the words of the model's host
+    if raw:
+        text = bounded_line(f"{text}: {_in_words(raw)}")
+    kinds = [kind for kind in _kinds(fields) if kind not in text]
     return f"{text} ({', '.join(kinds)})" if kinds else text
 
 
 def status_in(document: Any) -> int:
     """The HTTP status that an error event inside a stream stands for; 500 if it does not say."""
-    error = cast("dict[str, Any]", document).get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict):
-        return 500
-    error = cast("dict[str, Any]", error)
-    for key in ("status", "code"):
-        status = error.get(key)
+    fields = _table(_error_in(document))
+    for key in ("status", "code", "status_code", "http_code"):
+        status = fields.get(key)
         if isinstance(status, str) and status.isdecimal() and len(status) == 3:
             status = int(status)
         if isinstance(status, int) and 400 <= status < 600:
             return status
-    return next((_STATUS_OF_KIND[kind] for kind in _kinds(error) if kind in _STATUS_OF_KIND), 500)
+    kinds = [kind.lower() for kind in _kinds(fields)]
+    return next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), 500)
+
+
+def retry_delay_in(document: Any) -> float | None:
+    """How long Google asks to be left alone: `{"retryDelay": "34s"}` among the details."""
+    for detail in _list(_table(_error_in(document)).get("details")):
+        delay = _table(detail).get("retryDelay")
+        if isinstance(delay, str) and _SECONDS.fullmatch(delay.removesuffix("s")):
+            return float(delay.removesuffix("s"))
+    return None
+
+
+_MESSAGE_FIELDS = (
+    "message",
+    "detail",
+    "msg",
+    "error_message",
+    "error_description",
+    "Message",
+    "errors",
+    "title",
+    "error",
+)
+"""Where services and gateways put the words of a refusal; the first that is there counts."""
+
+
+def _error_in(document: Any) -> Any:
+    """The part of a service's JSON that is about the error."""
+    first = next(iter(_list(document)), document)
+    return _table(_table(first).get("error")) or first
+
+
+def _message_in(fields: Mapping[str, Any]) -> Any:
+    return next((fields[key] for key in _MESSAGE_FIELDS if fields.get(key)), None)
+
+
+def _in_words(said: Any) -> str:
+    """A message as text; of the problems that a validator lists, each with its place."""
+    if isinstance(said, str):
+        return said
+    if isinstance(said, list) and said:
+        return "; ".join(map(_in_words, cast("list[Any]", said)[:_SHOWN_PROBLEMS]))
+    fields = _table(said)
+    message = _message_in(fields)
+    if message is None:
+        return jsontext.dump_text(said)
+    where = ".".join(map(str, _list(fields.get("loc"))))
+    return f"{where}: {_in_words(message)}" if where else _in_words(message)
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def bounded_line(text: str) -> str:
@@ -221,8 +331,12 @@ def bounded_line(text: str) -> str:
 
 
 def _kinds(error: Mapping[str, Any]) -> list[str]:
-    found = [error.get("type"), error.get("code")]
-    return [bounded_line(kind)[:80] for kind in found if isinstance(kind, str) and kind]
+    found = [error.get(key) for key in ("type", "code", "status")]
+    for detail in _list(error.get("details")):  # Google: which quota was exceeded
+        violations = _list(_table(detail).get("violations"))
+        found.extend(_table(violation).get("quotaId") for violation in violations)
+    kinds = [bounded_line(kind)[:80] for kind in found if isinstance(kind, str) and kind]
+    return list(dict.fromkeys(kinds))[:_SHOWN_PROBLEMS]
 
 
 def pause_before_retry_s(config: RetryConfig, attempt: int, failure: CallError) -> float | None:
@@ -247,6 +361,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
     A date is measured against the service's own clock, if it sent one, not against ours.
     """
+    milliseconds = headers.get("Retry-After-Ms", "").strip()
+    if _SECONDS.fullmatch(milliseconds):  # OpenAI and Azure, beside the whole seconds
+        return float(milliseconds) / 1000
     value = headers.get("Retry-After", "").strip()
     if _SECONDS.fullmatch(value):
         return float(value)

@@ -23,9 +23,12 @@ from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
     CallError,
-    explanation_of,
+    document_of,
+    explanation_in,
+    is_error,
     pause_before_retry_s,
     retry_after_s,
+    retry_delay_in,
 )
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
 from agent_core.providers.requests import (
@@ -267,6 +270,7 @@ class HttpProvider(ABC):
                     for event in parser.draft.deltas():
                         yield event
             if not parser.done:
+                parser.at_end = True
                 try:
                     for payload in decoder.end():
                         parser.take(payload)
@@ -336,14 +340,24 @@ class HttpProvider(ABC):
                     body += block
         body = body[:MAX_ERROR_BODY]
         attempt.record(body)
-        explanation = explanation_of(body, kind)
+        document = document_of(body)
+        if status < 400 and is_error(document):
+            raise called.reported(document)
+        explanation = explanation_in(document)
         if status < 400:
             raise called.protocol_error(f"answered {url} with no stream of events: {explanation}")
         if status in {401, 403} and not has_key:
             explanation += "; no key was sent, [model] api_key_env can name one"
-        raise called.refused(
-            status, explanation, url=str(url), retry_after_s=retry_after_s(response.headers)
+        asked_s = retry_after_s(response.headers)
+        failure = called.refused(
+            status,
+            explanation,
+            url=str(url),
+            retry_after_s=retry_delay_in(document) if asked_s is None else asked_s,
         )
+        if response.headers.get("X-Should-Retry") == "false":
+            failure.retryable = False
+        raise failure
 
     @asynccontextmanager
     async def _posted(self, prepared: Prepared, key: str) -> AsyncGenerator[aiohttp.ClientResponse]:

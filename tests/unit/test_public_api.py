@@ -133,6 +133,7 @@ CODES = (
     "skill_load_failed",
     "hook_failed",
     "mcp_server_failed",
+    "tool_error",
 )
 
 

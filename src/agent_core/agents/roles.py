@@ -47,9 +47,7 @@ class Assignment(Arguments):
 
     constraints: Lines | None = None
     allowed_tools: tuple[str, ...] | None = None
-    expected_output_schema: Annotated[
-        dict[str, Any] | None, Field(description="A JSON Schema the answer has to fit.")
-    ] = None
+    expected_output_schema: dict[str, Any] | None = None
     timeout_ms: Annotated[int | None, Field(gt=0)] = None
 
 
@@ -103,12 +101,10 @@ class ListWorkers(Arguments):
 
 _DESCRIPTIONS = {
     "create_sub_agent": (
-        "Give a separable piece of work to a new agent and get its report. It sees only the task, "
-        "context and constraints you pass. Several in one turn run side by side."
+        "Hand a task to a new agent, which sees only what you pass, and get its report."
     ),
     "fork_agent": (
-        "Split a task off to an agent that has this conversation so far, and get its report. "
-        "Several in one turn run side by side."
+        "Hand a task to an agent that has this conversation so far, and get its report."
     ),
     "dispatch_worker": (
         "Send a worker to a Task and wait for it. The worker claims a step itself, one at most; "
@@ -121,7 +117,7 @@ _DESCRIPTIONS = {
         "Wait for workers that were sent with wait=false, and get their results: of run_ids, or of "
         "all that you have not collected. After timeout_ms those not done are listed as running."
     ),
-    "list_agent_definitions": "List the kinds of agents there are, and what they are good at.",
+    "list_agent_definitions": "List the kinds of agents and what they are good at.",
     "list_workers": "List the workers, whether they are idle, and what they are working on.",
 }
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from agent_core.assets import load_asset, parse_front_matter
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode, ToolError
@@ -22,8 +20,8 @@ from agent_core.types import Access, NodeType, user_text
 class PlanTemplate(Arguments):
     """Arguments of `agent.plan_template`."""
 
-    goal: str | None = Field(None, description="What the plan is for.")
-    suggested_dir: str | None = Field(None, description="Another folder of the project.")
+    goal: str | None = None
+    suggested_dir: str | None = None
 
 
 def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
@@ -53,7 +51,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
 
         return Action(Access(summary=arguments.goal or "", target=str(folder)), run)
 
-    description = "Get the template and the rules for writing a plan file. Writes nothing."
+    description = "Get the template and rules for a plan file; writes nothing."
     return model_tool("agent.plan_template", description, PlanTemplate, prepare)
 
 
@@ -182,7 +180,7 @@ def _read_skill(path: Path) -> Skill:
 class LoadSkill(Arguments):
     """Arguments of `internal.load_skill`."""
 
-    name: str = Field(description="A name from the skill catalog.")
+    name: str
 
 
 def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
@@ -194,7 +192,7 @@ def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
         access = Access(summary=skill.name, target=str(skill.path))
         return Action(access, lambda: _load(skill, loaded, context.tool_call_id))
 
-    description = "Load a skill from the catalog; its text follows this call's result."
+    description = "Load a skill of the catalog; its text follows the result."
     return model_tool(LOAD_SKILL, description, LoadSkill, prepare)
 
 

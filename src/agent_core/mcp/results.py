@@ -77,7 +77,7 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
         return ToolResult(content=content)
     texts = "\n".join(block.text for block in content if isinstance(block, TextBlock))
     message = shortened(texts, MAX_REASON_CHARS) or "the tool failed without saying why"
-    error = ErrorPayload(type="ToolError", code=ErrorCode.INTERNAL_ERROR, message=message)
+    error = ErrorPayload(type="ToolError", code=ErrorCode.TOOL_ERROR, message=message)
     return ToolResult(content=content, is_error=True, error=error)
 
 

@@ -231,7 +231,7 @@ class Recall:
 class RecallArguments(Arguments):
     """Arguments of `internal.recall_memory`."""
 
-    query: str = Field(min_length=1, description="What you want to know about the user.")
+    query: str = Field(min_length=1)
 
 
 def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
@@ -241,8 +241,5 @@ def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
         access = Access(summary=arguments.query[:200])
         return Action(access, lambda: recall(arguments.query, context.tool_call_id))
 
-    description = (
-        "Recall what is remembered about the user; the texts follow this call's result. Changes "
-        "nothing."
-    )
+    description = "Recall what is remembered about the user; the texts follow the result."
     return model_tool("internal.recall_memory", description, RecallArguments, prepare)

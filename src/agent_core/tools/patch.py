@@ -39,9 +39,9 @@ _CONTEXT = 3
 class TextEdit(Arguments):
     """One replacement."""
 
-    old: Annotated[str, Field(description="Text that occurs exactly once, spaces included.")]
-    new: Annotated[str, Field(description="What stands there instead.")]
-    replace_all: Annotated[bool, Field(description="Replace every occurrence.")] = False
+    old: Annotated[str, Field(description="Occurs exactly once.")]
+    new: str
+    replace_all: bool = False
 
 
 def apply_edits(text: str, edits: Sequence[TextEdit], *, newline: str, shown: str) -> str:

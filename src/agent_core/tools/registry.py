@@ -23,7 +23,7 @@ from agent_core.tools.base import (
 )
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import in_own_thread, storable
-from agent_core.tools.schema import Arguments, SchemaCheck, model_check, model_schema
+from agent_core.tools.schema import Arguments, SchemaCheck, model_check, shown_schema
 from agent_core.types import Access, ToolCall, ToolCallBlock, ToolDefinition, ToolPermission
 
 Handler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolReturn] | ToolReturn]
@@ -109,11 +109,10 @@ def _definition(
     tags: frozenset[str],
 ) -> ToolDefinition:
     """One object for all runs: what is made of a definition is kept by identity."""
-    schema = {key: value for key, value in model_schema(arguments).items() if key != "description"}
     return ToolDefinition(
         name=name,
         description=description,
-        input_schema=schema,
+        input_schema=shown_schema(arguments),
         permission=permission,
         tags=set(tags),
     )

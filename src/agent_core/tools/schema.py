@@ -61,6 +61,32 @@ def model_schema(model: type[BaseModel]) -> Json:
     return small_schema(model.model_json_schema())
 
 
+def shown_schema(model: type[BaseModel]) -> Json:
+    """What a model is shown of the arguments of a built-in tool.
+
+    Limits, defaults and the closed list of names are left to the check, which says what is wrong:
+    they would cost tokens in every request.
+    """
+    return _shown(model_schema(model))
+
+
+_CHECKED = frozenset((
+    "minLength", "minItems", "minimum", "exclusiveMinimum", "maximum", "additionalProperties",
+    "default", "description",
+))  # fmt: skip
+
+
+def _shown(schema: Json) -> Json:
+    shown = {key: value for key, value in schema.items() if key not in _CHECKED}
+    if "properties" in shown:  # an object's description is its docstring, which the tool has
+        shown["properties"] = {name: _shown(item) for name, item in shown["properties"].items()}
+    elif "description" in schema:
+        shown["description"] = schema["description"]
+    if "items" in shown:
+        shown["items"] = _shown(shown["items"])
+    return shown
+
+
 def small_schema(schema: Mapping[str, Any]) -> Json:
     """`schema` without what costs tokens and carries no information.
 

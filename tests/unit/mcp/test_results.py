@@ -90,7 +90,7 @@ async def test_a_failure_has_the_text_of_the_server() -> None:
     result = await tool_result(answer, Kept())
     assert result.is_error
     assert result.error is not None
-    assert result.error.code is ErrorCode.INTERNAL_ERROR
+    assert result.error.code is ErrorCode.TOOL_ERROR
     assert result.error.message.startswith("no no")
     assert len(result.error.message) < 1100
     assert result.content == [TextBlock(text="no " * 1000)]

@@ -49,14 +49,11 @@ _LONGEST_BUNDLE = 32
 class RunCommand(Arguments):
     """Run a program. No shell: no pipes, globs or variables unless `argv` starts one.
 
-    It cannot read input and sees a minimal environment. Processes it leaves in the background
-    are stopped when it ends. Long output is cut in the middle and kept as an artifact.
+    No input, minimal environment; background processes are stopped.
     """
 
-    argv: Annotated[
-        list[str], Field(min_length=1, description="The program and its arguments, one each.")
-    ]
-    cwd: Annotated[str, Field(min_length=1, description="A folder of the project.")] = "."
+    argv: Annotated[list[str], Field(min_length=1)]
+    cwd: Annotated[str, Field(min_length=1)] = "."
     timeout_ms: Annotated[int | None, Field(ge=1)] = None
 
 

@@ -30,15 +30,14 @@ _MAX_DEPTH = 400
 
 
 class ReadFile(Arguments):
-    """Read a text file, a page at a time.
+    """Read a page of a text file; if `truncated`, go on at `next_start_line`.
 
-    Lines beyond 4096 bytes are cut and listed in `truncated_lines`. If `truncated`, go on with
-    `next_start_line`. Binary files have no content.
+    Lines are cut at 4096 bytes.
     """
 
-    path: Annotated[str, Field(min_length=1, description="Relative to the project, or absolute.")]
-    start_line: Annotated[int, Field(ge=1, description="The first line, counted from 1.")] = 1
-    max_lines: Annotated[int, Field(ge=1, le=1000)] = 200
+    path: Annotated[str, Field(min_length=1)]
+    start_line: Annotated[int, Field(ge=1)] = 1
+    max_lines: Annotated[int, Field(ge=1, le=1000, description="Default 200, at most 1000.")] = 200
 
 
 def read_file(workspace: Workspace) -> Tool:
@@ -180,14 +179,11 @@ class _TextStream:
 
 
 class ListDir(Arguments):
-    """List a folder: names, paths, types (file, dir, link, other) and sizes, sorted by name.
+    """List a folder, sorted. Links are not followed, .git and secrets not entered."""
 
-    Links are shown, not followed. `recursive` leaves out what is inside .git, secrets and the like.
-    """
-
-    path: Annotated[str, Field(min_length=1, description="Relative to the project, or absolute.")]
+    path: Annotated[str, Field(min_length=1)]
     recursive: bool = False
-    limit: Annotated[int, Field(ge=1, le=100_000, description="How many entries at most.")] = 1000
+    limit: Annotated[int, Field(ge=1, le=100_000)] = 1000
 
 
 def list_dir(workspace: Workspace) -> Tool:

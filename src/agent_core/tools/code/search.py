@@ -42,19 +42,14 @@ _ALWAYS = (
 
 
 class Search(Arguments):
-    """Search files for a text, line by line, case-sensitive; ignored and binary files are skipped.
+    """Search lines for a plain text, case-sensitive; ignored and binary files are skipped."""
 
-    Returns matches as path, line (from 1) and text; with `context`, also the lines around them.
-    """
-
-    query: Annotated[str, Field(min_length=1, description="Plain text, unless `regex`.")]
-    path: Annotated[str, Field(min_length=1, description="A file or folder to search in.")] = "."
-    glob: Annotated[
-        str | None, Field(min_length=1, description="Only these files, like *.py or src/**/*.ts.")
-    ] = None
-    limit: Annotated[int, Field(ge=1, le=10_000, description="How many matches at most.")] = 200
-    regex: Annotated[bool, Field(description="`query` is a regular expression.")] = False
-    context: Annotated[int, Field(ge=0, le=20, description="Lines before and after.")] = 0
+    query: Annotated[str, Field(min_length=1)]
+    path: Annotated[str, Field(min_length=1)] = "."
+    glob: Annotated[str | None, Field(min_length=1)] = None
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 200
+    regex: bool = False
+    context: Annotated[int, Field(ge=0, le=20, description="Lines around.")] = 0
 
 
 def search(workspace: Workspace) -> Tool:

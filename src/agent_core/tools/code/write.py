@@ -28,21 +28,18 @@ _PLAN_NAME = re.compile(r"[a-z0-9_-]{1,80}\.md")
 
 
 class WriteFile(Arguments):
-    """Write a whole text file (UTF-8). An existing one is only replaced with `overwrite`."""
+    """Write a whole text file. An existing one is only replaced with `overwrite`."""
 
-    path: Annotated[str, Field(min_length=1, description="Relative to the project, or absolute.")]
-    content: Annotated[str, Field(description="All of the file.")]
-    create_dirs: Annotated[bool, Field(description="Make missing folders.")] = True
+    path: Annotated[str, Field(min_length=1)]
+    content: str
+    create_dirs: bool = True
     overwrite: bool = False
 
 
 class EditFile(Arguments):
-    """Change a text file: either `edits`, one after the other, or a `unified_diff` of this file.
+    """Change a text file, by `edits` in order or a `unified_diff`: all or nothing."""
 
-    All of it applies or nothing does. Line ends, encoding and byte-order mark stay as they are.
-    """
-
-    path: Annotated[str, Field(min_length=1, description="Relative to the project, or absolute.")]
+    path: Annotated[str, Field(min_length=1)]
     edits: Annotated[list[TextEdit] | None, Field(min_length=1)] = None
     unified_diff: Annotated[str | None, Field(min_length=1)] = None
     create_if_missing: bool = False

@@ -72,9 +72,14 @@ class EventDecoder(Decoder):
 
     def feed(self, block: bytes) -> list[bytes]:
         """The data of every event that `block` completes."""
-        payloads: list[bytes] = []
         parts = self._parts
-        for line in self._split(block):
+        lines = self._split(block)
+        if not parts and not any(lines[1::2]):  # one line of data an event, as services send it
+            payloads = [line[6:] for line in lines[::2] if line[:6] == b"data: "]
+            if len(payloads) * 2 == len(lines) and all(payloads):
+                return payloads
+        payloads = list[bytes]()
+        for line in lines:
             if line[:5] == b"data:":
                 parts.append(line[6:] if line[5:6] == b" " else line[5:])
                 self._size += len(line)

@@ -167,37 +167,32 @@ class OpenAIChunks(ChunkParser):
         "function_call_filter": StopReason.ERROR,
         "malformed_function_call": StopReason.ERROR,
     }
+    end_mark: ClassVar[bytes | None] = b"[DONE]"
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._calls: dict[int, CallDraft] = {}
         self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
-        self._said_done = False
 
     @property
     def may_end_without_reason(self) -> bool:
         """Snowflake gives no reason, only `[DONE]`."""
-        return self._said_done
-
-    def take(self, payload: bytes) -> None:
-        """Read one payload; `[DONE]` is the only one that is not JSON."""
-        if payload[:6] == b"[DONE]":
-            self.done = self._said_done = True
-        else:
-            super().take(payload)
+        return self.done
 
     def read(self, chunk: dict[str, Any]) -> None:
         """Take what the first choice says, and usage where there is some."""
-        for choice in items(chunk.get("choices")):
-            if choice.get("index"):
+        choices = chunk.get("choices", ())
+        for choice in choices if choices.__class__ is list else ():
+            if choice.__class__ is not dict or choice.get("index"):
                 continue
-            delta = table(choice.get("delta"))
-            content = delta.get("content")
-            if content.__class__ is str and content and len(delta) == 1 + ("role" in delta):
-                self.draft.add_text(content)  # nearly every chunk is only that
-            elif delta:
-                self._read_delta(delta)
+            delta = choice.get("delta")
+            if delta.__class__ is dict and delta:
+                content = delta.get("content")
+                if content.__class__ is str and content and len(delta) == 1 + ("role" in delta):
+                    self.draft.add_text(content)  # nearly every chunk is only that
+                else:
+                    self._read_delta(delta)
             finish = choice.get("finish_reason")
             if finish.__class__ is str and finish and finish != "null":
                 self.raw_stop = finish

@@ -168,7 +168,11 @@ class ReplyAccumulator:
 
     def add_text(self, piece: str) -> None:
         """More text; a new block begins after reasoning or a call."""
-        self._grow(piece, is_reasoning=False)
+        part = self._parts[-1] if self._parts else None
+        if type(part) is ProseDraft and part.fresh and not part.is_reasoning:
+            part.fresh.append(piece)  # nearly every piece of a reply
+        else:
+            self._grow(piece, is_reasoning=False)
 
     def add_reasoning(self, piece: str, **metadata: Any) -> None:
         """More reasoning; a new block, with `metadata`, begins after text or a call."""
@@ -308,13 +312,15 @@ class ChunkParser(ABC):
     """Reads the chunks of one attempt.
 
     `chunks` counts what was read, signs of life apart. `done` means that nothing that follows
-    matters. `raw_stop` is the service's own stop reason; without one the reply never counts as
-    finished, but for a service of which `may_end_without_reason` says so. `at_end` is set once the
-    stream is over: what is then read is its rest, whole or torn.
+    matters; a payload that is not JSON and begins with `end_mark` says so. `raw_stop` is the
+    service's own stop reason; without one the reply never counts as finished, but for a service of
+    which `may_end_without_reason` says so. `at_end` is set once the stream is over: what is then
+    read is its rest, whole or torn.
     """
 
     stop_reasons: ClassVar[Mapping[str, StopReason]]
     """The reasons that are known, in lower case; any other is `error`."""
+    end_mark: ClassVar[bytes | None] = None
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         self.called = called
@@ -338,14 +344,17 @@ class ChunkParser(ABC):
         try:
             chunk = jsontext.parse(payload)
         except ValueError as error:
+            if self.end_mark and payload.startswith(self.end_mark):
+                self.done = True
+                return
             if self.at_end:
                 raise self.called.broke("ended its stream inside of a chunk") from error
             raise self.called.protocol_error("sent a chunk that is not JSON") from error
-        if isinstance(chunk, list) and chunk:
-            chunk = cast("list[Any]", chunk)[0]  # some gateways put an error into an array
-        if not isinstance(chunk, dict):
+        if chunk.__class__ is list and chunk:
+            chunk = chunk[0]  # some gateways put an error into an array
+        if chunk.__class__ is not dict:
             raise self.called.protocol_error("sent a chunk that is not a JSON object")
-        self.take_chunk(cast("dict[str, Any]", chunk))
+        self.take_chunk(chunk)
 
     def take_chunk(self, chunk: dict[str, Any]) -> None:
         """Read one chunk that is JSON already.

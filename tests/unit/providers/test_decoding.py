@@ -1,4 +1,5 @@
 import pytest
+from hypothesis import given, strategies as st
 
 from agent_core.errors import ProviderError
 from agent_core.providers.decoding import (
@@ -32,6 +33,15 @@ def test_events_are_the_same_wherever_they_are_split(at: int) -> None:
 
 def test_events_are_the_same_byte_by_byte() -> None:
     assert decoded(EventDecoder(), [bytes([byte]) for byte in EVENTS]) == PAYLOADS
+
+
+@given(
+    st.lists(st.sampled_from(["data: x", "data: y ", "data:z", "data: ", "data:", "id: 1", "", ""]))
+)
+def test_lines_in_one_read_and_one_by_one_give_the_same_events(lines: list[str]) -> None:
+    read = [f"{line}\n".encode() for line in lines]
+
+    assert decoded(EventDecoder(), [b"".join(read)]) == decoded(EventDecoder(), read)
 
 
 @pytest.mark.parametrize("at", range(len(LINES)))

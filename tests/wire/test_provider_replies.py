@@ -239,7 +239,9 @@ async def test_openai_reasoning_is_read_from_either_field(field: str) -> None:
 
     reply = await completed("openai", body + DONE)
 
-    thought = ReasoningBlock(text="let me see", metadata={"provider": "openai", "field": field})
+    thought = ReasoningBlock(
+        text="let me see", metadata={"provider": "openai", "model": "m", "field": field}
+    )
     assert reply.content == [thought, TextBlock(text="ok")]
 
 
@@ -350,7 +352,7 @@ async def test_anthropic_thoughts_come_with_what_they_need_to_go_back() -> None:
 
     reply = await completed("anthropic", body)
 
-    mine = {"provider": "anthropic"}
+    mine = {"provider": "anthropic", "model": "m"}
     assert reply.content == [
         ReasoningBlock(text="hm, yes", signature="c2ln", metadata=mine),
         ReasoningBlock(text="", metadata={**mine, "redacted_thinking": "aGlk"}),
@@ -451,7 +453,7 @@ async def test_c5_ollama_text_thoughts_and_counts() -> None:
 
     last = events[-1]
     assert isinstance(last, ModelCompleted)
-    thought = ReasoningBlock(text="hm", metadata={"provider": "ollama"})
+    thought = ReasoningBlock(text="hm", metadata={"provider": "ollama", "model": "m"})
     assert last.content == [thought, TextBlock(text="hello")]
     assert last.usage == Usage(
         input_tokens=4,

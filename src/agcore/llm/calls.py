@@ -25,7 +25,7 @@ from agcore.llm.types import (
     FinishReason,
 )
 from agent_core.config.models import RetryConfig
-from agent_core.providers.failures import CallError, pause_before_retry_s
+from agent_core.providers.failures import Called, CallError, pause_before_retry_s
 from agent_core.providers.reply import CallDraft, ReplyAccumulator
 from agent_core.types import (
     ModelCompleted,
@@ -234,7 +234,7 @@ async def join_chunks(
     Raises:
         LlmError: the stream ended without a finish reason: the reply is not finished then.
     """
-    draft = ReplyAccumulator("agcore", str, history=())
+    draft = ReplyAccumulator(Called("agcore", ""), str, history=())
     calls: dict[int, CallDraft] = {}
     usage, finish_reason = Usage(), None
     try:

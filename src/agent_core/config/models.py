@@ -30,6 +30,8 @@ Count = Annotated[int, Field(gt=0, le=_MOST)]
 CountOrNone = Annotated[int, Field(ge=0, le=_MOST)]
 Threads = Annotated[int, Field(gt=0, le=4096)]
 Temperature = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
+ReasoningEffort = Literal["none", "low", "medium", "high"]
+OpenAIProtocol = Literal["auto", "responses", "chat"]
 
 
 def _sendable(options: dict[str, Any]) -> dict[str, Any]:
@@ -92,8 +94,9 @@ class RetryConfig(Section):
 class ModelConfig(Section):
     """One model, resolved: what a provider factory gets.
 
-    `path`, `chat_template` and `threads` are for `provider = "local"`; for `"scripted"`, `path`
-    is the script.
+    `reasoning` has one spelling for all providers; each adapter writes it as its service wants it.
+    `api` is the protocol of `provider = "openai"`. `path`, `chat_template` and `threads` are for
+    `provider = "local"`; for `"scripted"`, `path` is the script.
     """
 
     provider: str = Field(min_length=1)
@@ -103,8 +106,10 @@ class ModelConfig(Section):
     context_window: Tokens = 8192
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
+    reasoning: ReasoningEffort | None = None
     timeout_ms: Milliseconds = 60_000
     provider_options: ProviderOptions = {}
+    api: OpenAIProtocol = "auto"
     retry: RetryConfig = RetryConfig.model_construct()
     path: str | None = None
     chat_template: str | None = None
@@ -133,8 +138,10 @@ class ModelProfile(Section):
     context_window: Tokens | None = None
     max_output_tokens: Tokens | None = None
     temperature: Temperature | None = None
+    reasoning: ReasoningEffort | None = None
     timeout_ms: Milliseconds | None = None
     provider_options: ProviderOptions | None = None
+    api: OpenAIProtocol | None = None
     retry: RetryConfig | None = None
     path: str | None = None
     chat_template: str | None = None

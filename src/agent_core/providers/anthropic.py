@@ -28,10 +28,12 @@ from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
     IdentityCache,
+    MessageCache,
     block_text,
     body_of,
     chosen_tool,
     images_of,
+    is_own,
     joined_text,
     sampling_fields,
     wire_name,
@@ -202,13 +204,13 @@ class AnthropicProvider(HttpProvider):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self._messages: IdentityCache[ModelMessage, _Written | None] = IdentityCache()
+        self._messages: MessageCache[_Written | None] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a Messages body."""
         extra = options.pop(EXTRA_BODY, {})
-        head = sampling_fields(self._config, request, "max_tokens")
+        head = self._head(request, options)
         fields = {"model": request.model, "stream": True, **head, **options, **extra}
         if request.tools and (choice := request.tool_choice):
             if choice in {"auto", "none"}:
@@ -233,7 +235,10 @@ class AnthropicProvider(HttpProvider):
         if last_static is not None:
             system[last_static] = _CACHE_MARK + system[last_static][1:]
 
-        history = self._messages.get_all(request.messages, self._write_message)
+        model = request.model
+        history = self._messages.of(model).get_all(
+            request.messages, lambda message: self._write_message(message, model)
+        )
         written = [message for message in history if message]
         messages = [message.raw for message in written]
         user_turns = [place for place, message in enumerate(written) if message.is_user]
@@ -241,9 +246,21 @@ class AnthropicProvider(HttpProvider):
             messages[place] = written[place].marked()
         return body_of(fields, {"tools": tools, "system": system, "messages": messages})
 
-    def _write_message(self, message: ModelMessage) -> _Written | None:
+    def _head(self, request: ModelRequest, options: dict[str, Any]) -> dict[str, Any]:
+        """Limits, temperature and thinking; a choice that forces a call is refused beside it."""
+        head = sampling_fields(self._config, request, "max_tokens")
+        if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
+            return head
+        head |= _thinking(self._config.reasoning, request.model, head["max_tokens"])
+        if table(head.get("thinking")).get("type") in {"enabled", "adaptive"}:
+            head.pop("temperature", None)  # refused beside thinking
+        if "output_config" in head and "output_config" in options:
+            options["output_config"] = {**head["output_config"], **table(options["output_config"])}
+        return head
+
+    def _write_message(self, message: ModelMessage, model: str) -> _Written | None:
         """None when nothing is left to say: empty messages are refused."""
-        blocks = list(map(jsontext.dump, self._write_blocks(message)))
+        blocks = list(map(jsontext.dump, self._write_blocks(message, model)))
         if not blocks:
             return None
         is_user = message.role is not Role.ASSISTANT
@@ -251,7 +268,7 @@ class AnthropicProvider(HttpProvider):
         tail = b'],"role":"%b"}' % (b"user" if is_user else b"assistant")
         return _Written(head + blocks[-1] + tail, len(head), is_user)
 
-    def _write_blocks(self, message: ModelMessage) -> Iterator[dict[str, Any]]:
+    def _write_blocks(self, message: ModelMessage, model: str) -> Iterator[dict[str, Any]]:
         failures_with_images: list[ToolResultBlock] = []
         for block in message.content:
             match block:
@@ -267,7 +284,7 @@ class AnthropicProvider(HttpProvider):
                     if block.is_error and images_of(block):
                         failures_with_images.append(block)
                 case ReasoningBlock():  # exactly as it came; without a signature it is refused
-                    if block.metadata.get("provider") != self.provider:
+                    if not is_own(block, self.provider, model):
                         continue
                     if redacted := text(block.metadata.get("redacted_thinking")):
                         yield {"type": "redacted_thinking", "data": redacted}
@@ -284,6 +301,29 @@ class AnthropicProvider(HttpProvider):
         for block in failures_with_images:
             yield {"type": "text", "text": f"[images in the result of call {block.tool_call_id}]"}
             yield from map(_write_image, images_of(block))
+
+
+_BUDGETED = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-5]|-\d{8}|@\d{8}|$)(?!\d))")
+"""Claude models whose thinking has a budget; later ones decide themselves, by an effort."""
+_LEAST_BUDGET = 1024
+_SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75}
+
+
+def _thinking(effort: str | None, model: str, max_tokens: int) -> dict[str, Any]:
+    """The fields that say how much to think; a budget is a share of the tokens of the reply.
+
+    A reply too short for the smallest budget is given without thinking.
+    """
+    if effort is None:
+        return {}
+    if effort == "none":
+        return {"thinking": {"type": "disabled"}}
+    if "claude-" in model and not _BUDGETED.search(model):
+        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
+    budget = max(_LEAST_BUDGET, int(max_tokens * _SHARES[effort]))
+    if budget >= max_tokens:
+        return {}
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}}
 
 
 def _write_tool(tool: ToolDefinition) -> bytes:

@@ -209,9 +209,7 @@ class HttpProvider(ABC):
         number = 0
         while True:
             number += 1
-            draft = ReplyAccumulator(
-                self.provider, prepared.names.canonical, history=request.messages
-            )
+            draft = ReplyAccumulator(called, prepared.names.canonical, history=request.messages)
             raw: list[bytes] | None = [] if self._sink else None
             attempt = _Attempt(called, self.parser(called, draft), raw=raw)
             failure = None

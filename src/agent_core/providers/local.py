@@ -109,13 +109,19 @@ class LocalProvider:
         extra = options.pop(EXTRA_BODY, {})
         head = sampling_fields(self._config, request, "max_tokens")
         head["stream_options"] = {"include_usage": True}
+        if effort := self._config.reasoning:  # each model's template knows one of the two
+            thinks = effort != "none"
+            head["chat_template_kwargs"] = {
+                "enable_thinking": thinks,
+                **({"reasoning_effort": effort} if thinks else {}),
+            }
         # An engine without a projector takes no pictures.
         worded = without_result_images(request) if has_result_images(request.messages) else request
         body = self._requests.body(worded, {**head, **options, **extra}, called).decode()
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
         yield ModelStarted(provider=KEY, model=request.model)
-        draft = ReplyAccumulator(KEY, names.canonical, history=request.messages)
+        draft = ReplyAccumulator(called, names.canonical, history=request.messages)
         parser = OpenAIChunks(called, draft)
         try:
             async with aclosing(self._chunks(engine, body, called)) as chunks:

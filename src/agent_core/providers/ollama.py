@@ -17,9 +17,11 @@ from agent_core.providers.requests import (
     EXTRA_BODY,
     HEADERS,
     IdentityCache,
+    MessageCache,
     body_of,
     function_tool,
     images_of,
+    is_own,
     joined_text,
     result_text,
     sampling_fields,
@@ -99,7 +101,7 @@ class OllamaProvider(HttpProvider):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self._messages: IdentityCache[ModelMessage, bytes] = IdentityCache()
+        self._messages: MessageCache[bytes] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -122,24 +124,29 @@ class OllamaProvider(HttpProvider):
             **table(options.pop("options", None)),
         }
         # Without `truncate` a prompt that is too long loses its beginning silently.
-        head = {"options": parameters, "truncate": False, **options, **extra}
+        head: dict[str, Any] = {"options": parameters, "truncate": False}
+        if effort := self._config.reasoning:  # models that know no levels take one for "yes"
+            head["think"] = False if effort == "none" else effort
+        head |= {**options, **extra}
         offered = [] if request.tool_choice == "none" else request.tools
         tools = self._tools.get_all(offered, function_tool)
         messages = [system_message(request.system)]
         last_answer: ModelMessage | None = None
 
         def write(message: ModelMessage) -> bytes:
-            return b",".join(map(jsontext.dump, self._write_message(message, last_answer)))
+            parts = self._write_message(message, last_answer, request.model)
+            return b",".join(map(jsontext.dump, parts))
 
+        written = self._messages.of(request.model)
         for message in request.messages:
-            messages.append(self._messages.get(message, write))
+            messages.append(written.get(message, write))
             if message.role is Role.ASSISTANT:
                 last_answer = message
         fields = {"model": request.model, "stream": True, **head}
         return body_of(fields, {"tools": tools, "messages": messages})
 
     def _write_message(
-        self, message: ModelMessage, last_answer: ModelMessage | None
+        self, message: ModelMessage, last_answer: ModelMessage | None, model: str
     ) -> Iterator[dict[str, Any]]:
         """The message, or the messages that it is here; `last_answer` has the calls of results."""
         names = {
@@ -163,7 +170,7 @@ class OllamaProvider(HttpProvider):
                 case ImageBlock() if block.data and not is_answer:
                     written.setdefault("images", []).append(block.data)
                 case ReasoningBlock() if is_answer:
-                    if block.metadata.get("provider") == self.provider and block.text:
+                    if block.text and is_own(block, self.provider, model):
                         written["thinking"] = written.get("thinking", "") + block.text
                 case ToolCallBlock() if is_answer:
                     function = {"name": wire_name(block.name), "arguments": block.arguments}

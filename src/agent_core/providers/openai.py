@@ -51,6 +51,7 @@ class OpenAIProvider(HttpProvider):
         # OpenAI's own models refuse `max_tokens`; most compatible servers know nothing else.
         host = urlsplit(self._url).hostname or ""
         is_openai = host == "openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
+        self._is_openai = is_openai
         self._limit_field = "max_completion_tokens" if is_openai else "max_tokens"
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -58,4 +59,8 @@ class OpenAIProvider(HttpProvider):
         extra = options.pop(EXTRA_BODY, {})
         head = sampling_fields(self._config, request, self._limit_field)
         head["stream_options"] = {"include_usage": True}
+        if effort := self._config.reasoning:
+            head["reasoning_effort"] = effort
+            if self._is_openai and effort != "none":  # refused beside reasoning
+                head.pop("temperature", None)
         return self._requests.body(request, {**head, **options, **extra}, called)

@@ -16,17 +16,21 @@ from agent_core.providers.reply import (
 )
 from agent_core.providers.requests import (
     IdentityCache,
+    MessageCache,
     block_text,
     body_of,
     chosen_tool,
     function_tool,
     images_of,
+    is_own,
     joined_text,
+    opaque_of,
     result_text,
     system_message,
     wire_name,
 )
 from agent_core.types import (
+    OPAQUE,
     ImageBlock,
     ModelMessage,
     ModelRequest,
@@ -41,6 +45,10 @@ from agent_core.types import (
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where compatible services put reasoning; the first one they use is the one it returns in."""
+_IN_CONTENT = "content"
+"""Where Mistral puts it: thinking parts among the parts of the content."""
+_DETAILS = "reasoning_details"
+"""Where OpenRouter puts what reasoning models want back: signed texts, encrypted data."""
 
 
 class OpenAIRequests:
@@ -52,7 +60,7 @@ class OpenAIRequests:
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
-        self._messages: IdentityCache[ModelMessage, bytes] = IdentityCache()
+        self._messages: MessageCache[bytes] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
     def body(self, request: ModelRequest, head: Mapping[str, Any], called: Called) -> bytes:
@@ -71,11 +79,14 @@ class OpenAIRequests:
         if request.stop:
             fields["stop"] = request.stop
         tools = self._tools.get_all(request.tools, function_tool)
-        history = self._messages.get_all(request.messages, self._write_message)
+        model = request.model
+        history = self._messages.of(model).get_all(
+            request.messages, lambda message: self._write_message(message, model)
+        )
         messages = [system_message(request.system), *history]
         return body_of(fields, {"tools": tools, "messages": messages})
 
-    def _write_message(self, message: ModelMessage) -> bytes:
+    def _write_message(self, message: ModelMessage, model: str) -> bytes:
         """The message, or the messages that it is here, joined by commas."""
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
         written: list[dict[str, Any]] = [
@@ -83,23 +94,42 @@ class OpenAIRequests:
             for result in results
         ]
         if message.role is Role.ASSISTANT:
-            answer: dict[str, Any] = {"role": "assistant"}
-            answer["content"] = joined_text(message.content, "") or None
-            for block in message.content:
-                if isinstance(block, ReasoningBlock) and block.text:
-                    if block.metadata.get("provider") == self._provider:
-                        field = text(block.metadata.get("field")) or _REASONING_FIELDS[0]
-                        answer[field] = answer.get(field, "") + block.text
-                elif isinstance(block, ToolCallBlock):
-                    arguments = jsontext.dump_text(block.arguments)
-                    function = {"name": wire_name(block.name), "arguments": arguments}
-                    call = {"id": block.tool_call_id, "type": "function", "function": function}
-                    answer.setdefault("tool_calls", []).append(call)
+            answer = self._write_answer(message, model)
             if answer["content"] or "tool_calls" in answer:
                 written.append(answer)
         elif content := _user_content(message, results):
             written.append({"role": "user", "content": content})
         return b",".join(map(jsontext.dump, written))
+
+    def _write_answer(self, message: ModelMessage, model: str) -> dict[str, Any]:
+        """An answer of the model, with the fields of its own that it wants back."""
+        answer: dict[str, Any] = {"role": "assistant"}
+        thoughts: list[dict[str, Any]] = []
+        for block in message.content:
+            if isinstance(block, ToolCallBlock):
+                arguments = jsontext.dump_text(block.arguments)
+                function = {"name": wire_name(block.name), "arguments": arguments}
+                call = {"id": block.tool_call_id, "type": "function", "function": function}
+                call |= opaque_of(block, self._provider, model)
+                answer.setdefault("tool_calls", []).append(call)
+            elif isinstance(block, ReasoningBlock) and is_own(block, self._provider, model):
+                opaque = opaque_of(block, self._provider, model)
+                field = text(block.metadata.get("field")) or _REASONING_FIELDS[0]
+                if details := opaque.get(_DETAILS):
+                    answer.setdefault(_DETAILS, []).extend(details)
+                elif field == _IN_CONTENT:
+                    thought = [_text_part(block.text)] if block.text else []
+                    thoughts.append({**opaque, "type": "thinking", "thinking": thought})
+                elif block.text:
+                    answer[field] = answer.get(field, "") + block.text
+        if _DETAILS in answer:  # they hold the same words
+            for field in _REASONING_FIELDS:
+                answer.pop(field, None)
+        prose = joined_text(message.content, "")
+        answer["content"] = [*thoughts, *([_text_part(prose)] if prose else [])]
+        if not thoughts:
+            answer["content"] = prose or None
+        return answer
 
 
 def _user_content(
@@ -174,6 +204,7 @@ class OpenAIChunks(ChunkParser):
         self._calls: dict[int, CallDraft] = {}
         self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
+        self._details: list[dict[str, Any]] = []
 
     @property
     def may_end_without_reason(self) -> bool:
@@ -221,17 +252,39 @@ class OpenAIChunks(ChunkParser):
         )
 
     def _read_delta(self, delta: dict[str, Any]) -> None:
+        self._read_reasoning(delta)
+        content = delta.get("content") or delta.get("refusal")
+        for part in [{"text": content}] if isinstance(content, str) else items(content):
+            if part.get("type") == "thinking":
+                self._read_thought(part)
+            elif piece := text(part.get("text")):
+                self.draft.add_text(piece)
+        for call in items(delta.get("tool_calls")):
+            self._read_call(call)
+
+    def _read_reasoning(self, delta: dict[str, Any]) -> None:
+        details = items(delta.get(_DETAILS))
         for field in _REASONING_FIELDS:
             if reasoning := text(delta.get(field)):
                 self.draft.add_reasoning(reasoning, field=field)
                 break
-        content = delta.get("content") or delta.get("refusal")
-        parts = [content] if isinstance(content, str) else [p.get("text") for p in items(content)]
-        for part in parts:
-            if piece := text(part):
-                self.draft.add_text(piece)
-        for call in items(delta.get("tool_calls")):
-            self._read_call(call)
+        else:
+            for piece in details:
+                if reasoning := text(piece.get("text")) or text(piece.get("summary")):
+                    self.draft.add_reasoning(reasoning, field="reasoning")
+        if details and not self._details:  # one block of the reply carries all of them
+            carrier = self.draft.add_reasoning("", field="reasoning")
+            carrier.metadata[OPAQUE] = {_DETAILS: self._details}
+        for piece in details:
+            _add_detail(self._details, piece)
+
+    def _read_thought(self, part: dict[str, Any]) -> None:
+        thinking = part.pop("thinking", None)
+        pieces = items(thinking) or [{"text": thinking}]
+        thought = "".join(text(piece.get("text")) for piece in pieces)
+        block = self.draft.add_reasoning(thought, field=_IN_CONTENT)
+        if own := {key: value for key, value in part.items() if key != "type"}:
+            block.metadata.setdefault(OPAQUE, {}).update(own)
 
     def _read_call(self, delta: dict[str, Any]) -> None:
         function = table(delta.get("function"))
@@ -251,8 +304,32 @@ class OpenAIChunks(ChunkParser):
                 self._calls[index] = call
         elif name and name != call.wire_name and not call.has_text:
             call.wire_name += name  # a name in pieces
+        if extra := table(delta.get("extra_content")):  # Gemini's signatures
+            call.opaque["extra_content"] = extra
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             self.draft.feed(call, arguments)
         elif isinstance(arguments, dict):
             self.draft.feed(call, jsontext.dump_text(arguments))
+
+
+def _add_detail(details: list[dict[str, Any]], piece: dict[str, Any]) -> None:
+    """Pieces of one detail have the same type and index, and one id where they have one.
+
+    Without an index, pieces of text that follow each other belong together.
+    """
+    index, kind, own_id = piece.get("index"), piece.get("type"), piece.get("id")
+    for known in details if index is not None else details[-1:]:
+        is_same = known.get("type") == kind and known.get("index") == index
+        ids = {known.get("id"), own_id} - {None}
+        if is_same and len(ids) < 2 and (index is not None or "data" not in piece):
+            for field, value in piece.items():
+                if field in _GROWING and isinstance(value, str):
+                    known[field] = text(known.get(field)) + value
+                elif value is not None:
+                    known[field] = value
+            return
+    details.append(dict(piece))
+
+
+_GROWING = frozenset({"data", "summary", "text"})

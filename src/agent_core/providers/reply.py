@@ -17,6 +17,7 @@ from agent_core.providers import jsontext
 from agent_core.providers.failures import Called, CallError, bounded_line, is_error
 from agent_core.text import join_surrogates
 from agent_core.types import (
+    OPAQUE,
     ContentBlock,
     ModelCompleted,
     ModelEvent,
@@ -57,6 +58,17 @@ class _Growing:
         self._shown.write(text)
         return text
 
+    def complete(self, whole: str) -> bool:
+        """Make the text `whole`; returns whether that only adds to what has arrived."""
+        arrived = self.text + "".join(self.fresh)
+        if whole.startswith(arrived):
+            self.fresh.append(whole[len(arrived) :])
+            return True
+        self.fresh.clear()
+        self._shown = StringIO(newline="")
+        self._shown.write(join_surrogates(whole))
+        return False
+
     @property
     def text(self) -> str:
         return self._shown.getvalue()
@@ -86,19 +98,23 @@ class ProseDraft(_Growing):
         return ModelReasoningDelta(text=text) if self.is_reasoning else ModelTextDelta(text=text)
 
     def block(self) -> ContentBlock | None:
-        """The finished block; empty ones are left out, a signed or redacted thought never."""
+        """The finished block; empty ones are left out, one that goes back as it came never."""
         text = self.text
         if not self.is_reasoning:
             return TextBlock(text=text) if text else None
-        if not text and not self.signature and not self.metadata.get("redacted_thinking"):
+        goes_back = self.signature or self.metadata.keys() & {OPAQUE, "redacted_thinking"}
+        if not text and not goes_back:
             return None
         return ReasoningBlock(text=text, signature=self.signature or None, metadata=self.metadata)
 
 
 class CallDraft(_Growing):
-    """A tool call. Its name may still grow until arguments arrive."""
+    """A tool call. Its name may still grow until arguments arrive.
 
-    __slots__ = ("_announced", "_canonical", "raw_id", "tool_call_id", "wire_name")
+    `opaque` are fields that go back to the model as they came.
+    """
+
+    __slots__ = ("_announced", "_canonical", "opaque", "raw_id", "tool_call_id", "wire_name")
 
     def __init__(
         self, tool_call_id: str, raw_id: str, *, wire_name: str, canonical: Callable[[str], str]
@@ -107,6 +123,7 @@ class CallDraft(_Growing):
         self.tool_call_id = tool_call_id
         self.raw_id = raw_id
         self.wire_name = wire_name
+        self.opaque: dict[str, Any] = {}
         self._canonical = canonical
         self._announced = False
 
@@ -125,9 +142,9 @@ class CallDraft(_Growing):
         """The canonical name."""
         return join_surrogates(self._canonical(self.wire_name))
 
-    def block(self, *, cut_off: bool) -> ToolCallBlock:
+    def block(self, origin: Mapping[str, Any], *, cut_off: bool) -> ToolCallBlock:
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
-        metadata: dict[str, Any] = {}
+        metadata: dict[str, Any] = {**origin, OPAQUE: self.opaque} if self.opaque else {}
         if self.raw_id != self.tool_call_id:
             metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
         arguments: dict[str, Any] = {}
@@ -148,15 +165,16 @@ class ReplyAccumulator:
     """The reply of one model call.
 
     Args:
-        provider: key of the provider, kept with reasoning blocks.
+        called: the provider and model, kept with what goes back to these two only.
         canonical: wire name of a tool → its canonical name.
         history: the messages of the request; ids used there are not given out again.
     """
 
     def __init__(
-        self, provider: str, canonical: Callable[[str], str], *, history: Sequence[ModelMessage]
+        self, called: Called, canonical: Callable[[str], str], *, history: Sequence[ModelMessage]
     ) -> None:
-        self._provider = provider
+        self._provider = called.provider
+        self._origin = called.details
         self._canonical = canonical
         self._history = history
         self._parts: list[ProseDraft | CallDraft] = []
@@ -174,14 +192,14 @@ class ReplyAccumulator:
         else:
             self._grow(piece, is_reasoning=False)
 
-    def add_reasoning(self, piece: str, **metadata: Any) -> None:
+    def add_reasoning(self, piece: str, **metadata: Any) -> ProseDraft:
         """More reasoning; a new block, with `metadata`, begins after text or a call."""
-        self._grow(piece, is_reasoning=True, **metadata)
+        return self._grow(piece, is_reasoning=True, **metadata)
 
     def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
         """Begin a block of text or reasoning explicitly; fill it with `feed`."""
         if is_reasoning:
-            metadata["provider"] = self._provider
+            metadata.update(self._origin)
         part = ProseDraft(is_reasoning=is_reasoning, metadata=metadata)
         self._parts.append(part)
         return part
@@ -210,6 +228,15 @@ class ReplyAccumulator:
             if not part.fresh:
                 self._touched.append(part)
             part.fresh.append(piece)
+
+    def complete(self, part: ProseDraft | CallDraft, whole: str) -> None:
+        """The whole text of a block: what is missing is added, a different one is replaced."""
+        if part.complete(whole):
+            self._touched.append(part)
+
+    def keep(self, parts: Sequence[ProseDraft | CallDraft]) -> None:
+        """The finished reply has these blocks, in this order."""
+        self._parts = list(parts)
 
     def deltas(self, *, last: bool = False) -> list[ModelEvent]:
         """What arrived since the last call: one event per block.
@@ -262,8 +289,9 @@ class ReplyAccumulator:
         }
         content: list[ContentBlock] = []
         for part in self._parts:
-            block = part.block(cut_off=is_cut_off) if isinstance(part, CallDraft) else part.block()
-            if block:
+            if isinstance(part, CallDraft):
+                content.append(part.block(self._origin, cut_off=is_cut_off))
+            elif block := part.block():
                 content.append(block)
         calls = [
             ToolCall(
@@ -293,13 +321,14 @@ class ReplyAccumulator:
         self._touched.clear()
         return touched
 
-    def _grow(self, piece: str, *, is_reasoning: bool, **metadata: Any) -> None:
+    def _grow(self, piece: str, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
         part = self._parts[-1] if self._parts else None
         if type(part) is not ProseDraft or part.is_reasoning is not is_reasoning:
             part = self.open_prose(is_reasoning=is_reasoning, **metadata)
         if not part.fresh:
             self._touched.append(part)
         part.fresh.append(piece)
+        return part
 
 
 _BROKEN_STOPS = frozenset(

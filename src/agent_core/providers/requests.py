@@ -12,14 +12,17 @@ from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
 from agent_core.types import (
+    OPAQUE,
     ArtifactRefBlock,
     ContentBlock,
     ImageBlock,
     JsonBlock,
     ModelMessage,
     ModelRequest,
+    ReasoningBlock,
     SystemBlock,
     TextBlock,
+    ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
 )
@@ -172,6 +175,18 @@ def with_error(result: ToolResultBlock, text: str) -> str:
     return line if text in {"", result.error.message, line} else f"{line}\n{text}"
 
 
+def is_own(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> bool:
+    """Whether this provider and model wrote the block, so that its opaque fields may go back."""
+    origin = block.metadata
+    return origin.get("provider") == provider and origin.get("model", model) == model
+
+
+def opaque_of(block: ReasoningBlock | ToolCallBlock, provider: str, model: str) -> dict[str, Any]:
+    """The fields of the block that go back as they came; none to another provider or model."""
+    opaque = block.metadata.get(OPAQUE) if is_own(block, provider, model) else None
+    return cast("dict[str, Any]", opaque) if isinstance(opaque, dict) else {}
+
+
 EXTRA_BODY = "extra_body"
 """A table that goes into the request as it is: for what a compatible server knows beyond us."""
 HEADERS = "headers"
@@ -278,6 +293,17 @@ class IdentityCache(Generic[K, V]):
         found = self._made.get(dead.key)
         if found is not None and found[0] is dead:
             del self._made[dead.key]
+
+
+class MessageCache(Generic[V]):
+    """What was written of messages, by model: a model's own fields go back to it alone."""
+
+    def __init__(self) -> None:
+        self._by_model: dict[str, IdentityCache[ModelMessage, V]] = {}
+
+    def of(self, model: str) -> IdentityCache[ModelMessage, V]:
+        """The cache for requests to this model."""
+        return self._by_model.setdefault(model, IdentityCache())
 
 
 def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
-from agent_core.providers.failures import WITHOUT_TOOLS
+from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.types import (
     ErrorPayload,
@@ -184,7 +184,8 @@ class ScriptedProvider:
             pause_s += reply.seconds
         yield ModelStarted(provider=self._provider, model=request.model)
         await asyncio.sleep(pause_s)
-        draft = ReplyAccumulator(self._provider, str, history=request.messages)
+        called = Called(self._provider, request.model)
+        draft = ReplyAccumulator(called, str, history=request.messages)
         for event in self._play(reply, draft):
             yield event
         match reply:

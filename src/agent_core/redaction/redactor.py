@@ -23,7 +23,7 @@ from agent_core.redaction.shapes import (
     open_tail,
 )
 from agent_core.text import join_surrogates, visible
-from agent_core.types import ContentBlock, ReasoningBlock, TextBlock
+from agent_core.types import OPAQUE, ContentBlock, ReasoningBlock, TextBlock, ToolCallBlock
 
 SHORTEST_SECRET = 4
 """Shorter values are left alone: replacing every `a` would destroy the text and hide nothing."""
@@ -428,6 +428,9 @@ def log_failure(
     logger.error("%s\n%s", what, text)
 
 
+_OPAQUE_KEYS = frozenset({OPAQUE, "redacted_thinking"})
+
+
 class JournalRedactor:
     """Events lose all that looks like a secret, nodes only the values of configured secrets.
 
@@ -460,8 +463,15 @@ class JournalRedactor:
         after = self._redactor.payload_secrets_only(before)
         if after is before:
             return block
+        # What goes back to the model as it came is whole or gone: changed, it would be refused.
         if isinstance(block, ReasoningBlock):
-            after["signature"] = None  # it was given for other words, and would be refused
+            after["signature"] = None  # it was given for other words
+            own = after["metadata"].items()
+            after["metadata"] = {key: item for key, item in own if key not in _OPAQUE_KEYS}
+        elif isinstance(block, ToolCallBlock):
+            opaque = before["metadata"].get(OPAQUE)
+            if after["metadata"].get(OPAQUE) is not opaque:
+                after["metadata"] = {**after["metadata"], OPAQUE: {}}
         return type(block).model_validate(after)
 
 

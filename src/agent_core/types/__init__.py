@@ -1,6 +1,7 @@
 """The vocabulary every layer shares. Data only; behaviour lives where it runs."""
 
 from agent_core.types.content import (
+    OPAQUE,
     SESSION_ID_PATTERN,
     AgentStatus,
     AgentType,
@@ -99,6 +100,7 @@ __all__ = [
     "CLOSING_EVENTS",
     "LEASE",
     "LIVE_EVENTS",
+    "OPAQUE",
     "SESSION_ID_PATTERN",
     "Access",
     "AgentDefinition",

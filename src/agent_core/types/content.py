@@ -208,6 +208,14 @@ class ErrorPayload(Frozen):
         )
 
 
+OPAQUE = "opaque"
+"""The key of a block's metadata under which fields stand that only a provider can read.
+
+They go back, as they came, to the provider and the model that `provider` and `model` beside it
+name, and to no other.
+"""
+
+
 class TextBlock(Frozen):
     """Plain text."""
 

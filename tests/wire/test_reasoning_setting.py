@@ -1,0 +1,118 @@
+"""`reasoning` has one spelling; each service is asked in its own words."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from agent_core.config.models import ModelConfig
+from agent_core.providers.base import ProviderRegistry
+from agent_core.types import ModelMessage, ModelRequest, Role, TextBlock, ToolDefinition
+from model_server import ModelServer
+
+HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
+TOOLS = [ToolDefinition(name="run", description="")]
+
+
+async def body_of(provider: str, **settings: Any) -> dict[str, Any]:
+    name = settings.pop("name", "m")
+    request = {"tool_choice": settings.pop("tool_choice", None)}
+    async with ModelServer(lambda _: "ok") as server:
+        config = ModelConfig(
+            provider=provider, name=name, base_url=server.base_url(provider), **settings
+        )
+        adapter = ProviderRegistry().create(config)
+        async for _ in adapter.stream(
+            ModelRequest(model=name, messages=[HELLO], tools=TOOLS, **request)
+        ):
+            pass
+        await adapter.close()
+    return orjson.loads(server.requests[0].raw)
+
+
+FIELDS = ("reasoning_effort", "thinking", "output_config", "think", "reasoning")
+
+
+def said(body: dict[str, Any]) -> dict[str, Any]:
+    return {key: body[key] for key in FIELDS if key in body}
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
+async def test_nothing_is_said_without_the_setting(provider: str) -> None:
+    assert said(await body_of(provider)) == {}
+
+
+@pytest.mark.parametrize(
+    ("provider", "level", "expected"),
+    [
+        *(("openai", each, {"reasoning_effort": each}) for each in ("none", "low", "high")),
+        ("ollama", "none", {"think": False}),
+        ("ollama", "medium", {"think": "medium"}),
+        ("anthropic", "none", {"thinking": {"type": "disabled"}}),
+        ("anthropic", "low", {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+        ("anthropic", "medium", {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+        ("anthropic", "high", {"thinking": {"type": "enabled", "budget_tokens": 3072}}),
+    ],
+)
+async def test_each_service_is_asked_in_its_own_words(
+    provider: str, level: str, expected: dict[str, Any]
+) -> None:
+    assert said(await body_of(provider, reasoning=level)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("claude-3-7-sonnet-20250219", "enabled"),
+        ("claude-sonnet-4-20250514", "enabled"),
+        ("claude-opus-4-5", "enabled"),
+        ("claude-haiku-4-5-20251001", "enabled"),
+        ("claude-sonnet-4-6", "adaptive"),
+        ("claude-opus-4-10", "adaptive"),
+        ("claude-opus-5", "adaptive"),
+        ("claude-sonnet-5-5", "adaptive"),
+        ("kimi-k2", "enabled"),
+    ],
+)
+async def test_claude_models_are_given_a_budget_or_an_effort(name: str, kind: str) -> None:
+    body = await body_of("anthropic", name=name, reasoning="high")
+
+    assert body["thinking"]["type"] == kind
+    assert body.get("output_config") == ({"effort": "high"} if kind == "adaptive" else None)
+
+
+async def test_an_effort_stands_beside_an_output_config_of_the_user() -> None:
+    options = {"anthropic": {"output_config": {"format": {"type": "json_schema"}}}}
+    body = await body_of(
+        "anthropic", name="claude-opus-5", reasoning="low", provider_options=options
+    )
+
+    assert body["output_config"] == {"effort": "low", "format": {"type": "json_schema"}}
+
+
+async def test_what_anthropic_refuses_beside_thinking_is_not_sent() -> None:
+    body = await body_of("anthropic", reasoning="low", temperature=0.5)
+    assert "temperature" not in body
+    assert (await body_of("anthropic", reasoning="none", temperature=0.5))["temperature"] == 0.5
+
+    forced = await body_of("anthropic", reasoning="low", temperature=0.5, tool_choice="required")
+    assert said(forced) == {}
+    assert forced["temperature"] == 0.5
+
+    assert said(await body_of("anthropic", reasoning="low", max_output_tokens=1024)) == {}
+
+
+@pytest.mark.parametrize(
+    ("provider", "option"),
+    [
+        ("openai", {"reasoning_effort": "minimal"}),
+        ("anthropic", {"thinking": {"type": "enabled", "budget_tokens": 2000}}),
+        ("ollama", {"think": True}),
+    ],
+)
+async def test_an_option_of_the_provider_goes_before_the_setting(
+    provider: str, option: dict[str, Any]
+) -> None:
+    body = await body_of(provider, reasoning="high", provider_options={provider: option})
+
+    assert said(body) == option

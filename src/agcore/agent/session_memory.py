@@ -12,12 +12,7 @@ from agcore.errors import (
     MemoryError,  # noqa: A004 - the toolkit's own
     raise_as_agent_error,
 )
-from agcore.memory import (
-    MemoryFilter,
-    MemoryItem,
-    MemoryStore,
-    session_prefix,
-)
+from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, session_prefix
 from agcore.tools import BaseTool, ToolContext, ToolReturn
 from agent_core.redaction import Redactor
 from agent_core.types import ToolPermission

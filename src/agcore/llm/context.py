@@ -16,15 +16,7 @@ from agent_core.context.messages import MESSAGE_TOKENS, estimate_blocks, estimat
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.text import BYTES_PER_TOKEN, estimate_text, shorten_text
-from agent_core.types import (
-    EventType,
-    Node,
-    Role,
-    SystemBlock,
-    TextBlock,
-    ToolDefinition,
-    Usage,
-)
+from agent_core.types import EventType, Node, Role, SystemBlock, TextBlock, ToolDefinition, Usage
 
 logger = logging.getLogger(__name__)
 

@@ -1,11 +1,7 @@
 """Memory: stores, conversations, knowledge pages and how they are found again."""
 
 from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
-from agcore.memory.conversation import (
-    ConversationMemory,
-    ConversationMemoryConfig,
-    MemoryStrategy,
-)
+from agcore.memory.conversation import ConversationMemory, ConversationMemoryConfig, MemoryStrategy
 from agcore.memory.knowledge import (
     KnowledgePage,
     KnowledgeStore,

@@ -11,12 +11,7 @@ from enum import StrEnum
 
 from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
-from agcore.memory.stores import (
-    MemoryFilter,
-    MemoryItem,
-    MemoryStore,
-    session_prefix,
-)
+from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore, session_prefix
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.redaction import Redactor
 

@@ -2,11 +2,7 @@
 
 from agcore.errors import PromptDepthError, PromptError
 from agcore.prompt.composer import PromptComposer
-from agcore.prompt.templates import (
-    PromptTemplate,
-    PromptTemplateRegistry,
-    TemplateContext,
-)
+from agcore.prompt.templates import PromptTemplate, PromptTemplateRegistry, TemplateContext
 
 __all__ = [
     "PromptComposer",

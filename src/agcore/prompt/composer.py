@@ -5,11 +5,7 @@ from typing import Self
 
 from agcore.errors import PromptError
 from agcore.llm import ChatMessage, ChatRole
-from agcore.prompt.templates import (
-    PromptTemplate,
-    PromptTemplateRegistry,
-    Values,
-)
+from agcore.prompt.templates import PromptTemplate, PromptTemplateRegistry, Values
 from agent_core.types import ContentBlock, TextBlock, ToolResultBlock
 
 _INSTRUCTIONS = frozenset({ChatRole.SYSTEM, ChatRole.DEVELOPER})

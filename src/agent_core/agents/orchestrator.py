@@ -9,13 +9,7 @@ from functools import partial
 from typing import Any
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
-from agent_core.agents.roles import (
-    Dispatch,
-    ListWorkers,
-    WaitWorkers,
-    build_agent_tool,
-    does_work,
-)
+from agent_core.agents.roles import Dispatch, ListWorkers, WaitWorkers, build_agent_tool, does_work
 from agent_core.agents.spawner import ChildSpawner, SpawnerDeps, build_expected_output
 from agent_core.agents.workers import Worker
 from agent_core.aio import to_the_end

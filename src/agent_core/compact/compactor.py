@@ -10,13 +10,7 @@ from typing import Any, Protocol, cast
 
 from agent_core.assets import load_asset
 from agent_core.compact.cut import Cut
-from agent_core.compact.kept import (
-    KeptFacts,
-    collect_kept,
-    escape_kept,
-    fit_kept,
-    render_kept,
-)
+from agent_core.compact.kept import KeptFacts, collect_kept, escape_kept, fit_kept, render_kept
 from agent_core.compact.transcript import render_transcript, split_transcript
 from agent_core.errors import ErrorCode, SchemaError
 from agent_core.providers.jsontext import unfenced
@@ -81,11 +75,7 @@ class HistoryCompactor:
     """
 
     def __init__(
-        self,
-        summarise: Summarise,
-        *,
-        store: StoreText,
-        open_plans: OpenPlans = lambda _: (),
+        self, summarise: Summarise, *, store: StoreText, open_plans: OpenPlans = lambda _: ()
     ) -> None:
         self._summarise = summarise
         self._store = store

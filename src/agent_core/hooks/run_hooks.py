@@ -251,10 +251,7 @@ class RunHooks:
             logger.warning("the %s", shown)
             duration_ms = _since(started)
             note(
-                EventType.HOOK_FAILED,
-                code=error.code,
-                error=error.message,
-                duration_ms=duration_ms,
+                EventType.HOOK_FAILED, code=error.code, error=error.message, duration_ms=duration_ms
             )
             return None
         if stderr:

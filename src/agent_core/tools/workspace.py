@@ -28,14 +28,7 @@ from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import (
-    Access,
-    ContentBlock,
-    Draft,
-    ErrorPayload,
-    ToolPermission,
-    ToolResult,
-)
+from agent_core.types import Access, ContentBlock, Draft, ErrorPayload, ToolPermission, ToolResult
 
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")

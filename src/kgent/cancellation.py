@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from agent_core.errors import ErrorCode
-from kgent.errors import ErrorCategory, ErrorInfo
+from kgent.errors import ErrorInfo, engine_error
 
 T = TypeVar("T")
 
@@ -43,9 +43,7 @@ class Cancellation:
         with self._lock:
             if self._reason is not None:
                 return
-            self._reason = ErrorInfo(
-                code=code.value, message=message, category=ErrorCategory.ENGINE
-            )
+            self._reason = engine_error(code, message)
             listeners = list(self._listeners)
         for listener in listeners:
             listener()

@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name in ("session", "task", "run"):
         one.add_argument(f"--{name}-id", metavar="ID")
     one.add_argument("--max-steps", type=int, metavar="N", help="model calls at most")
-    one.add_argument("--timeout", type=float, metavar="SECONDS")
+    one.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS")
     one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
 
     two = commands.add_parser("validate", help="check a profile without running it")
@@ -96,15 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def build_options(arguments: argparse.Namespace) -> RunOptions:
     """Build the options that replace values of the profile."""
-    return RunOptions(
-        sandbox=arguments.sandbox.expanduser().absolute() if arguments.sandbox else None,
-        session_id=arguments.session_id,
-        task_id=arguments.task_id,
-        run_id=arguments.run_id,
-        stream=arguments.stream,
-        max_steps=arguments.max_steps,
-        timeout_seconds=arguments.timeout,
-    )
+    return RunOptions(**{name: getattr(arguments, name) for name in RunOptions.model_fields})
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -26,10 +26,14 @@ class ErrorCategory(StrEnum):
     UNKNOWN = "unknown"
 
 
-class ErrorInfo(BaseModel):
-    """An error as data: a code for programs, a sentence for people, never a traceback."""
+class Record(BaseModel):
+    """Base of what is recorded and passed on: values do not change."""
 
     model_config = ConfigDict(frozen=True)
+
+
+class ErrorInfo(Record):
+    """An error as data: a code for programs, a sentence for people, never a traceback."""
 
     code: str
     message: str
@@ -68,6 +72,21 @@ BLOCKING = frozenset({ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory
 def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
     """Build the error of a profile, an option or an engine that cannot be used."""
     return KgentError(code, message, category=ErrorCategory.CONFIG)
+
+
+def engine_error(
+    code: ErrorCode | str,
+    message: str,
+    *,
+    retryable: bool = False,
+    details: dict[str, Any] | None = None,
+) -> ErrorInfo:
+    """Build the error of an engine's part of a run."""
+    category = ErrorCategory.ENGINE
+    known = code.value if isinstance(code, ErrorCode) else code
+    return ErrorInfo(
+        code=known, message=message, category=category, retryable=retryable, details=details
+    )
 
 
 def error_info(error: BaseException, category: ErrorCategory = ErrorCategory.UNKNOWN) -> ErrorInfo:

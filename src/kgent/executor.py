@@ -16,7 +16,7 @@ from kgent.engine.base import (
     EngineStatus,
     EventCallback,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, error_info
+from kgent.errors import ErrorCategory, ErrorInfo, engine_error, error_info
 from kgent.memory import MemoryClient, NoMemory
 from kgent.profile import dump_config, render_sandbox_rules, render_system_prompt
 from kgent.records import RunEnvironment, RunEventType, quoted
@@ -259,11 +259,8 @@ class RunExecutor:
         outcome = _Outcome(text, result.usage)
         if result.status is EngineStatus.COMPLETED:
             return outcome
-        error = result.error or ErrorInfo(
-            code=ErrorCode.INTERNAL_ERROR.value,
-            message=f"the engine says {result.status} and not why",
-            category=ErrorCategory.ENGINE,
-        )
+        unknown = f"the engine says {result.status} and not why"
+        error = result.error or engine_error(ErrorCode.INTERNAL_ERROR, unknown)
         error = error.redacted(self._redactor)
         if result.status is EngineStatus.INTERRUPTED:
             return replace(outcome, interruption=error)

@@ -4,22 +4,18 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from typing import Protocol, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, SqliteStore, dice, words_of
 from agent_core.errors import AgentCoreError
 from agent_core.types import new_id
 from kgent.cancellation import BackgroundLoop
 from kgent.config import KgentConfig
-from kgent.errors import config_error
+from kgent.errors import Record, config_error
 
 SQLITE = "sqlite:"
 
 
-class RecalledItem(BaseModel):
+class RecalledItem(Record):
     """Something remembered; `score`, if there is one, is between 0 and 1."""
-
-    model_config = ConfigDict(frozen=True)
 
     content: str
     scope: str = ""
@@ -28,10 +24,8 @@ class RecalledItem(BaseModel):
     score: float | None = None
 
 
-class MemoryWriteResult(BaseModel):
+class MemoryWriteResult(Record):
     """What became of a request to remember."""
-
-    model_config = ConfigDict(frozen=True)
 
     accepted: bool
     memory_id: str | None = None

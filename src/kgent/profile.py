@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from agent_core.config.problems import problems_of
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
+from agent_core.redaction.redactor import walk
 from kgent.config import KgentConfig, WorkspaceSection
 from kgent.errors import ErrorCategory, KgentError, config_error
 from kgent.skills import SkillSummary
@@ -107,20 +108,7 @@ def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str
         origin: the file it was read from.
         clean: applied to every text: a profile is no place for secrets, but people make mistakes.
     """
-
-    def redact(value: Any) -> Any:
-        match value:
-            case str():
-                return clean(value)
-            case list():
-                return [redact(item) for item in cast("list[Any]", value)]
-            case dict():
-                table = cast("dict[str, Any]", value)
-                return {key: redact(item) for key, item in table.items()}
-            case _:
-                return value
-
-    resolved = redact(config.model_dump(mode="json"))
+    resolved = walk(config.model_dump(mode="json"), clean)
     try:
         WorkspaceSection.model_validate(config.workspace.model_dump())
     except ValidationError:  # given on the command line, which takes any path; `run.json` has it

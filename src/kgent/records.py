@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from agent_core.errors import ToolError
 from agent_core.process import Launcher
@@ -18,9 +18,9 @@ from agent_core.redaction import Redactor
 from agent_core.text import visible
 from agent_core.tools.files import open_file
 from agent_core.tools.results import storable, storable_text
-from agent_core.types import new_id
+from agent_core.types import Frozen, new_id
 from kgent.config import KgentConfig
-from kgent.errors import ErrorInfo
+from kgent.errors import ErrorInfo, Record
 from kgent.run_files import RunFiles
 from kgent.state import RunIds, now
 
@@ -56,10 +56,8 @@ RunEventType = Literal[
 """Everything that `events.jsonl` can hold."""
 
 
-class Event(BaseModel):
+class Event(Frozen):
     """One thing that happened. `sequence`, from 1 and without gaps, is the order of the run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     event_id: str
     sequence: int
@@ -83,14 +81,12 @@ class ErrorRecord(ErrorInfo):
     correlation_id: str | None = None
 
 
-class ToolCallRecord(BaseModel):
+class ToolCallRecord(Record):
     """One call: its arguments, how long it took, its result.
 
     `args_summary` has every argument, long ones cut and secrets removed; `artifacts` are paths
     inside the run folder.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     call_id: str
     tool_name: str

@@ -15,11 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.files import open_file
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.profile import fingerprint_config, load_config
 from kgent.records import (
     ERRORS_FILE,
@@ -63,11 +63,8 @@ MAX_LINES = 100_000
 
 _REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
-_CLOSING = {
-    "run.completed": RunFolderStatus.COMPLETED,
-    "run.incomplete": RunFolderStatus.INCOMPLETE,
-    "run.failed": RunFolderStatus.FAILED,
-}
+_ENDS = (RunFolderStatus.COMPLETED, RunFolderStatus.INCOMPLETE, RunFolderStatus.FAILED)
+_CLOSING = {f"run.{status}": status for status in _ENDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +188,11 @@ def _read_lines(path: Path, model: type[M], problems: list[str]) -> list[M]:
 # --- verification ----------------------------------------------------------------------------
 
 
-class FolderCheck(BaseModel):
+class FolderCheck(Record):
     """What a check of a run folder found; no problems means that it is as it was left.
 
     `seal` is computed from the folder as it is now.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     checked: int
     problems: list[str]

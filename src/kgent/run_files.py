@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from agent_core.disk.folders import open_folder
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError, ToolError
 from agent_core.tools.files import open_file, replace_file, take_snapshot
+from kgent.errors import Record
 
 R = TypeVar("R")
 
@@ -53,13 +54,11 @@ def name_bytes(path: str) -> str | None:
     return None
 
 
-class NamedRecord(BaseModel):
+class NamedRecord(Record):
     """Something in a run folder, by its path there.
 
     `path_hex` has the bytes of a path that is not UTF-8; `path` then is its `readable_name`.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     path: str
     path_hex: str | None = None

@@ -10,12 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from agent_core.disk.folders import make_private, open_folder
 from agent_core.errors import AgentCoreError, ErrorCode
 from kgent.config import DeliverableSpec, KgentConfig
-from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo, KgentError
+from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo, KgentError, Record
 from kgent.records import (
     ARCHIVE,
     ERRORS_FILE,
@@ -131,10 +129,8 @@ def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERR
 # --- manifests ------------------------------------------------------------------------------------
 
 
-class SandboxManifest(BaseModel):
+class SandboxManifest(Record):
     """The run folder's boundaries, and the records it vouches for once the run is over."""
-
-    model_config = ConfigDict(frozen=True)
 
     root: str
     writable: list[str]
@@ -182,10 +178,8 @@ class OtherRecord(NamedRecord):
     target: str | None = None
 
 
-class ArtifactManifest(BaseModel):
+class ArtifactManifest(Record):
     """Everything in the run folder that is not one of its records, in the order of paths."""
-
-    model_config = ConfigDict(frozen=True)
 
     artifacts: list[ProducedFile] = []
     others: list[OtherRecord] = []
@@ -341,10 +335,8 @@ class GovernanceStatus(StrEnum):
     BLOCKED = "blocked"
 
 
-class DeliverableCheck(BaseModel):
+class DeliverableCheck(Record):
     """Which required deliverables are there, and which are not (and why)."""
-
-    model_config = ConfigDict(frozen=True)
 
     status: GovernanceStatus
     summary: str

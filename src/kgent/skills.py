@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict
-
 from agent_core.assets import FrontMatter, parse_front_matter
 from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.text import one_line
 from kgent.config import KgentConfig
-from kgent.errors import ErrorCategory, KgentError
+from kgent.errors import ErrorCategory, KgentError, Record
 
 MAX_INSTRUCTIONS = 20_000
 """Characters of instructions."""
@@ -28,10 +26,8 @@ _FIRST_LINE_BYTES = 512
 _MAX_ENTRIES = 200
 
 
-class SkillSummary(BaseModel):
+class SkillSummary(Record):
     """A skill in the index; `path` is its folder, resolved."""
-
-    model_config = ConfigDict(frozen=True)
 
     id: str
     name: str
@@ -40,13 +36,11 @@ class SkillSummary(BaseModel):
     path: Path
 
 
-class LoadedSkill(BaseModel):
+class LoadedSkill(Record):
     """A skill with its instructions.
 
     `declared_permissions` is what the skill asks for; it grants nothing.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     summary: SkillSummary
     instructions: str

@@ -10,14 +10,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
-
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.tools.results import storable
-from agent_core.types import utc_now
+from agent_core.types import Frozen, utc_now
 from kgent.config import KgentConfig
-from kgent.errors import BLOCKING, ErrorInfo, config_error
+from kgent.errors import BLOCKING, ErrorInfo, Record, config_error
 
 RUN_FILE = "run.json"
 RUN_FILE_HASH = "run_json_sha256"
@@ -53,10 +51,8 @@ _NEXT: Mapping[str, set[str]] = {
 }
 
 
-class RunOptions(BaseModel):
+class RunOptions(Frozen):
     """The values of one run that replace those of the profile; None keeps the profile's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sandbox: Path | None = None
     session_id: str | None = None
@@ -107,15 +103,13 @@ def _check_id(value: str | None, what: str) -> str | None:
     raise config_error(message, ErrorCode.VALIDATION_ERROR)
 
 
-class RunResult(BaseModel):
+class RunResult(Record):
     """How a run went, for its caller. `run.json` stays the source of truth.
 
     `sandbox_root` is None where no run folder was made: the profile, an id or the folder itself
     could not be used. `seal` is a hash over the finished folder, for `kgent verify --seal`; it is
     None where the manifests could not be written.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     session_id: str
     task_id: str
@@ -135,7 +129,7 @@ class RunResult(BaseModel):
         return is_failed and self.error is not None and self.error.category in BLOCKING
 
 
-class RunFolderState(BaseModel):
+class RunFolderState(Record):
     """The content of `run.json`.
 
     Attributes:
@@ -144,8 +138,6 @@ class RunFolderState(BaseModel):
         missing: required deliverables that are not.
         manifests: file name and SHA-256 of each manifest, once they are final.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: int = 1
     session_id: str

@@ -9,12 +9,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from agent_core.artifacts.files import pieces_of
 from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
-from agent_core.tools.base import Action, ArtifactWriter, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.results import storable, wrap
 from agent_core.tools.schema import Arguments, model_check, model_schema
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
@@ -28,7 +29,7 @@ from agent_core.types import (
     ToolResult,
 )
 from kgent.cancellation import Cancellation
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError, error_info
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError, Record, error_info
 from kgent.records import (
     TOOL_OUTPUT,
     Event,
@@ -54,7 +55,7 @@ ToolAction = Literal["read", "write", "delete", "execute", "unknown"]
 """What a call does, for its record."""
 
 
-class ToolAnswer(BaseModel):
+class ToolAnswer(Record):
     """The outcome of one call, as the model reads it.
 
     Attributes:
@@ -64,8 +65,6 @@ class ToolAnswer(BaseModel):
         artifacts: paths inside the run folder that the call has written.
         error: why it did not work; only where `ok` is false.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     ok: bool
     summary: str = Field(min_length=1)
@@ -205,27 +204,8 @@ class ToolCallScope:
             unfinished=self.env.records.files.unfinished,
         )
         tool = make(workspace)
-        context = _build_context(
-            self.env,
-            self.call_id,
-            artifact=self._keep,
-            is_cancelled=lambda: self._cancellation.is_cancelled,
-        )
+        context = _build_context(self.env, self.call_id, self._cancellation)
         return await tool.prepare(tool.parse(arguments), context)
-
-    async def _keep(self, data: ArtifactSource, *, filename: str, **_: str | None) -> str:
-        def keep() -> str:
-            if isinstance(data, Path):
-                raw = data.read_bytes()
-            elif isinstance(data, bytes):
-                raw = data
-            else:
-                data.seek(0)
-                raw = data.read()
-            label, ending = f"{self.call_id}-{Path(filename).stem}", Path(filename).suffix
-            return self.env.records.keep_raw(TOOL_OUTPUT, label, raw, ending=ending)
-
-        return await asyncio.to_thread(keep)
 
     async def record(self, arguments: Mapping[str, Any], perform: "Perform") -> ToolAnswer:
         """Make the call, and write down what became of it; every failure is an answer.
@@ -339,20 +319,19 @@ async def record_rejected_call(
     await scope.record(given, reject)
 
 
-def _build_context(
-    env: RunEnvironment,
-    call_id: str,
-    *,
-    artifact: ArtifactWriter,
-    is_cancelled: Callable[[], bool] = lambda: False,
-) -> ToolContext:
+def _build_context(env: RunEnvironment, call_id: str, cancellation: Cancellation) -> ToolContext:
+    async def keep(data: ArtifactSource, *, filename: str, **_: str | None) -> str:
+        raw = await asyncio.to_thread(lambda: b"".join(pieces_of(data)))
+        label, ending = f"{call_id}-{Path(filename).stem}", Path(filename).suffix
+        return await asyncio.to_thread(env.records.keep_raw, TOOL_OUTPUT, label, raw, ending=ending)
+
     return ToolContext(
         run=RunIdentity(session_id=env.ids.session_id, agent_id="kgent", run_id=env.ids.run_id),
         tool_call_id=call_id,
         project_dir=env.sandbox_root,
         progress=lambda _: None,
-        artifact=artifact,
-        is_cancelled=is_cancelled,
+        artifact=keep,
+        is_cancelled=lambda: cancellation.is_cancelled,
     )
 
 
@@ -364,13 +343,7 @@ async def call_tool(
     Raises:
         asyncio.CancelledError: the run is to stop.
     """
-
-    async def refuse(*_: object, **__: object) -> str:
-        raise ToolError(
-            ErrorCode.STORAGE_ERROR, "there are no artifacts here; return the content itself"
-        )
-
-    context = _build_context(env, call_id, artifact=refuse)
+    context = _build_context(env, call_id, Cancellation())
     action = await tool.prepare(tool.parse(arguments), context)
     returned = await action.run()
     return wrap(returned.answer if isinstance(returned, ToolOutput) else returned)

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
-from pydantic import BaseModel, ConfigDict
-
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import Tool
 from kgent.cancellation import Cancellation, run_in_loop
 from kgent.config import KgentConfig
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError, config_error, error_info
+from kgent.errors import (
+    ErrorCategory,
+    ErrorInfo,
+    KgentError,
+    Record,
+    config_error,
+    engine_error,
+    error_info,
+)
 from kgent.records import RunEnvironment
 
 
@@ -34,10 +40,8 @@ class EngineEventKind(StrEnum):
     REASONING = "reasoning"
 
 
-class EngineEvent(BaseModel):
+class EngineEvent(Record):
     """A piece of text as it arrives, or the beginning of the next model call."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: EngineEventKind
     text: str = ""
@@ -79,10 +83,8 @@ class AgentRunRequest:
             self.event_callback(EngineEvent(kind=kind, text=text))
 
 
-class AgentResult(BaseModel):
+class AgentResult(Record):
     """How an engine's part ended. `usage` counts tokens and model calls, by name."""
-
-    model_config = ConfigDict(frozen=True)
 
     status: EngineStatus
     final_text: str | None = None
@@ -157,12 +159,8 @@ def out_of_steps(
     max_steps: int | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
     """The engine was stopped because it had made as many model calls as it may."""
-    error = ErrorInfo(
-        code=ErrorCode.MAX_TURNS.value,
-        message=f"no final answer after {max_steps} model calls; raise runtime.max_steps",
-        category=ErrorCategory.ENGINE,
-    )
-    return interrupted(error, text=text, usage=usage)
+    message = f"no final answer after {max_steps} model calls; raise runtime.max_steps"
+    return interrupted(engine_error(ErrorCode.MAX_TURNS, message), text=text, usage=usage)
 
 
 def model_secrets(config: KgentConfig) -> dict[str, str]:

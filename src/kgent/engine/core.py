@@ -25,7 +25,7 @@ from kgent.engine.base import (
     require_model,
     run_engine,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, config_error
+from kgent.errors import config_error, engine_error
 from kgent.tool_calls import record_rejected_call
 
 CONVERSATION = "conversation.jsonl"
@@ -134,11 +134,8 @@ def _build_result(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
     if reason := request.cancellation_token.reason:
         return interrupted(reason, text=text, usage=usage)
     error = outcome.error
-    info = ErrorInfo(
-        code=(error.code if error else ErrorCode.INTERNAL_ERROR).value,
-        message=error.message if error else f"the loop ended: {outcome.end_reason}",
-        category=ErrorCategory.ENGINE,
-        retryable=error is not None and error.retryable,
-        details=(error.details or None) if error else None,
-    )
+    info = engine_error(ErrorCode.INTERNAL_ERROR, f"the loop ended: {outcome.end_reason}")
+    if error is not None:
+        details, retryable = error.details or None, error.retryable
+        info = engine_error(error.code, error.message, retryable=retryable, details=details)
     return AgentResult(status=EngineStatus.FAILED, error=info, usage=usage)

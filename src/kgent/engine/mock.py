@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
-from agent_core.types import new_id
+from agent_core.types import Frozen, new_id
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -19,36 +19,30 @@ from kgent.engine.base import (
     out_of_steps,
     run_engine,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, config_error
+from kgent.errors import config_error, engine_error
 from kgent.tool_calls import call_tool, record_rejected_call
 
 MAX_SCRIPT_BYTES = 1_000_000
 _DEFAULT = "The mock engine has nothing to add."
 
 
-class MockCall(BaseModel):
+class MockCall(Frozen):
     """Call a tool. What it answers is recorded, and otherwise ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tool: str
     args: dict[str, Any] = {}
 
 
-class MockFailure(BaseModel):
+class MockFailure(Frozen):
     """Fail, and end."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     fail: str
     code: str = ErrorCode.PROVIDER_ERROR.value
     retryable: bool = False
 
 
-class MockPause(BaseModel):
+class MockPause(Frozen):
     """Wait; time and cancellation are honoured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sleep: Annotated[float, Field(ge=0)]
 
@@ -93,12 +87,7 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
                 return out_of_steps(request.max_steps, text=text, usage=usage)
             usage["model_calls"] += 1
             if isinstance(step, MockFailure):
-                error = ErrorInfo(
-                    code=step.code,
-                    message=step.fail,
-                    category=ErrorCategory.ENGINE,
-                    retryable=step.retryable,
-                )
+                error = engine_error(step.code, step.fail, retryable=step.retryable)
                 return AgentResult(status=EngineStatus.FAILED, error=error, usage=usage)
             request.report(EngineEventKind.STEP)
             if isinstance(step, str):

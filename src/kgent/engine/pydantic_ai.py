@@ -33,7 +33,7 @@ from kgent.engine.base import (
     require_model,
     run_engine,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, config_error
+from kgent.errors import config_error, engine_error
 from kgent.tool_calls import call_tool, record_rejected_call
 
 _NO_KEY = "not-needed"  # servers on one's own machine take any key, but the client wants one
@@ -108,10 +108,7 @@ async def _run_agent(
                 code, retryable = known, may_retry
                 break
         message = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
-        info = ErrorInfo(
-            code=code.value, message=message, category=ErrorCategory.ENGINE, retryable=retryable
-        )
-        counts = _count_usage(usage)
+        info, counts = engine_error(code, message, retryable=retryable), _count_usage(usage)
         return AgentResult(status=EngineStatus.FAILED, error=info, usage=counts)
     counts = _count_usage(usage)
     return AgentResult(status=EngineStatus.COMPLETED, final_text=done.output, usage=counts)

@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from agcore.agent.bundle import Agent, RuntimeBundle
-from agcore.agent.session_memory import SessionMemory, SessionMemorySetTool, wrap_in_tag
+from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
 from agcore.errors import (
     AgentConfigError,
     HookBlockedError,
@@ -94,7 +94,8 @@ class AgentSession:
         self.last_response: ChatResponse | None = None
         self._conversation = conversation
         self._layers = layers
-        self._own_tools = [SessionMemorySetTool(self.session_memory)] if offers_memory_tool else []
+        own = session_memory_set_tool(self.session_memory)
+        self._own_tools = [own] if offers_memory_tool else []
         self._notices: list[ChatMessage] = []
         self._turn_index = 0
         self._begun = time.monotonic()
@@ -239,5 +240,5 @@ class AgentSession:
             tools = registry.plus(self._own_tools).for_session(self.session_id).for_run()
         except ToolError as error:
             raise AgentConfigError(error.message) from error
-        own = [tool.definition() for tool in self._own_tools]
+        own = [tool.definition for tool in self._own_tools]
         return replace(tools, definitions=[*offered, *own])

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field
 
 from agcore.errors import (
     AgentConfigError,
@@ -13,7 +15,7 @@ from agcore.errors import (
     raise_as_agent_error,
 )
 from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, session_prefix
-from agcore.tools import BaseTool, ToolContext, ToolReturn
+from agcore.tools import Tool, tool
 from agent_core.redaction import Redactor
 from agent_core.types import ToolPermission
 
@@ -124,26 +126,19 @@ class SessionMemory:
         return wrap_in_tag(TAG, "\n".join(lines))
 
 
-class SessionMemorySetTool(BaseTool):
-    """Lets the model set a value of the session memory."""
+def session_memory_set_tool(memory: SessionMemory) -> Tool:
+    """Build the tool that lets the model set a value of the session memory."""
 
-    name = "session_memory_set"
-    description = (
-        "Write down a short fact that must not be forgotten in this session. It is shown at the"
-        " beginning of every later turn. The same key replaces the value."
-    )
-    permission = ToolPermission.READONLY  # it changes nothing outside of the session's own notes
+    # It changes nothing outside of the session's own notes.
+    @tool(permission=ToolPermission.READONLY)
+    async def session_memory_set(
+        key: Annotated[str, Field(min_length=1, max_length=128)],
+        value: Annotated[str, Field(min_length=1)],
+    ) -> str:
+        """Write down a short fact that must not be forgotten in this session. It is shown at the
+        beginning of every later turn. The same key replaces the value.
+        """
+        await memory.set(key, value)
+        return f"{key} is written down"
 
-    def __init__(self, memory: SessionMemory) -> None:
-        self._memory = memory
-
-    def parameters(self) -> dict[str, Any]:
-        """A key and a value."""
-        text = {"type": "string", "minLength": 1}
-        properties = {"key": text | {"maxLength": 128}, "value": text}
-        return {"type": "object", "properties": properties, "required": ["key", "value"]}
-
-    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> ToolReturn:  # noqa: ARG002
-        """Write it down."""
-        await self._memory.set(arguments["key"], arguments["value"])
-        return f"{arguments['key']} is written down"
+    return session_memory_set

@@ -78,17 +78,8 @@ class ChatMessage(Frozen):
     @classmethod
     def tool_results(cls, results: Iterable[ToolResult]) -> "ChatMessage":
         """The answers to all calls of one assistant message, in the order of the calls."""
-        blocks: list[ContentBlock] = [
-            ToolResultBlock(
-                tool_call_id=result.tool_call_id,
-                is_error=result.is_error,
-                content=result.content,
-                error=result.error,
-                metadata=result.metadata,
-            )
-            for result in results
-        ]
-        return cls(role=ChatRole.TOOL, content=blocks)
+        facts = (result.model_dump(exclude={"tool_name"}) for result in results)
+        return cls(role=ChatRole.TOOL, content=[ToolResultBlock(**each) for each in facts])
 
     @property
     def text(self) -> str:
@@ -98,16 +89,8 @@ class ChatMessage(Frozen):
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The tools it calls."""
-        return [
-            ToolCall(
-                tool_call_id=block.tool_call_id,
-                name=block.name,
-                arguments=block.arguments,
-                metadata=block.metadata,
-            )
-            for block in self.content
-            if isinstance(block, ToolCallBlock)
-        ]
+        calls = (block for block in self.content if isinstance(block, ToolCallBlock))
+        return [ToolCall(**block.model_dump(exclude={"type"})) for block in calls]
 
 
 class FinishReason(StrEnum):

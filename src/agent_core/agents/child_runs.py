@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -283,8 +283,7 @@ class ChildRuns:
         self._on_failure = on_failure
         self._on_left_behind = on_left_behind
         self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
-        self._of_run: Counter[str] = Counter()
-        self._of_session: Counter[str] = Counter()
+        self._places: Counter[tuple[str, str]] = Counter()
         self._running: dict[str, ChildRun] = {}
 
     def __len__(self) -> int:
@@ -311,8 +310,8 @@ class ChildRuns:
         cleanup.callback(on_end)
         with ExitStack() as unless_started:
             unless_started.callback(cleanup.close)
-            self._take_place(parent)
-            cleanup.callback(self._free_place, parent)
+            taken = self._take_place(parent)
+            cleanup.callback(self._places.subtract, taken)
             child = await build()
             unless_started.pop_all()
         run_id = child.run.run_id
@@ -402,26 +401,23 @@ class ChildRuns:
         if not task.cancelled():
             task.exception()  # retrieved: its caller may be gone
 
-    def _take_place(self, parent: RunIdentity) -> None:
-        config = self._config
-        for owner, running, limit in (
-            ("run", self._of_run[parent.run_id], config.max_children_per_run),
-            (
-                "session",
-                self._of_session[parent.session_id],
-                config.max_concurrent_children_per_session,
-            ),
-        ):
-            if running >= limit:
+    def _take_place(self, parent: RunIdentity) -> Collection[tuple[str, str]]:
+        """Take a place among the children of a run and of its session, and return both.
+
+        Raises:
+            ToolError: `child_agent_limit_exceeded`.
+        """
+        self._places = +self._places  # forgets those without children
+        limits = {
+            ("run", parent.run_id): self._config.max_children_per_run,
+            ("session", parent.session_id): self._config.max_concurrent_children_per_session,
+        }
+        for place, limit in limits.items():
+            if (running := self._places[place]) >= limit:
+                owner = place[0]
                 message = f"{running} children of this {owner} are running, and no more may"
                 details = {"scope": owner, "running": running, "limit": limit}
                 code = ErrorCode.CHILD_AGENT_LIMIT_EXCEEDED
                 raise ToolError(code, message, retryable=True, details=details)
-        self._of_run[parent.run_id] += 1
-        self._of_session[parent.session_id] += 1
-
-    def _free_place(self, parent: RunIdentity) -> None:
-        for counts, key in ((self._of_run, parent.run_id), (self._of_session, parent.session_id)):
-            counts[key] -= 1
-            if not counts[key]:
-                del counts[key]
+        self._places.update(limits.keys())
+        return limits.keys()

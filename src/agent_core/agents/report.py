@@ -1,11 +1,12 @@
 """What a parent gets of its child: one structured result, checked if the parent gave a schema."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import Any, cast
 
+from agent_core.context.messages import artifact_ids
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.loop.context import Hooks
@@ -13,15 +14,7 @@ from agent_core.providers.jsontext import unfenced
 from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
 from agent_core.tools.results import storable
 from agent_core.tools.schema import json_path
-from agent_core.types import (
-    ArtifactRefBlock,
-    JsonBlock,
-    Node,
-    Role,
-    ToolCall,
-    ToolDefinition,
-    ToolResult,
-)
+from agent_core.types import Node, Role, ToolCall, ToolDefinition, ToolResult
 
 _MAX_ERRORS = 5
 
@@ -89,33 +82,17 @@ def build_report(
     if not isinstance(fields.get("summary"), str):
         fields = {"summary": text}
     named = [each for each in _as_list(fields.get("artifacts")) if isinstance(each, str)]
+    kept = (each for node in path for result in node.results for each in artifact_ids(result))
     output: dict[str, Any] = {"output": value} if has_shape and value is not None else {}
     return {
         "status": status,
         "summary": fields["summary"],
         "findings": _as_list(fields.get("findings")),
-        "artifacts": list(dict.fromkeys([*named, *_artifact_ids(path)])),
+        "artifacts": list(dict.fromkeys([*named, *kept])),
         **({"step_id": step_id} if step_id is not None else {}),
         "proposed_actions": _as_list(fields.get("proposed_actions")),
         "metadata": {**metadata, **output},
     }
-
-
-def _artifact_ids(path: Iterable[Node]) -> Iterator[str]:
-    """The artifacts that the results on a path refer to."""
-    for block in (block for node in path for result in node.results for block in result.content):
-        if isinstance(block, ArtifactRefBlock):
-            yield block.artifact_id
-        elif isinstance(block, JsonBlock):
-            if block.artifact_id:
-                yield block.artifact_id
-            data: Any = block.data
-            items = cast("dict[str, Any]", data).items() if isinstance(data, dict) else ()
-            yield from (
-                value
-                for name, value in items
-                if name.endswith("artifact_id") and isinstance(value, str)
-            )
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -27,14 +27,14 @@ def show_task(options: Options) -> int:
     except ConfigError as error:
         return _fail(error.message, MISUSED)
     clean = build_terminal_redactor(os.environ, setup).text
-    found = read_stored_tasks(
+    tasks, problems = read_stored_tasks(
         setup.tasks_dir, project_dir=setup.project, session_id=options.session_id
     )
-    mine = [each for each in found.tasks if each.task_id == options.id]
+    mine = [each for each in tasks if each.task_id == options.id]
     if not mine:
-        known = ", ".join(dict.fromkeys(each.task_id for each in found.tasks)) or "none"
+        known = ", ".join(dict.fromkeys(each.task_id for each in tasks)) or "none"
         message = f"there is no Task {options.id} in this project; there are: {known}"
-        return _fail(clean("\n".join([message, *found.problems])), FAILED)
+        return _fail(clean("\n".join([message, *problems])), FAILED)
     if others := [each.session_id for each in mine[1:]]:
         _note(f"also in session {', '.join(others)}: choose with --session-id")
     tree = build_tree(mine[0].dag, clean=clean, session_id=mine[0].session_id)
@@ -119,11 +119,8 @@ class LiveTasks:
         return self._picture
 
     def _tasks(self) -> list[StoredTask]:
-        setup = self._setup
-        found = read_stored_tasks(
-            setup.tasks_dir, project_dir=setup.project, session_id=self._session_id
-        )
-        return list(found.tasks)
+        folder, project = self._setup.tasks_dir, self._setup.project
+        return read_stored_tasks(folder, project_dir=project, session_id=self._session_id)[0]
 
     def _log_state(self) -> object:
         """What changes when a log is written."""

@@ -6,7 +6,8 @@ whole path each time.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -111,6 +112,9 @@ def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
             key = text.casefold().rstrip(" .!\u3002\uff01")
             rules.pop(key, None)  # what is stated again stands where it was stated last
             rules[key] = Statement(message.node_id, text)
+    writes = (call for call, _, _ in _successful_calls(path) if call.name in _CHANGES_FILES)
+    files = (call.arguments.get("path") for call in writes)
+    changed = (" ".join(file.split()) for file in files if isinstance(file, str))
     return KeptFacts(
         goal=messages[0] if messages else None,
         latest=messages[-1] if len(messages) > 1 else None,
@@ -118,7 +122,7 @@ def collect_kept(path: Sequence[Node], open_plans: Iterable[Node]) -> KeptFacts:
         loaded=_loaded_texts(path),
         tasks=_open_tasks(path),
         plans=[Statement(node.node_id, node.node_type.value) for node in open_plans],
-        files=_changed_files(path),
+        files=list(dict.fromkeys(changed)),
     )
 
 
@@ -176,16 +180,6 @@ def _open_tasks(path: Sequence[Node]) -> list[Statement]:
     return list(tasks.values())
 
 
-def _changed_files(path: Sequence[Node]) -> list[str]:
-    """The files that calls have written, in the order of their first change."""
-    files = (
-        call.arguments.get("path")
-        for call, _, _ in _successful_calls(path)
-        if call.name in _CHANGES_FILES
-    )
-    return list(dict.fromkeys(" ".join(file.split()) for file in files if isinstance(file, str)))
-
-
 def _successful_calls(
     path: Sequence[Node],
 ) -> Iterator[tuple[ToolCallBlock, ToolResultBlock, Node]]:
@@ -227,24 +221,18 @@ def fit_kept(kept: KeptFacts, room: int) -> tuple[KeptFacts, str]:
 
     short = replace(kept, goal=shorten(kept.goal), latest=shorten(kept.latest))
     rules, files = short.rules, short.files
-    gone = _fewest(len(rules), lambda gone: fits(replace(short, rules=rules[gone:])))
-    if gone:
+    # How many have to go until it fits; all of them if it never does.
+    if gone := bisect(
+        range(len(rules)), False, key=lambda n: fits(replace(short, rules=rules[n:]))
+    ):
         rest.append(_list("Older rules the user has set", (rule.text for rule in rules[:gone])))
         short = replace(short, rules=rules[gone:])
-    gone = _fewest(len(files), lambda gone: fits(replace(short, files=files[gone:])))
-    if gone:
+    if gone := bisect(
+        range(len(files)), False, key=lambda n: fits(replace(short, files=files[n:]))
+    ):
         rest.append(_list("Files changed earlier", files[:gone]))
         short = replace(short, files=files[gone:])
     return short, "\n\n".join(rest)
-
-
-def _fewest(most: int, fits: Callable[[int], bool]) -> int:
-    """How many of `most` have to go until it fits; all of them if it never does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(middle) else (middle + 1, high)
-    return low
 
 
 def render_kept(kept: KeptFacts, artifact_id: str | None) -> str:

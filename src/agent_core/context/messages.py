@@ -20,7 +20,7 @@ from typing import Any, cast
 from pydantic_core import PydanticSerializationError, to_json
 
 from agent_core.config.models import ContextConfig, ModelConfig
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import BYTES_PER_TOKEN, estimate_text
 from agent_core.types import (
     ArtifactRefBlock,
@@ -214,7 +214,6 @@ _ATTRIBUTES = {
 _CLOSING = re.compile(r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)", re.IGNORECASE)
 _HEAD_CHARS = 160
 _NOTE_TOKENS = 64
-_ARTIFACT_KEYS = ("artifact_id", "stdout_artifact_id", "stderr_artifact_id")
 
 
 def wrap(node_type: NodeType, text: str, **attributes: Any) -> str:
@@ -269,8 +268,8 @@ def artifact_ids(block: ToolResultBlock) -> list[str]:
             found.append(part.artifact_id)
         data: object = part.data if isinstance(part, JsonBlock) else None
         if isinstance(data, dict):
-            fields = cast("dict[str, Any]", data)
-            found.extend(map(fields.get, _ARTIFACT_KEYS))
+            fields = cast("dict[str, Any]", data).items()
+            found.extend(value for key, value in fields if key.endswith("artifact_id"))
     return list(dict.fromkeys(known for known in found if isinstance(known, str) and known))
 
 
@@ -501,15 +500,11 @@ class MessageBuilder:
 
 def _cancelled_result(call: ToolCallBlock) -> ToolResultBlock:
     message = "this call has no result: the run ended before it was answered"
+    error = ToolError(ErrorCode.CANCELLED, message, details={"reason": "no_result"})
     return ToolResultBlock(
         tool_call_id=call.tool_call_id,
         is_error=True,
         content=[TextBlock(text=message)],
-        error=ErrorPayload(
-            type="ToolError",
-            code=ErrorCode.CANCELLED,
-            message=message,
-            details={"reason": "no_result"},
-        ),
+        error=ErrorPayload.of(error),
         metadata={"synthetic": True, "tool_name": call.name},
     )

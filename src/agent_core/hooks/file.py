@@ -3,7 +3,7 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -39,10 +39,6 @@ class HookPoint(StrEnum):
         return self in {HookPoint.PRE_TOOL_USE, HookPoint.STOP}
 
 
-def _as_matcher(value: Any) -> Any:
-    return {"tool": value} if isinstance(value, str) else value
-
-
 class Matcher(Section):
     """Which calls a group of hooks is about: all that is given must match.
 
@@ -66,27 +62,18 @@ class HookCommand(Section):
 class HookGroup(Section):
     """Hooks that share a matcher; without one they match everything."""
 
-    matcher: Annotated[Matcher, BeforeValidator(_as_matcher)] | None = None
+    matcher: (
+        Annotated[Matcher, BeforeValidator(lambda it: {"tool": it} if isinstance(it, str) else it)]
+        | None
+    ) = None
     hooks: list[HookCommand]
-
-
-EventName = Literal["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"]
 
 
 class HookFile(Section):
     """The whole file."""
 
     version: Literal[1]
-    hooks: dict[EventName, list[HookGroup]] = Field(
-        default_factory=dict[EventName, list[HookGroup]]
-    )
-
-    def groups(self, event: HookPoint) -> list[HookGroup]:
-        """The groups of an event, in the order of the file."""
-        for name, groups in self.hooks.items():
-            if name == event:
-                return groups
-        return []
+    hooks: dict[HookPoint, list[HookGroup]] = {}
 
 
 def load_hooks(home: Path, *, max_timeout_ms: int) -> HookFile | None:

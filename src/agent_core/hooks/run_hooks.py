@@ -102,7 +102,7 @@ class HookRunner:
         self, point: HookPoint, call: ToolCall | None, definition: ToolDefinition | None
     ) -> Iterator[HookCommand]:
         """The hooks to run here, in the order of the file."""
-        for group in self._file.groups(point) if self._file else ():
+        for group in self._file.hooks.get(point, ()) if self._file else ():
             if matches(group.matcher, call, definition, project=self.project):
                 yield from group.hooks
 

@@ -4,8 +4,6 @@ The rules yield nothing else. A log that holds something else is damaged: a wron
 one event into another, or an edit claims what cannot have happened.
 """
 
-from collections.abc import Iterable
-from functools import reduce
 from typing import Any
 
 from agent_core.errors import ErrorCode, SchemaError
@@ -48,11 +46,6 @@ _COPIED = {
     "artifact_ids",
 }
 """The fields of a payload that become the step's."""
-
-
-def replay(changes: Iterable[Change]) -> Dag | None:
-    """Fold a whole history; None for an empty one."""
-    return reduce(apply, changes, None)
 
 
 def apply(dag: Dag | None, change: Change) -> Dag:

@@ -15,14 +15,13 @@ from agent_core.tasks.model import (
     CLAIMS,
     NO_CLAIM,
     OPEN,
-    AddDependency,
     AddStep,
     CancelStep,
+    ChangeDependency,
     DeleteStep,
     NewStep,
     Operation,
     Payload,
-    RemoveDependency,
     ReopenStep,
     StepCancelled,
     StepClaim,
@@ -321,8 +320,8 @@ class GraphEdit:
                 self._update(self._step(step_id), fields)
             case DeleteStep(step_id=step_id):
                 self._delete(self._step(step_id))
-            case AddDependency() | RemoveDependency():
-                self._change_link(self._step(operation.step_id), operation)
+            case ChangeDependency(step_id=step_id):
+                self._change_link(self._step(step_id), operation)
             case CancelStep(step_id=step_id, reason=reason):
                 self._cancel(self._step(step_id), reason)
             case ReopenStep(step_id=step_id, reason=reason):
@@ -376,7 +375,7 @@ class GraphEdit:
         if self._dag.find(step_id) is not None:
             self.removed.add(step_id)
 
-    def _change_link(self, step: TaskStep, link: AddDependency | RemoveDependency) -> None:
+    def _change_link(self, step: TaskStep, link: ChangeDependency) -> None:
         other, depends_on = link.depends_on_step_id, step.depends_on_step_ids
         if link.op == "add_dependency":
             self._rewire(step, (*depends_on, other))

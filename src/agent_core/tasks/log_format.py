@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from agent_core.types import EventType, Frozen, SafeId, UtcDatetime
 PADDING = b"\0 \t\r\n"
 """What editors and crashes leave behind a line; it has no meaning."""
 _BOM = b"\xef\xbb\xbf"
+_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 _CUT = re.compile(rb"([^\0\r\n]*)(?:\0*|\0{2,}[\0\s]*)")
 _UNFINISHED = re.compile(rb'\s*:?\s*(?:"[0-9T:.+Z-]*(?:"\s*(?:,.*)?)?)?', re.DOTALL)
 """What can follow the word `created_at`, which is the last field of a line and a field of Tasks."""
@@ -119,7 +120,8 @@ def read_log(log: bytes) -> Replayed:
     changes: list[Change] = []
     start = end = len(_BOM) if log.startswith(_BOM) else 0
     is_terminated = True
-    for number, raw in enumerate(_lines(log, start), 1):
+    for number, match in enumerate(_LINE.finditer(log, start), 1):
+        raw = match[0]
         try:
             line = _parse(raw, number)
             owner = owner or (line.session_id, line.task_id)
@@ -157,14 +159,6 @@ def last_line(tail: bytes) -> LogLine | None:
         return LogLine.model_validate(_load_json(kept[kept.rfind(b"\n") + 1 :].removeprefix(_BOM)))
     except ValueError:
         return None
-
-
-def _lines(log: bytes, start: int) -> Iterator[bytes]:
-    while start < len(log):
-        newline = log.find(b"\n", start)
-        stop = len(log) if newline < 0 else newline + 1
-        yield log[start:stop]
-        start = stop
 
 
 def _parse(raw: bytes, number: int) -> LogLine:

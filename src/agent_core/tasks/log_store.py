@@ -76,10 +76,6 @@ class TaskLog:
         self._size = self._end = os.fstat(descriptor).st_size
         self._missing = b""
 
-    def read(self) -> bytes:
-        """The whole file as it is now."""
-        return _read_all(self._descriptor, self._size)
-
     def continue_at(self, end: int, *, is_terminated: bool) -> None:
         """Overwrite what follows `end` with the next append; until then it stays.
 
@@ -272,7 +268,7 @@ class TaskLogStore:
         """
         try:
             with self._opened_file(name) as descriptor:
-                content = _read_all(descriptor, _size(descriptor))
+                content = _read_all(descriptor)
             return self._require_dag(name, read_log(content))
         except (OSError, AgentCoreError) as error:
             raise self._as_unavailable(name, error) from error
@@ -315,7 +311,7 @@ class TaskLogStore:
     def _open_task(self, name: str, descriptor: int) -> OpenTask | EndedLog:
         log = TaskLog(descriptor, self.path(name))
         try:
-            content = log.read()
+            content = _read_all(descriptor)
             replayed = read_log(content)
             if is_stillborn(content):
                 self.discard(name)
@@ -436,18 +432,12 @@ class StoredTask:
         return self.dag.task.task_id
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTasks:
-    """What a project's folder of logs holds; `problems` names the logs that could not be read."""
-
-    tasks: tuple[StoredTask, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
 def read_stored_tasks(
     wal_dir: Path, *, project_dir: Path, session_id: str | None = None
-) -> StoredTasks:
+) -> tuple[list[StoredTask], list[str]]:
     """Read the Tasks of a session, or of all: the last changed first. Nothing is locked.
+
+    Returns the Tasks, and which logs could not be read.
 
     Args:
         wal_dir: where the logs of all sessions are.
@@ -469,7 +459,7 @@ def read_stored_tasks(
             except AgentCoreError as error:
                 problems.append(error.message)
     tasks.sort(key=lambda found: found.dag.task.updated_at, reverse=True)
-    return StoredTasks(tuple(tasks), tuple(problems))
+    return tasks, problems
 
 
 def cleanup_ended_tasks(
@@ -519,7 +509,10 @@ def cleanup_ended_tasks(
                 deleted.append(str(path))
             freed += size
         except (OSError, AgentCoreError) as error:
-            failed.append(CleanupFailure(id=str(path), error=_failure(error)))
+            what = f"the log could not be deleted: {error}"
+            is_known = isinstance(error, AgentCoreError)
+            known = error if is_known else StorageError(ErrorCode.STORAGE_ERROR, what)
+            failed.append(CleanupFailure(id=str(path), error=ErrorPayload.of(known)))
     return CleanupResult(
         dry_run=dry_run,
         candidates=[str(store.path(name)) for store, name in found],
@@ -537,12 +530,6 @@ def _session_ids(wal_dir: Path) -> Iterator[str]:
     return (name for name in names if re.fullmatch(SESSION_ID_PATTERN, name))
 
 
-def _failure(error: OSError | AgentCoreError) -> ErrorPayload:
-    if isinstance(error, OSError):
-        error = StorageError(ErrorCode.STORAGE_ERROR, f"the log could not be deleted: {error}")
-    return ErrorPayload(type=type(error).__name__, code=error.code, message=error.message)
-
-
 def _unusable(path: Path, why: object) -> TaskError:
     message = (
         f"Task logs cannot be kept in {path}: {why}. "
@@ -551,9 +538,9 @@ def _unusable(path: Path, why: object) -> TaskError:
     return task_error(ErrorCode.TASK_WAL_UNAVAILABLE, message, path=str(path))
 
 
-def _read_all(descriptor: int, size: int) -> bytes:
+def _read_all(descriptor: int) -> bytes:
     pieces: list[bytes] = []
-    at = 0
+    at, size = 0, _size(descriptor)
     while at < size and (piece := os.pread(descriptor, size - at, at)):
         pieces.append(piece)
         at += len(piece)

@@ -195,18 +195,10 @@ class DeleteStep(Arguments):
     step_id: StepId
 
 
-class AddDependency(Arguments):
-    """Let a step wait for another one."""
+class ChangeDependency(Arguments):
+    """Let a step wait for another one, or no longer wait for it."""
 
-    op: Literal["add_dependency"]
-    step_id: StepId
-    depends_on_step_id: StepId
-
-
-class RemoveDependency(Arguments):
-    """Let a step no longer wait for another one."""
-
-    op: Literal["remove_dependency"]
+    op: Literal["add_dependency", "remove_dependency"]
     step_id: StepId
     depends_on_step_id: StepId
 
@@ -233,14 +225,7 @@ def _drop_discriminator(schema: dict[str, Any]) -> None:
 
 
 Operation = Annotated[
-    UpdateTask
-    | AddStep
-    | UpdateStep
-    | DeleteStep
-    | AddDependency
-    | RemoveDependency
-    | CancelStep
-    | ReopenStep,
+    UpdateTask | AddStep | UpdateStep | DeleteStep | ChangeDependency | CancelStep | ReopenStep,
     Field(discriminator="op", json_schema_extra=_drop_discriminator),
 ]
 

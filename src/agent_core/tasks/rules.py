@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -175,8 +174,12 @@ def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
     if (kind := _ENDS.get(report.status)) is not None:
         yield _end(kind, after, report.reason)
         if kind is StepCompleted:
-            waiting = map(dag.step, dag.dependents(step.step_id))
-            freed = filter(partial(_waits_for_one, dag), waiting)
+            waiting = (
+                s
+                for s in map(dag.step, dag.dependents(step.step_id))
+                if s.status is TaskStepStatus.PENDING
+            )
+            freed = (s for s in waiting if dag.waits_for(s.step_id) == 1)
             yield from _promote(freed, dag.task.status)
         return
     lease = command.lease if command.holder is not None else step.lease_expires_at
@@ -192,10 +195,6 @@ def _report(dag: Dag, command: ReportStep) -> Iterator[Pair]:
             lease_expires_at=lease,
         )
         yield step.step_id, payload
-
-
-def _waits_for_one(dag: Dag, step: TaskStep) -> bool:
-    return step.status is TaskStepStatus.PENDING and dag.waits_for(step.step_id) == 1
 
 
 def _require_right(dag: Dag, step: TaskStep, command: ReportStep) -> None:

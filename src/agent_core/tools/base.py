@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, ToolError
 from agent_core.types import (
     Access,
     ArtifactSource,
@@ -218,19 +218,14 @@ def ends_turn(concurrency: Concurrency, result: ToolResult | ToolResultBlock) ->
 
 def not_run(call: ToolCall) -> ToolResult:
     """The answer to a call that came after a write that failed."""
-    reason = "previous_write_failed"
+    reason = {"reason": "previous_write_failed"}
+    message = "not run: an earlier write of this turn failed, and this call was planned after it"
     return ToolResult(
         tool_call_id=call.tool_call_id,
         tool_name=call.name,
         is_error=True,
-        error=ErrorPayload(
-            type="ToolError",
-            code=ErrorCode.CANCELLED,
-            message="not run: an earlier write of this turn failed, and this call was planned"
-            " after it",
-            details={"reason": reason},
-        ),
-        metadata={"reason": reason},
+        error=ErrorPayload.of(ToolError(ErrorCode.CANCELLED, message, details=reason)),
+        metadata=reason,
     )
 
 

@@ -199,12 +199,8 @@ def _build_tool(
         metadata = {"exit_code": finished.exit_code}
         if has_succeeded:
             return ToolResult(content=content, metadata=metadata)
-        error = ErrorPayload(
-            type="ToolError",
-            code=ErrorCode.INTERNAL_ERROR,
-            message=f"{file.name} ended with code {finished.exit_code}",
-            details=metadata,
-        )
+        message = f"{file.name} ended with code {finished.exit_code}"
+        error = ErrorPayload.of(ToolError(ErrorCode.INTERNAL_ERROR, message, details=metadata))
         return ToolResult(content=content, is_error=True, error=error, metadata=metadata)
 
     return Tool(

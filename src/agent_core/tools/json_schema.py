@@ -8,8 +8,8 @@ and whose patterns can be read. Everything else is refused before it is offered 
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 import orjson
@@ -271,8 +271,10 @@ def _check_graph(schema: dict[str, Any], dialect: Any) -> None:
             below[id(node)].append(id(found.contents))
             referred.append((reference, found))
     _check_patterns(nodes.values())
-    if _has_circle(below):
-        raise SchemaUnusableError("a $ref in it leads back to itself")
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError:
+        raise SchemaUnusableError("a $ref in it leads back to itself") from None
 
 
 def _applied_in_place(node: Mapping[str, Any]) -> Iterator[object]:
@@ -282,20 +284,6 @@ def _applied_in_place(node: Mapping[str, Any]) -> Iterator[object]:
     yield from (node[key] for key in ("not", "if", "then", "else") if key in node)
     for key in ("dependentSchemas", "dependencies"):
         yield from cast("dict[str, object]", node.get(key, {})).values()
-
-
-def _has_circle(below: Mapping[int, list[int]]) -> bool:
-    above = Counter(child for children in below.values() for child in children)
-    free = [node for node in below if not above[node]]
-    seen = 0
-    while free:
-        node = free.pop()
-        seen += 1
-        for child in below[node]:
-            above[child] -= 1
-            if not above[child] and child in below:
-                free.append(child)
-    return seen < len(below)
 
 
 def _check_patterns(nodes: Iterable[Mapping[str, Any]]) -> None:

@@ -415,10 +415,7 @@ async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> st
 
 def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:
     """The answer for a program whose time was up, with what it had written until then."""
-    error = ErrorPayload(
-        type="ToolError",
-        code=ErrorCode.TIMEOUT,
-        message=f"{program} was stopped after {timeout_ms} ms",
-        details={"timed_out": True, "timeout_ms": timeout_ms},
-    )
+    message = f"{program} was stopped after {timeout_ms} ms"
+    details = {"timed_out": True, "timeout_ms": timeout_ms}
+    error = ErrorPayload.of(ToolError(ErrorCode.TIMEOUT, message, details=details))
     return ToolResult(content=list(content), is_error=True, error=error)

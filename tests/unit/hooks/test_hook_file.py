@@ -32,12 +32,12 @@ def test_groups_keep_the_order_of_the_file(tmp_path: Path) -> None:
     write(tmp_path, {"version": 1, "hooks": {"PreToolUse": groups}})
     file = load_hooks(tmp_path, max_timeout_ms=600_000)
     assert file is not None
-    first, second, third = file.groups(HookPoint.PRE_TOOL_USE)
+    first, second, third = file.hooks[HookPoint.PRE_TOOL_USE]
     assert first.matcher == Matcher(tool="code.write_file")
     assert [hook.timeout_ms for hook in first.hooks] == [None, 5]
     assert second.matcher == Matcher(tag="write", path_prefix="src/")
     assert third.matcher is None
-    assert file.groups(HookPoint.STOP) == []
+    assert HookPoint.STOP not in file.hooks
 
 
 BROKEN: list[tuple[Any, str]] = [

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError
-from agent_core.tasks.apply import apply, replay
+from agent_core.tasks.apply import apply
 from agent_core.tasks.graph import Dag, find_cycle
+from agent_core.tasks.log_format import read_log
 from agent_core.tasks.model import (
     AbortTask,
     Change,
@@ -49,8 +50,9 @@ def a_task() -> tuple[Dag, list[Change]]:
     )
     steps = [NewStep(step_id="s1"), NewStep(step_id="s2", depends_on_step_ids=("s1",))]
     changes = decide_creation(task, steps)
-    dag = replay(changes)
-    assert dag is not None
+    dag = apply(None, changes[0])
+    for change in changes[1:]:
+        apply(dag, change)
     return dag, changes
 
 
@@ -65,7 +67,7 @@ def claim(run_id: str, *, token: int | None) -> StepClaimed:
 
 
 def test_an_empty_history_is_no_task() -> None:
-    assert replay([]) is None
+    assert read_log(b"").dag is None
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
 """Stopping a run from anywhere, and coroutines that plain code runs until then."""
 
 import asyncio
-import os
-import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any, TypeVar
 
 from agent_core.errors import ErrorCode
 from kgent.errors import ErrorInfo, engine_error
 
 T = TypeVar("T")
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Cancellation:
@@ -61,27 +56,6 @@ class Cancellation:
         finally:
             with self._lock:
                 self._listeners.remove(listener)
-
-
-@contextmanager
-def cancel_on_signals(cancellation: Cancellation) -> Generator[None]:
-    """Cancel at the first signal while the block runs; at the second, end the process at once."""
-
-    def receive(number: int, _: FrameType | None) -> None:
-        if cancellation.is_cancelled:
-            os._exit(128 + number)
-        cancellation.cancel(f"the run was stopped by {signal.Signals(number).name}")
-
-    before: dict[signal.Signals, Any] = {}
-    for number in _SIGNALS:
-        # What the starter of the process has ignored (`nohup`) stays ignored.
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, receive)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Cancellation) -> T:

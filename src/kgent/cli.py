@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
+from agent_core.cli.streams import (
+    catch_signals,
+    flush_output,
+    open_missing_streams,
+    report_output_error,
+)
 from agent_core.disk.reading import read_text_file
 from agent_core.text import visible
-from kgent.cancellation import Cancellation, cancel_on_signals
+from kgent.cancellation import Cancellation
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.errors import KgentError
 from kgent.runner import run
@@ -111,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
         prompt = raw.decode("utf-8-sig", "replace")
     cancellation = Cancellation()
     live = _LiveText(is_shown=bool(arguments.stream))
-    with cancel_on_signals(cancellation):
+    with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
         result = run(
             arguments.config,
             prompt,

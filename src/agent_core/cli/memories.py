@@ -1,21 +1,12 @@
 """`soong-agent memory`: what is remembered, for the person it is about."""
 
-import os
 import sys
+from functools import partial
 
 from agent_core.cli.options import COMPLETED, FAILED, Options
-from agent_core.cli.terminal import (
-    Clean,
-    OutputClosedError,
-    Style,
-    Terminal,
-    build_terminal_redactor,
-    exit_code_of,
-)
-from agent_core.config.load import read_setup
+from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
-from agent_core.errors import AgentCoreError
 from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder, MemoryList, MemoryWriter
 from agent_core.text import visible
@@ -25,17 +16,7 @@ _YES = {"y", "yes"}
 
 def manage_memories(options: Options) -> int:
     """List, show or forget memories, and return the exit code."""
-    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    clean = build_terminal_redactor(os.environ).text
-    try:
-        setup = read_setup()
-        clean = build_terminal_redactor(os.environ, setup).text
-        return _manage(options, setup, terminal, clean)
-    except OutputClosedError:
-        return COMPLETED
-    except (AgentCoreError, OSError, ValueError) as error:
-        terminal.line(f"error: {clean(str(error))}", Style.BAD)
-        return exit_code_of(error)
+    return run_on_terminal(None, partial(_manage, options))
 
 
 def _manage(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:

@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
+from agent_core.cli.streams import catch_signals
 from agent_core.cli.tasks import LiveTasks
 from agent_core.cli.terminal import (
     OutputClosedError,
@@ -31,8 +31,6 @@ from agent_core.types import RunStatus
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_message(options: Options) -> int:
@@ -77,16 +75,17 @@ class _LogLines(logging.Handler):
 async def _run_until_signal(options: Options, terminal: Terminal, view: PlainView) -> int:
     descriptor = sys.stdin.fileno()
     prompt = TerminalPrompt(terminal, InputLines(descriptor), echoes=not os.isatty(descriptor))
-    with _Interrupts() as interrupts:
-        running = asyncio.create_task(_run(options, prompt, terminal, view, interrupts=interrupts))
-        interrupts.on_first(running.cancel)
+    interrupt = _Interrupt()
+    with catch_signals(interrupt.receive):
+        running = asyncio.create_task(_run(options, prompt, terminal, view, interrupt=interrupt))
+        interrupt.stop = running.cancel
         try:
             code = await running
         except (asyncio.CancelledError, OutputClosedError):  # a hang-up closes the output too
-            if interrupts.exit_code is None:
+            if interrupt.exit_code is None:
                 raise
-            return interrupts.exit_code
-        return interrupts.exit_code or code
+            return interrupt.exit_code
+        return interrupt.exit_code or code
 
 
 def _open_runtime(path: str | None, callback: PermissionCallback) -> "AgentRuntime":
@@ -101,7 +100,7 @@ async def _run(
     terminal: Terminal,
     view: PlainView,
     *,
-    interrupts: "_Interrupts",
+    interrupt: "_Interrupt",
 ) -> int:
     async with _open_runtime(options.path, prompt) as runtime:
         handle = await runtime.start(
@@ -119,7 +118,7 @@ async def _run(
             await asyncio.shield(watching)
         except asyncio.CancelledError:
             view.interrupted()
-            interrupts.on_first(None)
+            interrupt.stop = None
             # Show what still comes of the run, its end included.
             if (await handle.cancel()).timed_out:
                 watching.cancel()
@@ -127,11 +126,11 @@ async def _run(
             if not watching.cancelled():
                 watching.result()
         except OutputClosedError:
-            interrupts.on_first(None)
+            interrupt.stop = None
             await handle.cancel()
             raise
         # From here on everything is being closed, which an interrupt must not cut short.
-        interrupts.on_first(None)
+        interrupt.stop = None
         if tasks is not None:
             await tasks.summary()
         view.end(handle.result_text, handle.error, handle.usage)
@@ -154,42 +153,20 @@ async def _watch(handle: "RunHandle", view: PlainView, tasks: LiveTasks | None) 
             await asyncio.wait([drawing])
 
 
-class _Interrupts:
-    """Listens for Ctrl-C, termination and a closed terminal while it is entered.
+class _Interrupt:
+    """The signal that asked the program to stop, and what is done then.
 
-    The first signal asks the program to stop, the second one stops it. Plain signal handlers, not
-    the event loop's: they also run while a write to a stuck pipe holds up the loop, so that the
-    second signal always gets through.
+    Attributes:
+        exit_code: that of the interrupted process; None as long as no signal has come.
+        stop: called in the event loop; None only remembers the signal.
     """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self.exit_code: int | None = None
+        self.stop: Callable[[], object] | None = None
         self._loop = asyncio.get_running_loop()
-        self._on_first: Callable[[], object] | None = None
-        self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Self:
-        for number in _SIGNALS:
-            # What the starter of the process has ignored (`nohup`) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of an interrupted process."""
-        return 128 + self.received if self.received else None
-
-    def on_first(self, stop: Callable[[], object] | None) -> None:
-        """Call `stop` in the event loop at the first signal; None: only remember the signal."""
-        self._on_first = stop
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
-            os._exit(128 + number)
-        self.received = signal.Signals(number)
-        self._loop.call_soon_threadsafe(lambda: self._on_first and self._on_first())
+    def receive(self, number: signal.Signals) -> None:
+        """Take the signal."""
+        self.exit_code = 128 + number
+        self._loop.call_soon_threadsafe(lambda: self.stop and self.stop())

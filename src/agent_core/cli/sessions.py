@@ -1,22 +1,12 @@
 """`soong-agent sessions`: what there is, its messages, what it has cost; a shorter history."""
 
 import asyncio
-import os
-import sys
 
 from agent_core.api import AgentRuntime
 from agent_core.cli.options import COMPLETED, FAILED, Options
-from agent_core.cli.terminal import (
-    Clean,
-    OutputClosedError,
-    Style,
-    Terminal,
-    build_terminal_redactor,
-    exit_code_of,
-)
+from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
 from agent_core.cli.view import PlainView, format_usage
-from agent_core.config.load import read_setup
-from agent_core.errors import AgentCoreError
+from agent_core.config.paths import Setup
 from agent_core.runtime.background import read_background_usage
 from agent_core.text import shortened, visible
 from agent_core.types import Node, NodeType, Role, RunRecord, RunStatus, TextBlock, Usage
@@ -26,16 +16,11 @@ _LONGEST_MESSAGE = 400
 
 def manage_sessions(options: Options) -> int:
     """List, show or compact sessions, and return the exit code."""
-    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
-    clean = build_terminal_redactor(os.environ).text
-    try:
-        clean = build_terminal_redactor(os.environ, read_setup(options.path)).text
+
+    def manage(_: Setup, terminal: Terminal, clean: Clean) -> int:
         return asyncio.run(_manage(options, terminal, clean))
-    except OutputClosedError:
-        return COMPLETED
-    except AgentCoreError as error:
-        terminal.line(f"error: {clean(error.message)}", Style.BAD)
-        return exit_code_of(error)
+
+    return run_on_terminal(options.path, manage)
 
 
 async def _manage(options: Options, terminal: Terminal, clean: Clean) -> int:

@@ -2,9 +2,14 @@
 
 import contextlib
 import os
+import signal
 import sys
+from collections.abc import Callable, Generator
+from types import FrameType
 
 from agent_core.cli.options import FAILED, OUTPUT_CLOSED
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def open_missing_streams() -> None:
@@ -28,6 +33,31 @@ def open_missing_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def catch_signals(stop: Callable[[signal.Signals], object]) -> Generator[None]:
+    """Call `stop` at the first Ctrl-C, termination or hang-up; at the second, end the process.
+
+    Plain signal handlers, not an event loop's: they also run while a write to a stuck pipe holds
+    up the loop, so that the second signal always gets through.
+    """
+    received: list[int] = []
+
+    def receive(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            os._exit(128 + number)
+        stop(signal.Signals(number))
+
+    # What the starter of the process has ignored (`nohup`) stays ignored.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, receive) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def report_output_error(program: str, error: OSError) -> int:

@@ -1,15 +1,17 @@
 """What is shown: nothing of it can act on a terminal, crash the program, or give a secret away."""
 
 import errno
+import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import TextIO
 
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.cli.options import FAILED, MISUSED
-from agent_core.config.load import secret_env_names
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED
+from agent_core.config.load import read_setup, secret_env_names
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
@@ -173,6 +175,26 @@ def exit_code_of(error: Exception) -> int:
     """The exit code of a command that ended with this error."""
     is_misuse = isinstance(error, AgentCoreError) and error.code is ErrorCode.VALIDATION_ERROR
     return MISUSED if is_misuse or isinstance(error, ConfigError) else FAILED
+
+
+def run_on_terminal(path: str | None, work: Callable[[Setup, Terminal, Clean], int]) -> int:
+    """Do a command that looks at the disk, and return its exit code; every error is shown.
+
+    Args:
+        path: the project, as the user has named it.
+        work: gets the settings, where to write, and what takes secrets out of a text.
+    """
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    clean = build_terminal_redactor(os.environ).text
+    try:
+        setup = read_setup(path)
+        clean = build_terminal_redactor(os.environ, setup).text
+        return work(setup, terminal, clean)
+    except OutputClosedError:
+        return COMPLETED
+    except (AgentCoreError, OSError, ValueError) as error:
+        terminal.line(f"error: {clean(str(error))}", Style.BAD)
+        return exit_code_of(error)
 
 
 def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = None) -> Redactor:

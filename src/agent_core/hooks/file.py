@@ -73,7 +73,7 @@ class HookFile(Section):
     """The whole file."""
 
     version: Literal[1]
-    hooks: dict[HookPoint, list[HookGroup]] = {}
+    hooks: dict[Annotated[HookPoint, Field(strict=False)], list[HookGroup]] = {}
 
 
 def load_hooks(home: Path, *, max_timeout_ms: int) -> HookFile | None:

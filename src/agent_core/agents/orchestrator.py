@@ -457,4 +457,5 @@ def require_claim(toolbox: Toolbox, *, has_lost_claim: Callable[[str], bool]) ->
 
         return replace(tool, prepare=prepare)
 
-    return Toolbox(guard(tool) for tool in toolbox)
+    toolbox.wrap(guard)
+    return toolbox

@@ -22,6 +22,7 @@ FRAME_IDS = (
     "system.agent_definition",
     "system.skill_catalog",
     "system.memory_catalog",
+    "system.tool_catalog",
     "system.runtime_state",
 )
 """The words around dynamic blocks."""

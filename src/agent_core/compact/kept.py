@@ -27,6 +27,7 @@ _LOADED = {
     NodeType.INSTRUCTION_CONTEXT: ("instructions", "path"),
     NodeType.SKILL_CONTEXT: ("skill", "name"),
     NodeType.MEMORY_CONTEXT: ("memory", "ids"),
+    NodeType.TOOL_CONTEXT: ("tool", "name"),
 }
 _HASH_CHARS = 16
 _SENTENCE_END = re.compile(r"(?<=[.!?;])[\s\"')\]]+|(?<=[\u3002\uff01\uff1f\uff1b])|[\r\n]+")

@@ -28,6 +28,7 @@ _STATE = {True: "failed", False: "result"}
 _ATTACHED = {
     NodeType.SKILL_CONTEXT: "name",
     NodeType.MEMORY_CONTEXT: "ids",
+    NodeType.TOOL_CONTEXT: "name",
     NodeType.INSTRUCTION_CONTEXT: "path",
     NodeType.PLAN_INSTRUCTION: "template_id",
     NodeType.TASK_INSTRUCTION: "template_id",

@@ -346,6 +346,7 @@ class ToolsConfig(Section):
     stdout_limit_bytes: Bytes = 65_536
     stderr_limit_bytes: Bytes = 65_536
     result_limit_bytes: Bytes = 65_536
+    defer_above_tokens: TokenRoom | None = None
     sensitive_paths: list[str] = DEFAULT_SENSITIVE_PATHS
     network: NetworkConfig = NetworkConfig.model_construct()
     mcp: McpConfig = McpConfig.model_construct()

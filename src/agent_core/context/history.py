@@ -28,14 +28,18 @@ _CONSUMED_BY = {
     NodeType.PLAN_INSTRUCTION: "code.write_file",
     NodeType.TASK_INSTRUCTION: "agent.task_create",
 }
-_NAMED_BY = {NodeType.SKILL_CONTEXT: "name", NodeType.MEMORY_CONTEXT: "ids"}
+_NAMED_BY = {
+    NodeType.SKILL_CONTEXT: "name",
+    NodeType.MEMORY_CONTEXT: "ids",
+    NodeType.TOOL_CONTEXT: "name",
+}
 
 
 class MessageHistory:
     """Keeps the messages of a growing path up to date.
 
     Args:
-        reattached: tokens that skills and memories carried over a compaction may take.
+        reattached: tokens that skills, memories and tools carried over a compaction may take.
         cut: tool nodes not to show whole, and the tokens to show of their exchange (0: only
             summaries); grows by `trim`.
         dropped: ids of nodes to leave out; grows by `trim`.
@@ -181,7 +185,7 @@ class MessageHistory:
         return bool(node.text.strip()) and (kept is None or self._positions.get(kept, here) < here)
 
     def _carried(self, compaction: Node) -> list[Node]:
-        """What a compaction re-attaches: loaded skills and memories, instructions still open.
+        """What a compaction re-attaches: loaded skills, memories and tools, open instructions.
 
         The newest come first when not all of them fit; a newer version replaces an older one.
         What comes after the compaction has no say: it must not change the past.
@@ -203,7 +207,7 @@ class MessageHistory:
 
 
 def _loaded_name(node: Node) -> tuple[NodeType, str] | None:
-    """What a skill or memory node holds: two with one name are versions of one thing."""
+    """What a skill, memory or tool node holds: two with one name are versions of one thing."""
     key = _NAMED_BY.get(node.node_type)
     return (node.node_type, str(node.metadata.get(key, node.node_id))) if key else None
 

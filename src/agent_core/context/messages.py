@@ -77,7 +77,7 @@ class Budget:
         dynamic: dynamic system blocks, at most a quarter.
         catalog: one catalog, at most an eighth.
         board: the task board, at most an eighth.
-        reattached: skills and memories carried over a compaction, an eighth.
+        reattached: skills, memories and tools carried over a compaction, an eighth.
     """
 
     window: int
@@ -198,6 +198,7 @@ class TokenScale:
 _TAGS = {
     NodeType.SKILL_CONTEXT: "skill",
     NodeType.MEMORY_CONTEXT: "memory",
+    NodeType.TOOL_CONTEXT: "tool",
     NodeType.TASK_BOARD: "task_board",
     NodeType.COMPACTION: "compaction_summary",
     NodeType.CHILD_RESULT: "child_result",
@@ -210,6 +211,7 @@ _ATTRIBUTES = {
     NodeType.SKILL_CONTEXT: ("name",),
     NodeType.MEMORY_CONTEXT: ("ids", "categories"),
     NodeType.INSTRUCTION_CONTEXT: ("path",),
+    NodeType.TOOL_CONTEXT: ("name",),
 }
 _CLOSING = re.compile(r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)", re.IGNORECASE)
 _HEAD_CHARS = 160

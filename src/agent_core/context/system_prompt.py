@@ -22,6 +22,7 @@ from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemB
 PRIORITY_STATIC = 100
 PRIORITY_DEFINITION = 50
 PRIORITY_INSTRUCTIONS = 40
+PRIORITY_TOOLS = 35
 PRIORITY_SKILLS = 30
 PRIORITY_MEMORY = 20
 PRIORITY_RUNTIME = 10
@@ -136,6 +137,12 @@ def skills_block(catalog: str) -> SystemBlock:
     """Which skills there are: names and descriptions, no bodies."""
     text = f"{load_asset('system.skill_catalog').text}\n\n{catalog}"
     return system_block("skill_catalog", "skills", text, priority=PRIORITY_SKILLS, dynamic=True)
+
+
+def tools_block(catalog: str) -> SystemBlock:
+    """Which tools there are whose definitions are read when they are needed."""
+    text = f"{load_asset('system.tool_catalog').text}\n\n{catalog}"
+    return system_block("tool_catalog", "tools", text, priority=PRIORITY_TOOLS, dynamic=True)
 
 
 def memory_block(catalog: str) -> SystemBlock:

@@ -64,6 +64,7 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
     stats.turns += 1
     started = 0.0
     refused: tuple[ModelRequest, ProviderError] | None = None
+    await ctx.toolbox.refresh()
     while True:
         built = ctx.composer.build(ctx.journal.path, ctx.toolbox.definitions)
         if built.over_budget:  # compacted first, then cut

@@ -98,6 +98,7 @@ async def _run_all(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedRe
 
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
     """Run one call and write its answer down. A failure is something the model reads."""
+    call = ctx.toolbox.unwrap(call)
     started = perf_counter()
     has_begun = False  # a call that has not begun has had no effect
     try:

@@ -49,7 +49,11 @@ _NO_OVERRIDE = ToolOverrideConfig()
 
 
 class McpServer:
-    """A server: connected when it is needed, again after a crash, and closed once."""
+    """A server: connected when it is needed, again after a crash, and closed once.
+
+    Attributes:
+        revision: grows when its tools have changed.
+    """
 
     def __init__(
         self, server_id: str, config: ServerConfig, host: Host, *, cache: DiscoveryCache
@@ -59,6 +63,7 @@ class McpServer:
         self._host = host
         self._cache = cache
         self._key = (server_id, config_hash(config))
+        self.revision = 0
         self._connections: list[Connection] = []
         self._failure: tuple[float, ToolError | None] = (0.0, None)
         self._is_closed = False
@@ -97,7 +102,7 @@ class McpServer:
         async def call_if_unchanged(connection: "Connection") -> "CallToolResult":
             current = (await connection.specs()).get(spec.name)
             if current is None or current.fingerprint != spec.fingerprint:
-                self._cache.drop(self._key)
+                self._note_change()
                 change = "no longer has" if current is None else "has changed"
                 raise ToolError(
                     ErrorCode.TOOL_NOT_AVAILABLE,
@@ -133,6 +138,10 @@ class McpServer:
                 continue
         raise server_failed(self.server_id, "forgets its sessions as soon as they are made")
 
+    def _note_change(self) -> None:
+        self._cache.drop(self._key)
+        self.revision += 1
+
     def _connection(self) -> "Connection":
         """The connection there is, or a new one. Does not wait: two callers get the same."""
         if self._connections and not self._connections[-1].is_over:
@@ -149,7 +158,7 @@ class McpServer:
             self.server_id,
             self._config,
             self._host,
-            on_change=lambda: self._cache.drop(self._key),
+            on_change=self._note_change,
         )
         self._connections = [*still_ending, connection]
         return connection
@@ -220,6 +229,11 @@ class McpTools:
                 if on_failure is not None:
                     await on_failure(failure)
         return sorted(found, key=lambda tool: tool.name)
+
+    @property
+    def revision(self) -> int:
+        """Grows when a server announces, or is found to have, other tools than before."""
+        return sum(server.revision for server in self._servers.values())
 
     async def aclose(self) -> None:
         """End every connection and every server process. Safe to repeat."""

@@ -41,7 +41,7 @@ from agent_core.types import (
 
 logger = logging.getLogger(__name__)
 
-_ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT}
+_ATTACHED = {NodeType.SKILL_CONTEXT, NodeType.MEMORY_CONTEXT, NodeType.TOOL_CONTEXT}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from agent_core.context.system_prompt import (
     runtime_block,
     skills_block,
     static_blocks,
+    tools_block,
 )
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import NullCollaborators, RunContext, RunLimits
@@ -31,6 +32,7 @@ from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
 from agent_core.text import fit_lines
+from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import Claim, RunIdentity, utc_now
@@ -46,6 +48,10 @@ whose surroundings are, for their children."""
 
 _RESULT_SHARE = 2
 """One result takes at most half of the context window; the rest of it is an artifact."""
+
+
+_CATALOG_SHARE = 2
+"""The catalog of tools takes half of what a catalog may: it is there to save tokens."""
 
 
 class RunFactory:
@@ -126,7 +132,10 @@ class RunFactory:
             recall = self._memory.tools(journal, spec.view)
             spec = replace(spec, tools=[*spec.tools, *recall])
         toolbox = await self._project.toolboxes.fill(
-            spec, instructions=found.instructions, skills=found.skills
+            spec,
+            instructions=found.instructions,
+            skills=found.skills,
+            window=model.context_window,
         )
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal)
@@ -198,6 +207,8 @@ class RunFactory:
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:
             dynamic.append(skills_block(skills))
+        if isinstance(toolbox, DeferringToolbox):
+            dynamic.append(tools_block(toolbox.catalog(room // _CATALOG_SHARE)))
         if run.parent_run_id is None:
             most = min(room, self._setup.config.memory.catalog_max_tokens)
             if memories := fit_lines(found.memories.splitlines(), most):

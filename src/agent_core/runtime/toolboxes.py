@@ -10,6 +10,7 @@ from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
+from agent_core.context.messages import estimate_tools
 from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import Journal
@@ -17,12 +18,19 @@ from agent_core.process import Launcher
 from agent_core.tools.base import Tool
 from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
+from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
 from agent_core.tools.workspace import Workspace
 from agent_core.types import EventLevel, EventType, ToolDefinition
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, ServerFailure
+
+_DEFERRED_SHARE = 10
+"""Definitions from outside that take more than a tenth of the window are read on demand."""
+
+_DEFINITIONS_SHARE = 8
+"""Those that one search brings in take at most an eighth of it."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +79,18 @@ class Toolboxes:
             taken.add(tool.name)
 
     async def fill(
-        self, seat: RunSpec, *, instructions: InstructionCatalog, skills: SkillCatalog
+        self, seat: RunSpec, *, instructions: InstructionCatalog, skills: SkillCatalog, window: int
     ) -> Toolbox:
         """The effective tools of one run: the hard boundary of what it can see and do.
 
-        Servers that cannot be reached are noted, and their tools are absent.
+        Servers that cannot be reached are noted, and their tools are absent. A server that
+        announces other tools in mid-run is asked for them before the next turn.
+
+        Args:
+            seat: whose tools.
+            instructions: the files that its tools find.
+            skills: the texts that its tools load.
+            window: of its model, in tokens; a part of it may be taken by definitions.
         """
         register = LoadedInstructions(instructions, seat.view)
         reading = read_file(replace(self._workspace, register=register))
@@ -86,11 +101,39 @@ class Toolboxes:
         ]
         self._built_in |= {tool.name: tool.definition for tool in built_in}
         code = (reading if tool.name == reading.name else tool for tool in self._code)
-        served = await self._served(seat.journal)
-        every = [*code, *built_in, *self._declared, *self._registered, *served]
-        self._check_settings({tool.name for tool in every} | BUILT_IN_TOOLS)
-        wanted = self._wanted(every)
-        return select_tools(seat.run.role, wanted, granted=seat.granted)
+        own = [*code, *built_in, *self._declared, *self._registered]
+        self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
+        revision = self._mcp.revision if self._mcp else 0
+
+        async def select() -> list[Tool]:
+            wanted = self._wanted([*own, *await self._served(seat.journal)])
+            return [*select_tools(seat.run.role, wanted, granted=seat.granted)]
+
+        async def renew() -> list[Tool] | None:
+            nonlocal revision
+            if self._mcp is None or self._mcp.revision == revision:
+                return None
+            revision = self._mcp.revision
+            return await select()
+
+        tools = await select()
+        declared = {tool.name for tool in self._declared}
+
+        def is_deferred(name: str) -> bool:
+            return name.startswith("mcp.") or name in declared
+
+        outside = [tool.definition for tool in tools if is_deferred(tool.name)]
+        most = self._setup.config.tools.defer_above_tokens
+        most = window // _DEFERRED_SHARE if most is None else most
+        if not outside or estimate_tools(outside) <= most:
+            return Toolbox(tools, renew=renew)
+        room = window // _DEFINITIONS_SHARE
+        toolbox = DeferringToolbox(
+            tools, is_deferred=is_deferred, view=seat.view, room=room, renew=renew
+        )
+        for tool in toolbox.own:
+            self._built_in[tool.name] = tool.definition
+        return toolbox
 
     def _check_settings(self, known: set[str]) -> None:
         """Say once which names in the settings mean no tool: a typo would leave the tool on."""

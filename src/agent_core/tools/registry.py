@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 import orjson
 
@@ -253,11 +253,49 @@ class ToolRegistry:
         return name in self._tools
 
 
-class Toolbox:
-    """The effective tools of one run: the hard boundary of what it can see and do."""
+AnyCall = TypeVar("AnyCall", bound=ToolCall | ToolCallBlock)
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        self._tools = {each.name: each for each in tools}
+Renew = Callable[[], Awaitable[Iterable[Tool] | None]]
+"""Gives all tools of a run anew if they have changed since they were given last."""
+
+
+class Toolbox:
+    """The effective tools of one run: the hard boundary of what it can see and do.
+
+    Args:
+        tools: what the run begins with.
+        renew: asked before every turn; without it the tools stay as they are.
+    """
+
+    def __init__(self, tools: Iterable[Tool] = (), *, renew: Renew | None = None) -> None:
+        self._renew = renew
+        self._wrap: Callable[[Tool], Tool] | None = None
+        self.take(tools)
+
+    def take(self, tools: Iterable[Tool]) -> None:
+        """Have these tools from now on."""
+        wrapped = map(self._wrap, tools) if self._wrap else tools
+        self._tools = {each.name: each for each in wrapped}
+        for known in ("names", "definitions"):
+            self.__dict__.pop(known, None)
+
+    async def refresh(self) -> None:
+        """Take what has changed: the next turn offers what is there now."""
+        if self._renew is not None and (tools := await self._renew()) is not None:
+            self.take(tools)
+
+    def wrap(self, change: Callable[[Tool], Tool]) -> None:
+        """Change every tool, those included that come later."""
+        self._wrap = change
+        self._tools = {name: change(tool) for name, tool in self._tools.items()}
+
+    def is_offered(self, name: str) -> bool:  # noqa: ARG002 - for those that hold tools back
+        """Whether the definition of this tool stands in every request."""
+        return True
+
+    def unwrap(self, call: AnyCall) -> AnyCall:
+        """The call that is meant, where one tool calls others."""
+        return call
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -267,7 +305,9 @@ class Toolbox:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What the model is shown, by name: the same bytes in every turn."""
-        return tuple(self._tools[name].definition for name in sorted(self._tools))
+        return tuple(
+            self._tools[name].definition for name in sorted(self._tools) if self.is_offered(name)
+        )
 
     def get(self, name: str) -> Tool | None:
         """The tool of that canonical name, if this run may use it."""
@@ -304,7 +344,7 @@ class Toolbox:
 
     def concurrency(self, call: ToolCall | ToolCallBlock) -> Concurrency:
         """How a call is ordered. One for an unknown tool has no effect: it only reads."""
-        found = self._tools.get(call.name)
+        found = self._tools.get(self.unwrap(call).name)
         return found.concurrency if found else Concurrency.READ
 
     def __iter__(self) -> Iterator[Tool]:

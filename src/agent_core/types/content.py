@@ -321,6 +321,7 @@ class NodeType(StrEnum):
     SKILL_CONTEXT = "skill_context"
     MEMORY_CONTEXT = "memory_context"
     INSTRUCTION_CONTEXT = "instruction_context"
+    TOOL_CONTEXT = "tool_context"
     COMPACTION = "compaction"
     CHILD_RESULT = "child_result"
     PLAN_INSTRUCTION = "plan_instruction"

@@ -1,0 +1,225 @@
+"""Tools of which the model sees a name and a sentence, and the definition once it asks for it.
+
+A definition that is asked for stands in a message, behind everything that a prompt cache holds:
+the tools of the request stay the same. Services that let a model call nothing but those get the
+call through `internal.call_tool`, which is taken apart before anything judges it.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.text import content_hash, estimate_text, fit_lines, shortened
+from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
+from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool
+from agent_core.tools.schema import Arguments
+from agent_core.types import Access, Draft, NodeType, ToolCall, user_text
+
+FIND_TOOLS = "internal.find_tools"
+CALL_TOOL = "internal.call_tool"
+
+MOST_FOUND = 5
+"""Definitions that one search brings in."""
+
+_MOST_NAMED = 20
+_SENTENCE_CHARS = 160
+_SEARCHED_CHARS = 2000
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
+_WORD = re.compile(r"[^\W_]+")
+
+
+class FindTools(Arguments):
+    """Arguments of `internal.find_tools`."""
+
+    query: str = Field(min_length=1, description="Names from the catalog, or words.")
+
+
+def _read_json(given: object) -> object:
+    """What a model has written as text where an object belongs."""
+    if isinstance(given, str):
+        try:
+            return json.loads(given)
+        except (ValueError, RecursionError):
+            return given
+    return given
+
+
+class CallTool(Arguments):
+    """Arguments of `internal.call_tool`."""
+
+    name: str
+    arguments: Annotated[dict[str, Any], BeforeValidator(_read_json)] = Field(
+        default_factory=dict[str, Any]
+    )
+
+
+class DeferringToolbox(Toolbox):
+    """A toolbox that holds some definitions back until they are asked for.
+
+    Args:
+        tools: all of the run's.
+        is_deferred: whether the definition of the tool of this name is held back.
+        view: the run's own: definitions in it have been asked for.
+        room: estimated tokens of the definitions that one search brings in.
+        renew: as for every toolbox.
+
+    Attributes:
+        own: the two tools that lead to those held back.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        is_deferred: Callable[[str], bool],
+        view: View,
+        room: int,
+        renew: Renew | None = None,
+    ) -> None:
+        self._is_deferred = is_deferred
+        self._loaded = LoadedTexts(view, NodeType.TOOL_CONTEXT, "name")
+        self._room = room
+        self.own = (self._find_tool(), _call_tool())
+        super().__init__(tools, renew=renew)
+
+    def take(self, tools: Iterable[Tool]) -> None:
+        """Have these tools from now on, beside its own."""
+        super().take([*tools, *self.own])
+
+    def is_offered(self, name: str) -> bool:
+        """Whether the definition of this tool stands in every request."""
+        return not self._is_deferred(name)
+
+    def unwrap(self, call: AnyCall) -> AnyCall:
+        """The call that is meant: what `internal.call_tool` names, or the call itself."""
+        if call.name != CALL_TOOL or "invalid_arguments" in call.metadata:
+            return call
+        try:
+            meant = CallTool.model_validate(call.arguments)
+        except ValidationError:
+            return call  # the tool's own check says what is wrong
+        return call.model_copy(update={"name": meant.name, "arguments": meant.arguments})
+
+    def resolve(self, call: ToolCall) -> tuple[Tool, Any]:
+        """The tool a call means, and its arguments, checked and parsed.
+
+        Raises:
+            ToolError: as for every toolbox; `tool_not_available` too if the definition, as it is
+                now, has not been asked for.
+        """
+        tool = self.get(call.name)
+        if tool is not None and self._is_deferred(tool.name):
+            shown = self._loaded.versions().get(tool.name)
+            if shown != _version(tool):
+                state = "has not been read yet" if shown is None else "has changed"
+                raise ToolError(
+                    ErrorCode.TOOL_NOT_AVAILABLE,
+                    f"the definition of {tool.name} {state}: call {FIND_TOOLS} with"
+                    f' {{"query": "{tool.name}"}} first, then call the tool again',
+                    details={"tool_name": tool.name},
+                )
+        return super().resolve(call)
+
+    def catalog(self, room: int) -> str:
+        """Name and first sentence of each tool held back; only the names if those do not fit.
+
+        What does not fit into `room` estimated tokens either way is counted in the last line.
+        """
+        held_back = sorted((tool for tool in self if self._is_deferred(tool.name)), key=_name)
+        lines = [f"- {tool.name}: {_first_sentence(tool)}".rstrip(": ") for tool in held_back]
+        if sum(estimate_text(line) + 1 for line in lines) > room:
+            lines = [f"- {tool.name}" for tool in held_back]
+        return fit_lines(lines, room)
+
+    def _find_tool(self) -> Tool:
+        async def prepare(arguments: FindTools, context: ToolContext, /) -> Action:
+            access = Access(summary=arguments.query[:200])
+            return Action(access, lambda: self._find(arguments.query, context.tool_call_id))
+
+        description = "Read the definitions of tools in the catalog; they follow the result."
+        return model_tool(FIND_TOOLS, description, FindTools, prepare)
+
+    async def _find(self, query: str, tool_call_id: str) -> ToolOutput:
+        held_back = [tool for tool in self if self._is_deferred(tool.name)]
+        async with self._loaded.in_order:
+            found = await asyncio.to_thread(_search, query, held_back)
+            if not found:
+                raise ToolError(
+                    ErrorCode.TOOL_NOT_AVAILABLE,
+                    f"no tool of the catalog fits {shortened(query, 200)!r}; try other words, or a"
+                    " name as the catalog has it",
+                )
+            chosen, adds = list[str](), list[Draft]()
+            room = self._room
+            for tool in found:
+                text = _definition_text(tool)
+                cost = estimate_text(text)
+                if len(chosen) == MOST_FOUND or (chosen and cost > room):
+                    break
+                if cost > self._room:
+                    message = f"the definition of {tool.name} takes {cost} tokens, too many to read"
+                    raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message)
+                chosen.append(tool.name)
+                room -= cost
+                if self._loaded.add(tool.name, version := _version(tool)):
+                    facts = {"name": tool.name, "hash": version, "tool_call_id": tool_call_id}
+                    adds.append(user_text(text, NodeType.TOOL_CONTEXT, **facts))
+        answer: dict[str, Any] = {"tools": chosen, "already_loaded": not adds}
+        if rest := [tool.name for tool in found if tool.name not in chosen]:
+            answer["other_matches"] = rest[:_MOST_NAMED]
+        return ToolOutput(answer, adds)
+
+
+def _call_tool() -> Tool:
+    async def prepare(arguments: CallTool, _: ToolContext, /) -> Action:
+        message = f"{CALL_TOOL} calls a tool of the catalog, not {arguments.name}"
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.name"})
+
+    description = "Call a tool whose definition you have read."
+    return model_tool(CALL_TOOL, description, CallTool, prepare)
+
+
+def _name(tool: Tool) -> str:
+    return tool.name
+
+
+def _first_sentence(tool: Tool) -> str:
+    text = tool.definition.description.strip()[:_SEARCHED_CHARS]
+    return shortened(" ".join(_SENTENCE_END.split(text, maxsplit=1)[0].split()), _SENTENCE_CHARS)
+
+
+def _definition_text(tool: Tool) -> str:
+    definition = tool.definition
+    facts = {"description": definition.description, "input_schema": definition.input_schema}
+    return json.dumps({"name": tool.name, **facts}, ensure_ascii=False)
+
+
+def _version(tool: Tool) -> str:
+    return content_hash(_definition_text(tool).encode("utf-8", "replace"))
+
+
+def _search(query: str, tools: Iterable[Tool]) -> list[Tool]:
+    """The tools that fit, the best first: those that are named, else by the words they share."""
+    words = set(_WORD.findall(query.casefold()))
+    named = set(query.replace(",", " ").split())
+
+    def scored() -> Iterator[tuple[int, str, Tool]]:
+        for tool in tools:
+            if tool.name in named:
+                yield -1000, tool.name, tool
+                continue
+            text = tool.definition.description[:_SEARCHED_CHARS].casefold()
+            in_name = words.intersection(_WORD.findall(tool.name.casefold()))
+            score = 3 * len(in_name) + sum(word in text for word in words - in_name)
+            if score:
+                yield -score, tool.name, tool
+
+    ranked = sorted(scored(), key=lambda entry: entry[:2])
+    if ranked and ranked[0][0] == -1000:  # other words of a query that names tools are chance
+        ranked = [entry for entry in ranked if entry[0] == -1000]
+    return [tool for _, _, tool in ranked]

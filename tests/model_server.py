@@ -291,7 +291,9 @@ async def _receive(reader: asyncio.StreamReader, unread: bytes) -> Received:
     }
     raw = await reader.readexactly(int(headers.get("content-length", "0")))
     path = request_line.split(" ")[1]
-    return Received(Protocol.of_path(path), path, headers, raw, orjson.loads(raw or b"{}"))
+    return Received(
+        Protocol.of_path(path.partition("?")[0]), path, headers, raw, orjson.loads(raw or b"{}")
+    )
 
 
 def _refusal(reply: Fails, protocol: Protocol) -> Status:

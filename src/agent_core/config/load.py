@@ -29,8 +29,6 @@ _AnyModel = TypeVar("_AnyModel", ModelConfig, ModelProfile, str | ModelProfile |
 Profile = str | ModelProfile | Mapping[str, Any] | None
 """The name of a `[model_overrides.<name>]` table, a partial model, or nothing to change."""
 
-_OF_ONE_SERVICE = ("base_url", "api_key_env")
-
 
 def read_setup(
     project_dir: str | Path | None = None,
@@ -112,9 +110,9 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
 def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     """The base model with each profile laid over it, in order.
 
-    A profile replaces only what it sets; tables (`retry`, `provider_options`) are merged key by
-    key. One that names another provider starts without the former's `base_url` and
-    `api_key_env`: a key is never sent to a service it was not meant for.
+    A profile replaces only what it sets; tables (`retry`, `provider_options`, `compat`) are merged
+    key by key. One that names another provider starts without the former's `base_url`,
+    `api_key_env` and `compat`: a key is never sent to a service it was not meant for.
 
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is no partial model.
@@ -125,7 +123,7 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         partial, place = _partial(config, profile)
         changes = partial.model_dump(exclude_unset=True, exclude_none=True)
         if changes.get("provider", values["provider"]) != values["provider"]:
-            values.update(dict.fromkeys(_OF_ONE_SERVICE))
+            values.update(base_url=None, api_key_env=None, compat={})
         values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"

@@ -34,6 +34,24 @@ ReasoningEffort = Literal["none", "low", "medium", "high"]
 OpenAIProtocol = Literal["auto", "responses", "chat"]
 
 
+ServerName = Literal[
+    "azure",
+    "deepseek",
+    "gemini",
+    "groq",
+    "llamacpp",
+    "lmstudio",
+    "mistral",
+    "openai",
+    "openrouter",
+    "sglang",
+    "snowflake",
+    "vllm",
+    "xai",
+]
+"""The servers of which it is known what they take of chat completions."""
+
+
 def _sendable(options: dict[str, Any]) -> dict[str, Any]:
     """Only what a JSON request can carry: TOML also has infinities, dates and longer integers."""
     pending: list[object] = [options]
@@ -91,6 +109,27 @@ class RetryConfig(Section):
     max_backoff_ms: Pause = 8000
 
 
+class CompatConfig(Section):
+    """What a server takes of OpenAI's chat completions, where servers differ.
+
+    What is not set is as the server's row in `providers.compat` says; `server` names that row,
+    and without it the host of `base_url` does.
+    """
+
+    server: ServerName | None = None
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    stream_options: bool | None = None
+    strict_tools: bool | None = None
+    tool_result_images: Literal["user", "parts", "none"] | None = None
+    tool_call_ids: Literal["any", "nine"] | None = None
+    named_tool_choice: bool | None = None
+    tool_choice: bool | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: bool | None = None
+    reasoning_effort: bool | None = None
+    key_header: Literal["authorization", "api-key"] | None = None
+
+
 class ModelConfig(Section):
     """One model, resolved: what a provider factory gets.
 
@@ -110,6 +149,7 @@ class ModelConfig(Section):
     timeout_ms: Milliseconds = 60_000
     provider_options: ProviderOptions = {}
     api: OpenAIProtocol = "auto"
+    compat: CompatConfig = CompatConfig.model_construct()
     retry: RetryConfig = RetryConfig.model_construct()
     path: str | None = None
     chat_template: str | None = None
@@ -142,6 +182,7 @@ class ModelProfile(Section):
     timeout_ms: Milliseconds | None = None
     provider_options: ProviderOptions | None = None
     api: OpenAIProtocol | None = None
+    compat: CompatConfig | None = None
     retry: RetryConfig | None = None
     path: str | None = None
     chat_template: str | None = None

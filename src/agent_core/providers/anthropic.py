@@ -211,7 +211,9 @@ class AnthropicProvider(HttpProvider):
         """Write a Messages body."""
         extra = options.pop(EXTRA_BODY, {})
         head = self._head(request, options)
-        fields = {"model": request.model, "stream": True, **head, **options, **extra}
+        refused = self.refused(request.model)
+        taken = {field: value for field, value in (head | options).items() if field not in refused}
+        fields = {"model": request.model, "stream": True, **taken, **extra}
         if request.tools and (choice := request.tool_choice):
             if choice in {"auto", "none"}:
                 fields["tool_choice"] = {"type": choice}

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,6 +11,7 @@ from typing import Any, cast
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
+from agent_core.types import ErrorPayload
 
 MAX_EXPLANATION = 500
 MAX_RETRY_AFTER_S = 60.0
@@ -235,6 +236,36 @@ def document_of(body: bytes) -> Any:
     return text if text.strip() else "no explanation"
 
 
+_IS_REFUSED = re.compile(
+    r"unsupported|not (yet )?supported|n[o']t support|unrecogni[sz]ed|unknown|unexpected"
+    r"|extra (inputs?|fields?|parameters?)|extra_forbidden|additional propert|cannot find field"
+    r"|not (permitted|allowed|accepted|available|implemented|enabled)|n[o']t (accept|allow|permit)"
+    r"|deprecated|incompatible|only the default|may only be|cannot (both )?be (used|specified|set)"
+    r"|invalid (parameter|argument|field)s?\b|no such (field|parameter)",
+    re.IGNORECASE,
+)
+"""What a service writes of a field it does not take at all; too large a value is another thing."""
+
+
+def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
+    """Which of these fields a service has refused, if that is what its refusal says.
+
+    Where it names several of them ("use 'max_completion_tokens' instead of ..."), the first counts.
+    """
+    is_of_request = error.details.get("status") in {400, 422}
+    codes = {ErrorCode.PROVIDER_ERROR, ErrorCode.UNSUPPORTED_CAPABILITY}
+    if not is_of_request or error.code not in codes or not _IS_REFUSED.search(error.message):
+        return None
+    found: list[tuple[int, str]] = []
+    for field in optional:
+        head, *tail = field.split("_")
+        spellings = {field, head + "".join(map(str.capitalize, tail))}
+        pattern = rf"(?<![A-Za-z0-9_])({'|'.join(spellings)})(?![A-Za-z0-9_])"
+        if named := re.search(pattern, error.message):
+            found.append((named.start(), field))
+    return min(found)[1] if found else None
+
+
 def is_error(document: Any) -> bool:
     """The service reports a failure with this JSON."""
     fields = _table(document)
@@ -331,7 +362,7 @@ def bounded_line(text: str) -> str:
 
 
 def _kinds(error: Mapping[str, Any]) -> list[str]:
-    found = [error.get(key) for key in ("type", "code", "status")]
+    found = [error.get(key) for key in ("type", "code", "status", "param")]
     for detail in _list(error.get("details")):  # Google: which quota was exceeded
         violations = _list(_table(detail).get("violations"))
         found.extend(_table(violation).get("quotaId") for violation in violations)

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 import aiohttp
@@ -27,6 +28,7 @@ from agent_core.providers.failures import (
     explanation_in,
     is_error,
     pause_before_retry_s,
+    refused_field,
     retry_after_s,
     retry_delay_in,
 )
@@ -106,8 +108,10 @@ class HttpProvider(ABC):
     parser: ClassVar[type[ChunkParser]]
     decoder: ClassVar[type[Decoder]] = EventDecoder
     headers: ClassVar[Mapping[str, str]] = {"Content-Type": "application/json"}
-    key_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer ")
+    key_header: tuple[str, str] = ("Authorization", "Bearer ")
     unreachable_cure: ClassVar[str] = "check [model] base_url"
+    optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
+    """Fields of a body that a call can do without, or under another name, if they are refused."""
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.base_url or self.default_url).strip().rstrip("/")
@@ -125,6 +129,11 @@ class HttpProvider(ABC):
         self._closed = False
         self._sink: RawExchangeSink | None = None
         self._shows_result_images = True
+        self._refused: dict[str, frozenset[str]] = {}
+
+    def refused(self, model: str) -> frozenset[str]:
+        """The fields that are not sent, because the service has refused them for this model."""
+        return self._refused.get(model, frozenset())
 
     @abstractmethod
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
@@ -173,33 +182,56 @@ class HttpProvider(ABC):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """Make one model call; see `ProviderAdapter.stream`.
 
-        A service that refuses the pictures in results is asked again with words in their place,
-        and given words from then on if it takes those.
+        A service that refuses a field it can do without is asked again without it, and one that
+        refuses the pictures in results with words in their place; so is every later call.
         """
         called = Called(self.provider, request.model, offers_tools=bool(request.tools))
         has_images = has_result_images(request.messages)
         shows_images = has_images and self._shows_result_images
-        worded = without_result_images(request) if has_images else request
-        prepared = self.prepare(request if shows_images else worded, called)
+        asked = without_result_images(request) if has_images and not shows_images else request
+        prepared = self.prepare(asked, called)
         key = _key(self._config, called)
         yield ModelStarted(provider=called.provider, model=request.model)
 
-        refusal: ErrorPayload | None = None
-        async with aclosing(self._tries(request, prepared, key=key)) as events:
-            async for event in events:
-                if shows_images and isinstance(event, ModelFailed) and _is_of_images(event.error):
-                    refusal = event.error
-                else:
-                    yield event
-        if refusal is None:
-            return
-        yield ModelRetry(attempt=1, delay_ms=0, error=refusal)
-        prepared = self.prepare(worded, called)
-        async with aclosing(self._tries(worded, prepared, key=key)) as events:
-            async for event in events:
-                if isinstance(event, ModelCompleted):
-                    self._shows_result_images = False
-                yield event
+        is_worded = False
+        for number in count(1):
+            begun, refusal = False, None
+            async with aclosing(self._tries(asked, prepared, key=key)) as events:
+                async for event in events:
+                    if isinstance(event, ModelFailed) and not begun:
+                        refusal = event.error
+                    else:
+                        if is_worded and isinstance(event, ModelCompleted):
+                            self._shows_result_images = False
+                        begun = begun or not isinstance(event, ModelRetry)
+                        yield event
+            if refusal is None:
+                return
+            adjusted = self._adjusted(asked, prepared, refusal)
+            if adjusted is None and shows_images and not is_worded and _is_of_images(refusal):
+                is_worded = True
+                asked = without_result_images(request)
+                adjusted = self.prepare(asked, called)
+            if adjusted is None:
+                yield ModelFailed(error=refusal)
+                return
+            prepared = adjusted
+            yield ModelRetry(attempt=number, delay_ms=0, error=refusal)
+
+    def _adjusted(
+        self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
+    ) -> Prepared | None:
+        """The request without the field that was refused; None if that is not what was wrong."""
+        refused = self.refused(request.model)
+        field = refused_field(refusal, self.optional_fields - refused)
+        if field is None:
+            return None
+        self._refused[request.model] = refused | {field}
+        prepared = self.prepare(request, before.called)
+        if prepared.body != before.body:
+            return prepared
+        self._refused[request.model] = refused
+        return None
 
     async def _tries(
         self, request: ModelRequest, prepared: Prepared, *, key: str

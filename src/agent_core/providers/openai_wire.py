@@ -1,9 +1,11 @@
 """The Chat Completions format, for every service and engine that speaks it."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Set as AbstractSet
 from typing import Any, ClassVar
 
 from agent_core.providers import jsontext
+from agent_core.providers.compat import Dialect
 from agent_core.providers.failures import Called
 from agent_core.providers.reply import (
     CallDraft,
@@ -26,8 +28,10 @@ from agent_core.providers.requests import (
     joined_text,
     opaque_of,
     result_text,
+    strict_function_tool,
     system_message,
     wire_name,
+    with_error,
 )
 from agent_core.types import (
     OPAQUE,
@@ -50,35 +54,59 @@ _IN_CONTENT = "content"
 _DETAILS = "reasoning_details"
 """Where OpenRouter puts what reasoning models want back: signed texts, encrypted data."""
 
+_NINE = 9
+
 
 class OpenAIRequests:
     """Writes request bodies; keeps what it has written of messages and tools.
 
     Args:
         provider: whose reasoning blocks go back; all others are left out.
+        dialect: what the server takes.
     """
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, dialect: Dialect | None = None) -> None:
         self._provider = provider
+        self._dialect = dialect or Dialect()
+        self._strict_tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
         self._messages: MessageCache[bytes] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
-    def body(self, request: ModelRequest, head: Mapping[str, Any], called: Called) -> bytes:
+    def body(
+        self,
+        request: ModelRequest,
+        head: Mapping[str, Any],
+        called: Called,
+        *,
+        refused: AbstractSet[str] = frozenset({"strict"}),
+    ) -> bytes:
         """The body of a request; `head` has the fields that are not conversation.
+
+        A server that takes no `tool_choice` is offered no tools where none may be called, and one
+        that takes no name there only the one that must be.
 
         Raises:
             ProviderError: `tool_choice` names a tool that is not offered.
         """
         fields = {"model": request.model, "stream": True, **head}
-        if request.tools and (choice := request.tool_choice):
-            if choice in {"auto", "none", "required"}:
-                fields["tool_choice"] = choice
-            else:
-                function = {"name": chosen_tool(request, called)}
-                fields["tool_choice"] = {"type": "function", "function": function}
+        offered, choice = request.tools, request.tool_choice
+        if offered and choice:
+            said: str | dict[str, Any] = choice
+            if choice not in {"auto", "none", "required"}:
+                said = {"type": "function", "function": {"name": chosen_tool(request, called)}}
+                if not self._dialect.named_tool_choice:
+                    offered = [tool for tool in offered if tool.name == choice]
+                    said = "required"
+            if "tool_choice" not in refused:
+                fields["tool_choice"] = said
+            elif choice == "none":
+                offered = []
         if request.stop:
             fields["stop"] = request.stop
-        tools = self._tools.get_all(request.tools, function_tool)
+        if "strict" in refused:
+            tools = self._tools.get_all(offered, function_tool)
+        else:
+            tools = self._strict_tools.get_all(offered, strict_function_tool)
         model = request.model
         history = self._messages.of(model).get_all(
             request.messages, lambda message: self._write_message(message, model)
@@ -89,15 +117,12 @@ class OpenAIRequests:
     def _write_message(self, message: ModelMessage, model: str) -> bytes:
         """The message, or the messages that it is here, joined by commas."""
         results = [block for block in message.content if isinstance(block, ToolResultBlock)]
-        written: list[dict[str, Any]] = [
-            {"role": "tool", "tool_call_id": result.tool_call_id, "content": result_text(result)}
-            for result in results
-        ]
+        written = list(map(self._write_result, results))
         if message.role is Role.ASSISTANT:
             answer = self._write_answer(message, model)
             if answer["content"] or "tool_calls" in answer:
                 written.append(answer)
-        elif content := _user_content(message, results):
+        elif content := _user_content(message, results if self._repeats_images else []):
             written.append({"role": "user", "content": content})
         return b",".join(map(jsontext.dump, written))
 
@@ -109,7 +134,7 @@ class OpenAIRequests:
             if isinstance(block, ToolCallBlock):
                 arguments = jsontext.dump_text(block.arguments)
                 function = {"name": wire_name(block.name), "arguments": arguments}
-                call = {"id": block.tool_call_id, "type": "function", "function": function}
+                call = {"id": self._call_id(block), "type": "function", "function": function}
                 call |= opaque_of(block, self._provider, model)
                 answer.setdefault("tool_calls", []).append(call)
             elif isinstance(block, ReasoningBlock) and is_own(block, self._provider, model):
@@ -130,6 +155,27 @@ class OpenAIRequests:
         if not thoughts:
             answer["content"] = prose or None
         return answer
+
+    @property
+    def _repeats_images(self) -> bool:
+        """The pictures of results stand in a message after them."""
+        return self._dialect.tool_result_images == "user"
+
+    def _write_result(self, result: ToolResultBlock) -> dict[str, Any]:
+        content: str | list[dict[str, Any]] = result_text(result)
+        images = images_of(result)
+        if images and self._dialect.tool_result_images == "parts":
+            words = [block for block in result.content if not isinstance(block, ImageBlock)]
+            prose = with_error(result, joined_text(words, "\n"))
+            content = [*([_text_part(prose)] if prose else []), *map(_image_part, images)]
+        return {"role": "tool", "tool_call_id": self._call_id(result), "content": content}
+
+    def _call_id(self, block: ToolCallBlock | ToolResultBlock) -> str:
+        """Mistral takes ids of nine letters and digits only."""
+        raw = block.tool_call_id
+        if self._dialect.tool_call_ids == "any" or (len(raw) == _NINE and raw.isalnum()):
+            return raw
+        return hashlib.sha256(raw.encode()).hexdigest()[:_NINE]
 
 
 def _user_content(

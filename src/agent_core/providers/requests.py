@@ -36,12 +36,40 @@ def system_message(blocks: Sequence[SystemBlock]) -> bytes:
 
 def function_tool(tool: ToolDefinition) -> bytes:
     """A tool in the form that OpenAI made common."""
-    function = {
+    return jsontext.dump({"type": "function", "function": _function(tool)})
+
+
+def strict_function_tool(tool: ToolDefinition) -> bytes:
+    """The same; a service is held to the schema of the arguments where strict schemas can say it.
+
+    These have every property required, and no others allowed, at every depth.
+    """
+    strict = {"strict": True} if _is_strict(tool.input_schema) else {}
+    return jsontext.dump({"type": "function", "function": _function(tool) | strict})
+
+
+def _function(tool: ToolDefinition) -> dict[str, Any]:
+    return {
         "name": wire_name(tool.name),
         "description": tool.description,
         "parameters": tool.input_schema,
     }
-    return jsontext.dump({"type": "function", "function": function})
+
+
+def _is_strict(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return all(map(_is_strict, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return True
+    fields = cast("dict[str, Any]", schema)
+    properties = fields.get("properties")
+    if fields.get("type") == "object" or isinstance(properties, dict):
+        names = set(cast("dict[str, Any]", properties or {}))
+        if fields.get("additionalProperties") is not False or names != set(
+            fields.get("required", ())
+        ):
+            return False
+    return all(map(_is_strict, fields.values()))
 
 
 def chosen_tool(request: ModelRequest, called: Called) -> str:

@@ -1,0 +1,115 @@
+"""How the servers that speak OpenAI's chat completions differ.
+
+A server without a row is sent what most of them take. What one refuses all the same is left out of
+its requests from then on (`HttpProvider.optional_fields`).
+"""
+
+from collections.abc import Mapping, Set as AbstractSet
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from agent_core.config.models import CompatConfig, ServerName
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What one server takes of chat completions; `CompatConfig` has the same switches.
+
+    Attributes:
+        tool_result_images: where the pictures of a result stand: in a user's message after it, in
+            its own parts, or nowhere.
+        tool_call_ids: `nine` is Mistral's rule, nine letters and digits.
+        named_tool_choice: `tool_choice` may name a tool.
+    """
+
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    stream_options: bool = True
+    strict_tools: bool = False
+    tool_result_images: Literal["user", "parts", "none"] = "user"
+    tool_call_ids: Literal["any", "nine"] = "any"
+    named_tool_choice: bool = True
+    tool_choice: bool = True
+    parallel_tool_calls: bool = True
+    temperature: bool = True
+    reasoning_effort: bool = True
+    key_header: Literal["authorization", "api-key"] = "authorization"
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The fields of a body that the server is not sent."""
+        taken = {
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning_effort,
+            "stream_options": self.stream_options,
+            "strict": self.strict_tools,
+            "temperature": self.temperature,
+            "tool_choice": self.tool_choice,
+        }
+        return frozenset(field for field, is_taken in taken.items() if not is_taken)
+
+
+SERVERS: Mapping[ServerName, Dialect] = MappingProxyType(
+    {
+        "azure": Dialect(max_tokens_field="max_completion_tokens", key_header="api-key"),
+        "deepseek": Dialect(parallel_tool_calls=False),
+        "gemini": Dialect(parallel_tool_calls=False),
+        "groq": Dialect(max_tokens_field="max_completion_tokens"),
+        "llamacpp": Dialect(named_tool_choice=False),
+        "lmstudio": Dialect(named_tool_choice=False, parallel_tool_calls=False),
+        "mistral": Dialect(stream_options=False, tool_call_ids="nine"),
+        "openai": Dialect(max_tokens_field="max_completion_tokens"),
+        "openrouter": Dialect(),
+        "sglang": Dialect(),
+        "snowflake": Dialect(max_tokens_field="max_completion_tokens", parallel_tool_calls=False),
+        "vllm": Dialect(),
+        "xai": Dialect(max_tokens_field="max_completion_tokens"),
+    }
+)
+
+HOSTS: Mapping[str, ServerName] = MappingProxyType(
+    {
+        "api.deepseek.com": "deepseek",
+        "api.groq.com": "groq",
+        "api.mistral.ai": "mistral",
+        "api.x.ai": "xai",
+        "cognitiveservices.azure.com": "azure",
+        "generativelanguage.googleapis.com": "gemini",
+        "openai.azure.com": "azure",
+        "openai.com": "openai",
+        "openrouter.ai": "openrouter",
+        "services.ai.azure.com": "azure",
+        "snowflakecomputing.com": "snowflake",
+    }
+)
+"""Whose server a host is, and each host below it."""
+
+_RENAMED: Mapping[str, str] = MappingProxyType(
+    {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+)
+
+
+def server_of(url: str, config: CompatConfig) -> ServerName | None:
+    """The server that the configuration names, or that the address is known to be of."""
+    if config.server:
+        return config.server
+    host = (urlsplit(url).hostname or "").lower()
+    known = (suffix for suffix in HOSTS if f".{host}".endswith(f".{suffix}"))
+    return HOSTS.get(next(known, ""))
+
+
+def dialect_of(server: ServerName | None, config: CompatConfig) -> Dialect:
+    """What the server takes: its row, and over it what is configured."""
+    row = SERVERS[server] if server else Dialect()
+    return replace(row, **config.model_dump(exclude={"server"}, exclude_none=True))
+
+
+def without(fields: Mapping[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
+    """The fields of a body as a server takes them that refuses some; one may have another name."""
+    sent: dict[str, Any] = {}
+    for field, value in fields.items():
+        name = _RENAMED.get(field, field) if field in refused else field
+        if name not in refused:
+            sent[name] = value
+    return sent

@@ -10,8 +10,6 @@ from agcore.memory.knowledge import (
     RetrievalResult,
     RetrieverConfig,
     ScoredItem,
-    dice,
-    words_of,
 )
 from agcore.memory.stores import (
     EvictionConfig,
@@ -23,6 +21,7 @@ from agcore.memory.stores import (
     SqliteStore,
     session_prefix,
 )
+from agcore.memory.words import dice, words_of
 
 __all__ = [
     "ConversationMemory",

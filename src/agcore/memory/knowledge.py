@@ -1,61 +1,31 @@
 """Pages of what is known: kept in a store, listed, and searched by the words they share."""
 
+import asyncio
+import logging
 import re
-import unicodedata
-from collections.abc import Iterable, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from agcore.errors import MemoryNotFoundError
-from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore
+from agcore.errors import InvalidMemoryError, MemoryNotFoundError
+from agcore.memory.page_index import PAGE_PREFIX
+from agcore.memory.stores import (
+    InMemoryStore,
+    MemoryFilter,
+    MemoryItem,
+    MemoryStore,
+    SqliteStore,
+)
+from agcore.memory.words import Words, dice, words_of
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.types import Frozen, UtcDatetime, new_id, utc_now
 
-_PREFIX = "_knowledge:"
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 100
 _SENTENCE = re.compile(r"[\n\u3002\uff01\uff1f\uff1b]+|[.!?;](?=\s|\Z)")
-
-_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
-_RUN = re.compile(rf"(?P<cjk>[{_CJK}]+)|[^\W_{_CJK}]+")
-
-_ENGLISH = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        a about after all also am an and any are as at be because been before being but by can
-        could did do does doing don for from had has have having he her here him his how i if in
-        into is it its just me my no nor not of off on or our out over own s she should so some
-        such t than that the their them then there these they this those through to too under up
-        us very was we were what when where which while who whom why will with would you your
-        """,
-    )
-)
-_CHINESE = re.compile(
-    "因为|所以|但是|可是|如果|以及|或者|并且|而且|什么|怎么|怎样|如何|哪些|哪个|这个|那个|这些|那些"
-    "|我们|你们|他们|她们|它们|一个|一些|可以|没有|不是|就是|还是|关于|请问"
-    "|[的了是在和与及或也都就而且着过吗呢吧啊呀我你他她它这那有个把被让给对从向到于之其]"
-)
-
-
-def words_of(text: str) -> frozenset[str]:
-    """The words of a text without stop words. Each pair of Chinese characters is a word."""
-    words: set[str] = set()
-    for run in _RUN.finditer(unicodedata.normalize("NFKC", text).casefold()):
-        if run["cjk"] is None:
-            words.add(run[0])
-            continue
-        for part in filter(None, _CHINESE.split(run[0])):
-            words |= {part[place : place + 2] for place in range(max(len(part) - 1, 1))}
-    return frozenset(words - _ENGLISH)
-
-
-def dice(one: AbstractSet[str], other: AbstractSet[str]) -> float:
-    """Twice what both have, by what each has: 0 for nothing in common, 1 for the same words."""
-    if not one or not other:
-        return 0.0
-    return 2 * len(one & other) / (len(one) + len(other))
 
 
 class PageIndexEntry(Frozen):
@@ -88,10 +58,21 @@ class KnowledgePage(Frozen):
 
 
 class KnowledgeStore:
-    """Pages in a memory store."""
+    """Pages in a memory store.
+
+    In an `InMemoryStore` or a `SqliteStore` an index of their words is kept with the pages. A store
+    of another kind is listed at every search, and its pages are compared one by one.
+    """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
+        # A class derived from ours may keep something else than it is given.
+        self._ours = (
+            cast("InMemoryStore | SqliteStore", store)
+            if type(store) in {InMemoryStore, SqliteStore}
+            else None
+        )
+        self._compared: dict[str, _Compared] = {}
 
     async def save_page(
         self,
@@ -132,16 +113,17 @@ class KnowledgeStore:
 
     async def get_page(self, page_id: str) -> KnowledgePage | None:
         """The page of that id."""
-        item = await self._store.get(_PREFIX + page_id)
+        item = await self._store.get(PAGE_PREFIX + page_id)
         return _page(item) if item is not None else None
 
     async def delete_page(self, page_id: str) -> None:
         """Forget a page; nothing happens if there is none."""
-        await self._store.delete(_PREFIX + page_id)
+        await self._store.delete(PAGE_PREFIX + page_id)
 
     async def pages(self) -> list[KnowledgePage]:
         """Every page, oldest first."""
-        return [_page(item) for item in await self._store.list(MemoryFilter(prefix=_PREFIX))]
+        items = await self._store.list(MemoryFilter(prefix=PAGE_PREFIX))
+        return await asyncio.to_thread(lambda: [_page(item) for item in items])
 
     async def index(self) -> list[PageIndexEntry]:
         """Every page as the index shows it, oldest first."""
@@ -149,25 +131,116 @@ class KnowledgeStore:
 
     async def search(self, query: str, tags: Sequence[str] = ()) -> list[PageIndexEntry]:
         """The pages that have every word of the query and every tag, oldest first."""
-        wanted, tagged = words_of(query), {tag.casefold() for tag in tags}
+        wanted = {*await asyncio.to_thread(words_of, query), *map(_tag_word, tags)}
+        if not wanted:
+            return await self.index()
+        if (indexed := await self._up_to_date_index()) is not None:
+            items = await indexed.pages_with_all(wanted)
+            return await asyncio.to_thread(lambda: [_page(item).entry for item in items])
         return [
-            page.entry
-            for page in await self.pages()
-            if wanted
-            <= words_of(f"{page.title}\n{page.summary}\n{page.content} {' '.join(page.tags)}")
-            and tagged <= {tag.casefold() for tag in page.tags}
+            each.page.entry
+            for each in await self._compare_all()
+            if wanted <= Words().union(*each.parts)
         ]
 
+    async def best(self, query: str, *, min_score: float, limit: int) -> "list[ScoredItem]":
+        """The pages that fit a query best, best first, the oldest of equals first."""
+        wanted = await asyncio.to_thread(words_of, query)
+        if not wanted:
+            return []
+        if (indexed := await self._up_to_date_index()) is not None:
+            found = await indexed.best_pages(wanted, min_score=min_score, limit=limit)
+            return [ScoredItem(_page(item), score) for item, score in found]
+        known = await self._compare_all()
+
+        def score() -> list[ScoredItem]:
+            scored = [ScoredItem(each.page, each.score(wanted)) for each in known]
+            fitting = [item for item in scored if item.score and item.score >= min_score]
+            fitting.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
+            return fitting[:limit]
+
+        return await asyncio.to_thread(score)
+
+    async def _up_to_date_index(self) -> InMemoryStore | SqliteStore | None:
+        """The store if it has an index, with what was stored past this class indexed too."""
+        indexed = self._ours
+        if indexed is None or not await indexed.has_page_index():
+            return None
+        while pages := await indexed.unindexed_pages(_AT_ONCE):
+            words = await asyncio.to_thread(lambda: [_stored_parts(*page) for page in pages])
+            await indexed.index_pages(
+                [(*page, parts) for page, parts in zip(pages, words, strict=True)]
+            )
+        return indexed
+
+    async def _compare_all(self) -> "list[_Compared]":
+        """Every page with its words, worked out anew only for those that have changed."""
+        items = await self._store.list(MemoryFilter(prefix=PAGE_PREFIX))
+        before = self._compared
+
+        def compare(item: MemoryItem) -> _Compared:
+            known = before.get(item.id)
+            if known is not None and known.content == item.content:
+                return known
+            page = _page(item)
+            return _Compared(item.content, page, _parts(page))
+
+        found = await asyncio.to_thread(lambda: [compare(item) for item in items])
+        self._compared = {item.id: each for item, each in zip(items, found, strict=True)}
+        return found
+
     async def _save(self, page: KnowledgePage) -> KnowledgePage:
-        content = dump_text(page.model_dump(mode="json"))
-        await self._store.save(
-            MemoryItem(id=_PREFIX + page.page_id, content=content, created_at=page.created_at)
+        content, parts = await asyncio.to_thread(
+            lambda: (dump_text(page.model_dump(mode="json")), _parts(page))
         )
+        item = MemoryItem(
+            id=PAGE_PREFIX + page.page_id, content=content, created_at=page.created_at
+        )
+        if self._ours is not None and await self._ours.has_page_index():
+            await self._ours.save_page(item, parts)
+        else:
+            await self._store.save(item)
         return page
 
 
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A page that is in no index, and the words of its parts."""
+
+    content: str
+    page: KnowledgePage
+    parts: Sequence[Words]
+
+    def score(self, wanted: Words) -> float:
+        return max((dice(wanted, part) for part in self.parts), default=0.0)
+
+
 def _page(item: MemoryItem) -> KnowledgePage:
-    return KnowledgePage.model_validate(parse(item.content))
+    try:
+        return KnowledgePage.model_validate(parse(item.content))
+    except (ValueError, ValidationError) as error:
+        message = f"the page {item.id.removeprefix(PAGE_PREFIX)!r} cannot be read: {error}"
+        raise InvalidMemoryError(message) from error
+
+
+def _parts(page: KnowledgePage) -> list[Words]:
+    """What a query is compared with: the words of each part, and the tags as they are."""
+    texts = [page.title, page.summary, " ".join(page.tags), *_SENTENCE.split(page.content)]
+    parts = [words_of(text) for text in texts]
+    return [part for part in [*parts, frozenset(map(_tag_word, page.tags))] if part]
+
+
+def _stored_parts(item_id: str, content: str) -> list[Words]:
+    try:
+        return _parts(KnowledgePage.model_validate(parse(content)))
+    except (ValueError, ValidationError) as error:
+        logger.warning("the page %s is never found, it cannot be read: %s", item_id, error)
+        return []
+
+
+def _tag_word(tag: str) -> str:
+    """A tag among the words of a page; no word begins like that."""
+    return f"#{tag.casefold().encode('utf-8', 'replace').hex()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +282,6 @@ class MemoryRetriever:
     def __init__(self, knowledge: KnowledgeStore, config: RetrieverConfig | None = None) -> None:
         self._knowledge = knowledge
         self._config = config or RetrieverConfig()
-        self._known: dict[str, tuple[datetime, Sequence[frozenset[str]]]] = {}
 
     async def search(self, query: str) -> RetrievalResult:
         """The pages that fit best.
@@ -217,17 +289,6 @@ class MemoryRetriever:
         Raises:
             MemoryError: the store cannot be read.
         """
-        wanted = words_of(query)
-        pages = await self._knowledge.pages()
-        before, self._known, scored = self._known, {}, list[ScoredItem]()
-        for page in pages:
-            known = before.get(page.page_id)
-            if known is None or known[0] != page.updated_at:
-                parts = [page.title, page.summary, " ".join(page.tags)]
-                parts += _SENTENCE.split(page.content)
-                known = page.updated_at, [words_of(part) for part in parts]
-            self._known[page.page_id] = known
-            scored.append(ScoredItem(page, max(dice(wanted, part) for part in known[1])))
-        found = [item for item in scored if item.score and item.score >= self._config.min_score]
-        found.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
-        return RetrievalResult(query, found[: self._config.top_k])
+        config = self._config
+        found = await self._knowledge.best(query, min_score=config.min_score, limit=config.top_k)
+        return RetrievalResult(query, found)

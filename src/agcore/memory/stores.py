@@ -7,9 +7,10 @@ import asyncio
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, TypeVar
 from weakref import finalize
@@ -17,6 +18,14 @@ from weakref import finalize
 from pydantic import Field
 
 from agcore.errors import InvalidMemoryError, MemoryStorageError
+from agcore.memory.page_index import (
+    UNINDEXED,
+    add_page,
+    best_pages,
+    list_unindexed,
+    pages_with_all,
+    prepare_index,
+)
 from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
@@ -28,24 +37,25 @@ from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 T = TypeVar("T")
 
 _APPLICATION = 0x61676D65
-_VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LAST_CHARACTER = chr(0x10FFFF)
 
-_SCHEMA = f"""
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
-CREATE TABLE item (
-    id TEXT PRIMARY KEY,
-    content TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    created_at INTEGER NOT NULL,  -- microseconds since 1970, UTC
-    used INTEGER NOT NULL         -- the smallest is the next to go
-) WITHOUT ROWID;
-CREATE INDEX item_created_at ON item (created_at);
-CREATE INDEX item_used ON item (used);
-"""
+_ITEMS = (
+    f"PRAGMA application_id = {_APPLICATION}",
+    """CREATE TABLE item (
+        id TEXT PRIMARY KEY,
+        content TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        created_at INTEGER NOT NULL,  -- microseconds since 1970, UTC
+        used INTEGER NOT NULL         -- the smallest is the next to go
+    ) WITHOUT ROWID""",
+    "CREATE INDEX item_created_at ON item (created_at)",
+    "CREATE INDEX item_used ON item (used)",
+)
+_STEPS = (_ITEMS, UNINDEXED)
+"""What leads from each version of a file to the next one."""
+_VERSION = len(_STEPS)
 _NEXT_USE = "(SELECT coalesce(max(used), 0) + 1 FROM item)"
 _SAVE = f"""
 INSERT INTO item (id, content, metadata, created_at, used) VALUES (?, ?, ?, ?, {_NEXT_USE})
@@ -180,6 +190,7 @@ class _ItemTable:
         self._eviction = eviction or EvictionConfig()
         self._writer = writer
         self._reader = reader
+        self._has_page_index: bool | None = None
 
     async def save(self, item: MemoryItem) -> None:
         """See `MemoryStore.save`; what is too old or too much goes."""
@@ -216,12 +227,12 @@ class _ItemTable:
     async def get(self, item_id: str) -> MemoryItem | None:
         """See `MemoryStore.get`."""
         key = [_check_id(item_id), self._oldest()]
-        rows = await self._read(lambda connection: connection.execute(_GET, key).fetchall())
-        if not rows:
+        row = await self._read(lambda connection: connection.execute(_GET, key).fetchone())
+        if row is None:
             return None
         if self._eviction.policy is EvictionPolicy.LEAST_RECENTLY_USED:
             await self._write(lambda connection: connection.execute(_TOUCH, [item_id]))
-        return _item(rows[0])
+        return _item(row)
 
     async def delete(self, item_id: str) -> None:
         """See `MemoryStore.delete`."""
@@ -238,8 +249,70 @@ class _ItemTable:
             since = max(since, _microseconds(wanted.since))
         limit = -1 if wanted.limit is None else wanted.limit
         key = [prefix, prefix + _LAST_CHARACTER, since, limit]
-        rows = await self._read(lambda connection: connection.execute(_LIST, key).fetchall())
-        return [_item(row) for row in rows]
+        return await self._read(
+            lambda connection: [_item(row) for row in connection.execute(_LIST, key)]
+        )
+
+    async def has_page_index(self) -> bool:
+        """Whether words of pages can be indexed here; makes the index if it is missing."""
+        if self._has_page_index is None:
+            self._has_page_index = await self._write(prepare_index)
+        return self._has_page_index
+
+    async def save_page(self, item: MemoryItem, parts: Sequence[Collection[str]]) -> None:
+        """Keep a knowledge page, and index the words of its parts."""
+        row = _row(item)
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(_SAVE, row)
+            add_page(connection, item.id, row[1], parts)
+            self._evict(connection)
+
+        await self._aside(lambda: self._write(write))
+
+    async def unindexed_pages(self, limit: int) -> Sequence[tuple[str, str]]:
+        """Some knowledge pages that are not in the index: id and content."""
+        return await self._aside(
+            lambda: self._read(lambda connection: list_unindexed(connection, limit))
+        )
+
+    async def index_pages(
+        self, pages: Sequence[tuple[str, str, Sequence[Collection[str]]]]
+    ) -> None:
+        """Index pages (id, content, words of each part) that have not changed meanwhile."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            for page in pages:
+                add_page(connection, *page)
+
+        await self._aside(lambda: self._write(write))
+
+    async def best_pages(
+        self, words: Collection[str], *, min_score: float, limit: int
+    ) -> Sequence[tuple[MemoryItem, float]]:
+        """The indexed pages that fit best, with their scores; see `page_index`."""
+        since = self._oldest()
+
+        def read(connection: sqlite3.Connection) -> Sequence[tuple[MemoryItem, float]]:
+            found = best_pages(connection, words, since=since, min_score=min_score, limit=limit)
+            get = partial(connection.execute, _GET)
+            return [(_item(get([one, since]).fetchone()), score) for one, score in found]
+
+        return await self._aside(lambda: self._read(read))
+
+    async def pages_with_all(self, words: Collection[str]) -> Sequence[MemoryItem]:
+        """The indexed pages that have every one of these words, oldest first."""
+        since = self._oldest()
+
+        def read(connection: sqlite3.Connection) -> Sequence[MemoryItem]:
+            found = pages_with_all(connection, words, since=since)
+            return [_item(connection.execute(_GET, [one, since]).fetchone()) for one in found]
+
+        return await self._aside(lambda: self._read(read))
+
+    async def _aside(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what may take long; jobs of a file run in threads anyway."""
+        return await work()
 
     def _evict(self, connection: sqlite3.Connection) -> None:
         if self._eviction.ttl is not None:
@@ -274,9 +347,17 @@ class InMemoryStore(_ItemTable):
     def __init__(self, eviction: EvictionConfig | None = None) -> None:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         finalize(self, connection.close)
-        connection.executescript(_SCHEMA)
+        _bring_up_to_date(connection, 0)
         inline = InlineConnection(connection)
         super().__init__("in memory", eviction, writer=inline, reader=inline)
+
+    async def _aside(self, work: Callable[[], Awaitable[T]]) -> T:
+        """See `_ItemTable`: here jobs run where they are asked for."""
+
+        async def run() -> T:
+            return await work()
+
+        return await asyncio.to_thread(asyncio.run, run())
 
 
 class SqliteStore(_ItemTable):
@@ -334,17 +415,22 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     with connection:  # commits, or takes everything back
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if not tables:
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != _APPLICATION:
+        if tables and application != _APPLICATION:
             message = f"{path} is a database, but no memory store; choose another file"
             raise MemoryStorageError(message)
         if version > _VERSION:
             message = f"{path} was made by a newer version of agcore; use that one"
             raise MemoryStorageError(message)
+        _bring_up_to_date(connection, version if tables else 0)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:
+    for step in _STEPS[version:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 def _row(item: MemoryItem) -> tuple[str, str, str, int]:

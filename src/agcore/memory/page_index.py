@@ -1,0 +1,133 @@
+"""The words of knowledge pages: an FTS5 index in the database that holds the pages.
+
+A page is indexed in parts: its title, its summary, its tags, each sentence. Triggers take a page
+out of the index when it is deleted or its text changes, whoever does that. Pages that are not in
+the index have an index of their own, so that a search finds and adds them first.
+"""
+
+import sqlite3
+from collections.abc import Collection, Sequence
+
+from agent_core.providers.jsontext import dump_text
+
+PAGE_PREFIX = "_knowledge:"
+"""What the ids of items that are pages begin with."""
+
+Words = Collection[str]
+
+_IS_PAGE = "id >= '_knowledge:' AND id < '_knowledge;'"
+_PAGE, _PLACE, _MOST_WORDS, _MOST_PARTS = 2**32, 2**12, 2**12 - 1, 2**20
+"""A part's number is made of its page's, its place in the page, and how many words it has."""
+
+UNINDEXED = (
+    "ALTER TABLE item ADD COLUMN is_indexed INTEGER",
+    f"CREATE INDEX item_unindexed ON item (id) WHERE is_indexed IS NULL AND {_IS_PAGE}",
+)
+"""The step to the version of a file that can have an index."""
+
+_INDEX = (
+    """CREATE TABLE page (
+        page INTEGER PRIMARY KEY,
+        item_id TEXT NOT NULL UNIQUE,
+        created_at INTEGER NOT NULL
+    )""",
+    # Apart from the pages, which a search looks through: a row of many kilobytes is slow to pass.
+    """CREATE TABLE page_parts (
+        page INTEGER PRIMARY KEY,
+        parts TEXT NOT NULL  -- JSON: the number of each part, and its words
+    )""",
+    """CREATE VIRTUAL TABLE part USING fts5 (
+        words, content = '', detail = none, columnsize = 0, tokenize = "ascii tokenchars '#'"
+    )""",
+    "CREATE VIRTUAL TABLE word USING fts5vocab (part, instance)",
+    """CREATE TRIGGER item_deleted AFTER DELETE ON item WHEN old.is_indexed BEGIN
+        DELETE FROM page WHERE item_id = old.id;
+    END""",
+    """CREATE TRIGGER item_changed AFTER UPDATE OF content, created_at ON item
+        WHEN old.is_indexed AND (old.content, old.created_at) <> (new.content, new.created_at) BEGIN
+        DELETE FROM page WHERE item_id = old.id;
+        UPDATE item SET is_indexed = NULL WHERE id = old.id;
+    END""",
+    """CREATE TRIGGER page_deleted AFTER DELETE ON page BEGIN
+        INSERT INTO part (part, rowid, words)
+        SELECT 'delete', json_extract(value, '$[0]'), json_extract(value, '$[1]')
+        FROM page_parts CROSS JOIN json_each(parts) WHERE page = old.page;
+        DELETE FROM page_parts WHERE page = old.page;
+    END""",
+)
+_HAS_FTS5 = "SELECT 1 FROM pragma_module_list WHERE name = 'fts5'"
+_HAS_INDEX = "SELECT 1 FROM sqlite_master WHERE name = 'page_deleted'"
+_LIST_UNINDEXED = f"""
+SELECT id, content FROM item WHERE is_indexed IS NULL AND {_IS_PAGE} LIMIT ?
+"""  # noqa: S608 - constants only
+_CLAIM = "UPDATE item SET is_indexed = 1 WHERE id = ? AND content = ? AND is_indexed IS NULL"
+_ADD = """
+INSERT INTO page (item_id, created_at) SELECT id, created_at FROM item WHERE id = ?
+"""
+_BEST = f"""
+WITH found AS MATERIALIZED (
+    SELECT number / {_PAGE} AS page, max(score) AS best FROM (
+        SELECT doc AS number, 2.0 * count(*) / (?1 + doc % {_PLACE}) AS score
+        FROM json_each(?2) AS wanted CROSS JOIN word ON term = wanted.value GROUP BY doc
+    ) GROUP BY page HAVING best >= ?4
+)
+SELECT item_id, best FROM found JOIN page USING (page)
+WHERE created_at >= ?3 ORDER BY best DESC, created_at, item_id LIMIT ?5
+"""  # noqa: S608 - constants only
+_WITH_ALL = f"""
+WITH found AS MATERIALIZED (
+    SELECT page FROM (
+        SELECT DISTINCT term, doc / {_PAGE} AS page
+        FROM json_each(?1) AS wanted CROSS JOIN word ON term = wanted.value
+    ) GROUP BY page HAVING count(*) = ?3
+)
+SELECT item_id FROM found JOIN page USING (page)
+WHERE created_at >= ?2 ORDER BY created_at, item_id
+"""  # noqa: S608 - constants only
+
+
+def prepare_index(connection: sqlite3.Connection) -> bool:
+    """Make the index if it is missing; false if this SQLite comes without FTS5."""
+    if not connection.execute(_HAS_FTS5).fetchone():
+        return False
+    if not connection.execute(_HAS_INDEX).fetchone():
+        for statement in _INDEX:
+            connection.execute(statement)
+    return True
+
+
+def list_unindexed(connection: sqlite3.Connection, limit: int) -> list[tuple[str, str]]:
+    """Some pages that are not in the index: id and content."""
+    return connection.execute(_LIST_UNINDEXED, [limit]).fetchall()
+
+
+def add_page(
+    connection: sqlite3.Connection, item_id: str, content: str, parts: Sequence[Words]
+) -> None:
+    """Index a page, unless it has other content by now or is indexed already."""
+    if not connection.execute(_CLAIM, [item_id, content]).rowcount:
+        return
+    page = connection.execute(_ADD, [item_id]).lastrowid or 0
+    rows = [
+        (page * _PAGE + place * _PLACE + min(len(part), _MOST_WORDS), " ".join(sorted(part)))
+        for place, part in enumerate(parts[:_MOST_PARTS])
+    ]
+    connection.execute("INSERT INTO page_parts VALUES (?, ?)", [page, dump_text(rows)])
+    connection.executemany("INSERT INTO part (rowid, words) VALUES (?, ?)", rows)
+
+
+def best_pages(
+    connection: sqlite3.Connection, words: Words, *, since: int, min_score: float, limit: int
+) -> list[tuple[str, float]]:
+    """Ids and scores of the pages that fit best, best first, the oldest of equals first.
+
+    A page's score is the Dice overlap of these words with those of its best part.
+    """
+    values = [len(words), dump_text(sorted(words)), since, min_score, limit]
+    return connection.execute(_BEST, values).fetchall()
+
+
+def pages_with_all(connection: sqlite3.Connection, words: Words, *, since: int) -> list[str]:
+    """Ids of the pages that have every one of these words, wherever in them, oldest first."""
+    rows = connection.execute(_WITH_ALL, [dump_text(sorted(words)), since, len(words)])
+    return [item_id for (item_id,) in rows]

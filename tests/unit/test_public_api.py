@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 import agent_core
 from agent_core import ErrorCode
 from agent_core.types import Frozen
+from isolation import Home
 
 STABLE = (
     "AgentRuntime",
@@ -212,4 +214,44 @@ def test_making_a_runtime_loads_nothing_that_only_a_run_needs() -> None:
     done = subprocess.run(  # noqa: S603 - our own interpreter and text
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert set(json.loads(done.stdout)) <= {"api", "errors", "runtime", "types"}
+    assert set(json.loads(done.stdout)) <= {"api", "errors", "loading", "runtime", "types"}
+
+
+def test_a_run_without_tools_loads_nothing_of_what_it_does_not_do(
+    home: Home, project: Path
+) -> None:
+    program = f"""
+import asyncio, json, sys
+from agent_core import AgentRuntime
+from agent_core.providers.scripted import ScriptedProvider
+
+async def main():
+    runtime = AgentRuntime({str(project)!r})
+    runtime.register_provider("custom", lambda _: ScriptedProvider(["done"]))
+    async with runtime:
+        assert await (await runtime.start("hello")).wait() == "completed"
+
+asyncio.run(main())
+print(json.dumps(sorted(sys.modules)))
+"""
+    home.write_config('[model]\nprovider = "custom"\nname = "scripted"\n')
+    done = subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    of_other_runs = {
+        "agent_core.agents.orchestrator",
+        "agent_core.compact.compactor",
+        "agent_core.compact.kept",
+        "agent_core.hooks",
+        "agent_core.mcp",
+        "agent_core.memory.extraction",
+        "agent_core.permissions.addresses",
+        "agent_core.tasks",
+        "agent_core.tools.declarative",
+        "aiohttp",
+        "difflib",
+        "jsonschema",
+        "mcp",
+        "yaml",
+    }
+    assert of_other_runs & set(json.loads(done.stdout)) == set()

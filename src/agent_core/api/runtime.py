@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.loading import without_collection
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.types import (
     SESSION_ID_PATTERN,
@@ -460,7 +461,8 @@ class AgentRuntime:
                 raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
             if self._opened is None:
                 # Half of what a program imports is only needed once something runs.
-                from agent_core.runtime.services import open_services  # noqa: PLC0415
+                with without_collection():
+                    from agent_core.runtime.services import open_services  # noqa: PLC0415
 
                 opening = open_services(self._options)
                 self._opened = await self._exit_stack.enter_async_context(opening)

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from agent_core.errors import ConfigError, ErrorCode
 
@@ -83,7 +83,7 @@ def load_asset(asset_id: str) -> Asset:
     place = f"{folder}/{name}.md" if folder else _TEMPLATES.get(asset_id, asset_id)
     text, head = "", ""
     with suppress(OSError, ValueError):
-        text = files("agent_core.assets").joinpath(place).read_text(encoding="utf-8")
+        text = (Path(__file__).parent / place).read_text(encoding="utf-8")
     if place.endswith(".md") and text.startswith("---\n"):
         # Our own heads have one `key: value` a line, so that no YAML parser is loaded.
         head, _, text = text[4:].partition("\n---\n")

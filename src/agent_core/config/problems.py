@@ -8,7 +8,6 @@ import json
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
@@ -70,6 +69,8 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
 
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """` (did you mean …?)`, or nothing when nothing is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only for names that are wrong
+
     match = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {prefix}{match[0]}?)" if match else ""
 

@@ -12,20 +12,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from string import Template
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
 from agent_core.assets import load_asset
 from agent_core.errors import AgentCoreError, ErrorCode, SchemaError, ToolError
 from agent_core.memory.entry import Memory
-from agent_core.memory.extraction import AskModel
 from agent_core.memory.folder import MOST_PROBLEMS, MemoryFolder, MemoryList
 from agent_core.text import estimate_text, fit_lines
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, NodeType, user_text
+
+if TYPE_CHECKING:
+    from agent_core.memory.extraction import AskModel
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class Selector:
         room: tokens that the catalog, and the front matter, may take each.
     """
 
-    def __init__(self, ask: AskModel, *, top_k: int, room: int) -> None:
+    def __init__(self, ask: "AskModel", *, top_k: int, room: int) -> None:
         self._ask = ask
         self._top_k = top_k
         self._room = room

@@ -24,7 +24,7 @@ _PAIR = re.compile(
     r"([a-z][a-z0-9_-]{0,63})[\"']?\s{0,8}[:=]\s{0,8}[\"']?([a-z_\[][^\s\"'&,;<>(){}]*)",
     re.IGNORECASE,
 )
-_UNCLEAR = re.compile(r"[\\\s,\x00-\x20\x7f-\U0010ffff]")
+_UNCLEAR = re.compile(r"[^!-+\--\[\]-~]")
 _PLAIN_HOST = re.compile(r"[a-z0-9._-]+", re.IGNORECASE)
 
 _SLASHES = re.compile(

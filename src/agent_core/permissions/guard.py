@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.permissions.addresses import hosts_in
 from agent_core.permissions.request import build_grant, build_request, event_payload
 from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
@@ -196,6 +195,8 @@ class PermissionGuard:
             return
         hosts: list[str] | None = None
         if "network" in definition.tags:
+            from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few tools
+
             hosts = await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
         decision = self._policy.decide(definition, access, hosts)
         if decision is PolicyDecision.ALLOW:

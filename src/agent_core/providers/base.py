@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.loading import without_collection
 from agent_core.types import ModelEvent, ModelRequest
 
 
@@ -131,7 +132,9 @@ class ProviderRegistry:
         """
         if config.provider in _BUILTIN:
             module, _, name = _BUILTIN[config.provider].rpartition(".")
-            return getattr(import_module(module), name)(config)
+            with without_collection():
+                adapter = import_module(module)
+            return getattr(adapter, name)(config)
         factory = self._registered.get(config.provider)
         if factory is None:
             raise ConfigError(

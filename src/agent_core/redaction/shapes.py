@@ -14,6 +14,7 @@ back little. Shapes:
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 LONGEST_TOKEN_HEAD = 2048
 
@@ -24,7 +25,14 @@ LONGEST_TOKEN_HEAD = 2048
 # leads that occur are looked for by their own expressions, which pass over those that nothing
 # follows.
 
-_WORD, _DOTTED = (re.compile(characters, re.ASCII) for characters in (r"[\w-]*+", r"[\w.-]*+"))
+
+@cache
+def _ascii(pattern: str) -> re.Pattern[str]:
+    """Compile when it is first needed: most programs meet few of the leads."""
+    return re.compile(pattern, re.ASCII)
+
+
+_WORD, _DOTTED = _ascii(r"[\w-]*+"), _ascii(r"[\w.-]*+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class _Token:
     """
 
     kind: str
-    whole: re.Pattern[str]
+    whole: str
     after: str
     run: re.Pattern[str] = _WORD
 
@@ -45,22 +53,19 @@ class _Token:
 def _tokens(kind: str, one: str, least: int, *leads: str) -> dict[str, _Token]:
     """Tokens whose lead is followed by at least `least` characters like `one`."""
     after = rf"(?:{one}{{{least}}}|{one}{{0,{least - 1}}}\Z)"
-    return {
-        lead: _Token(kind, re.compile(rf"{lead}{one}{{{least},}}+", re.ASCII), after)
-        for lead in leads
-    }
+    return {lead: _Token(kind, rf"{lead}{one}{{{least},}}+", after) for lead in leads}
 
 
 _TOKENS = {
     # Real keys have digits; without one the word must be long, or it may be a CSS class.
     "sk-": _Token(
         "api_key",
-        re.compile(r"sk-(?:(?=[\w-]{0,64}?\d)[\w-]{8,}+|[\w-]{16,}+)", re.ASCII),
+        r"sk-(?:(?=[\w-]{0,64}?\d)[\w-]{8,}+|[\w-]{16,}+)",
         r"(?:(?=[\w-]{0,64}?\d)[\w-]{8}|[\w-]{16}|[\w-]{0,15}\Z)",
     ),
     "eyJ": _Token(
         "jwt",
-        re.compile(rf"eyJ[\w-]{{5,{LONGEST_TOKEN_HEAD}}}+\.[\w-]{{4,}}+[\w.-]*+", re.ASCII),
+        rf"eyJ[\w-]{{5,{LONGEST_TOKEN_HEAD}}}+\.[\w-]{{4,}}+[\w.-]*+",
         r"(?:[\w-]{5,2048}+(?:\.(?:[\w-]{4}|[\w-]{0,3}\Z)|\Z)|[\w-]{0,4}\Z)",
         _DOTTED,
     ),
@@ -109,15 +114,9 @@ _AFTER_KEY_LEAD = r"(?:[A-Z0-9 ]{0,40}?PRIVATE KEY|[A-Z0-9 -]{0,66}\Z)"
 
 _WORTH_JUDGING = {
     # Not within a word. The literal comes first: a search for one is the fastest there is.
-    **{
-        lead: re.compile(rf"{lead}(?<![A-Za-z0-9_-]{lead}){token.after}", re.ASCII)
-        for lead, token in _TOKENS.items()
-    },
-    **{
-        word: re.compile(word + (_AFTER_BEARER if word == "bearer" else _AFTER_KEYWORD), re.ASCII)
-        for word in KEYWORDS
-    },
-    KEY_LEAD: re.compile(KEY_LEAD + _AFTER_KEY_LEAD, re.ASCII),
+    **{lead: rf"{lead}(?<![A-Za-z0-9_-]{lead}){token.after}" for lead, token in _TOKENS.items()},
+    **{word: word + (_AFTER_BEARER if word == "bearer" else _AFTER_KEYWORD) for word in KEYWORDS},
+    KEY_LEAD: KEY_LEAD + _AFTER_KEY_LEAD,
 }
 
 _ALL = [lead.lower() for lead in (*TOKEN_LEADS, KEY_LEAD, *KEYWORDS)]
@@ -146,7 +145,7 @@ class LeadFinder:
 
     def _find(self, lead: str, at: int) -> None:
         text = self._lower if lead in KEYWORDS else self._text
-        found = _WORTH_JUDGING[lead].search(text, at)
+        found = _ascii(_WORTH_JUDGING[lead]).search(text, at)
         if found is None:
             self._next.pop(lead, None)
         else:
@@ -213,17 +212,13 @@ MORE = More()
 Verdict = Hit | More | None
 
 
-def _ascii(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.ASCII)
-
-
 def judge(text: str, start: int, lead: str, *, final: bool) -> Verdict:
     """Decide whether a secret begins at `start`, where `lead` stands.
 
     `MORE` is only answered if not `final`.
     """
     if token := _TOKENS.get(lead):
-        found = token.whole.match(text, start)
+        found = _ascii(token.whole).match(text, start)
         if found:
             return Hit(token.kind, start, found.end(), token.run)
         # A header segment of a JWT has a longest length; other tokens are decided much earlier.

@@ -6,12 +6,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from agent_core.compact.compactor import Compaction
 from agent_core.compact.cut import is_prefix
 from agent_core.events import Journal, SessionJournal, SessionReads, SessionStore
 from agent_core.types import EventLevel, EventType, Node, Usage, utc_now
+
+if TYPE_CHECKING:
+    from agent_core.compact.compactor import Compaction
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +150,7 @@ class PendingCompaction:
     covered: Sequence[Node]
     root_agent_id: str
     payload: dict[str, Any]
-    compaction: Compaction | None = None
+    compaction: "Compaction | None" = None
     settled: bool = False
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -9,11 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.compact.compactor import Compaction, HistoryCompactor, Limits
 from agent_core.compact.cut import CompactPolicy, Cut, choose_cut, visible_tokens
-from agent_core.compact.kept import KeptFacts, collect_kept, fit_kept, render_kept
 from agent_core.config.models import CompactionConfig
 from agent_core.context.composer import Built, Composer
 from agent_core.context.history import open_instructions
@@ -38,6 +37,9 @@ from agent_core.types import (
     ToolDefinition,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from agent_core.compact.compactor import Compaction
 
 logger = logging.getLogger(__name__)
 
@@ -221,7 +223,10 @@ class Compactions:
 
     async def _summarise(
         self, path: Sequence[Node], agent: CompactAgent, cut: Cut, policy: CompactPolicy
-    ) -> Compaction:
+    ) -> "Compaction":
+        # Most histories are never too long.
+        from agent_core.compact.compactor import HistoryCompactor, Limits  # noqa: PLC0415
+
         compactor = HistoryCompactor(
             agent.ask,
             store=partial(self.keep_text, agent, path[-1].session_id),
@@ -277,7 +282,11 @@ class CompactingContextSource:
         if self._policy is not None and await self._compactions.recover(journal, self._policy):
             return True
         path, room = list(journal.path), self._composer.room_for_kept
-        kept, rest = await asyncio.to_thread(_collect_kept, path, room)
+        from agent_core.compact.kept import collect_kept, fit_kept, render_kept  # noqa: PLC0415
+
+        kept, rest = await asyncio.to_thread(
+            lambda: fit_kept(collect_kept(path, open_instructions(path)), room)
+        )
         if rest and rest != self._left_out[0]:
             artifact_id = None
             try:
@@ -328,10 +337,6 @@ class CompactingContextSource:
         return CompactPolicy(config=config, window=budget.window, room=max(room, 1))
 
 
-def _collect_kept(path: Sequence[Node], room: int) -> tuple[KeptFacts, str]:
-    return fit_kept(collect_kept(path, open_instructions(path)), room)
-
-
 def _start_payload(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, object]:
     return {
         "reason": reason,
@@ -344,10 +349,10 @@ def _start_payload(agent: CompactAgent, cut: Cut, reason: str) -> dict[str, obje
 
 
 def _end_payload(
-    agent: CompactAgent, cut: Cut, result: Compaction | AgentCoreError
+    agent: CompactAgent, cut: Cut, result: "Compaction | AgentCoreError"
 ) -> dict[str, object]:
     payload: dict[str, object] = {"usage": agent.usage.model_dump(exclude={"raw_usage"})}
-    if isinstance(result, Compaction):
-        after = cut.tokens_before - cut.replaced_tokens + result.tokens
-        return payload | {"tokens_after": after}
-    return payload | {"error": ErrorPayload.of(result).model_dump(mode="json")}
+    if isinstance(result, AgentCoreError):
+        return payload | {"error": ErrorPayload.of(result).model_dump(mode="json")}
+    after = cut.tokens_before - cut.replaced_tokens + result.tokens
+    return payload | {"tokens_after": after}

@@ -5,22 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.config.models import MemoryConfig, ModelConfig
 from agent_core.config.paths import Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal, SessionJournal, SessionStore
-from agent_core.memory.extraction import Extractor
 from agent_core.memory.folder import MemoryFolder, MemoryWriter
-from agent_core.memory.recall import Recall, Selector, recall_tool
 from agent_core.memory.spans import Backlog, ExtractionReason, MessageSpan, unprocessed_spans
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.models import Models, OneShotModelCall
 from agent_core.tools.base import Tool, ToolOutput, View
 from agent_core.types import ErrorPayload, EventLevel, EventType, Node, RunIdentity, SessionRecord
+
+if TYPE_CHECKING:
+    from agent_core.memory.recall import Recall
 
 EXTRACTION = "memory_extraction"
 RECALL = "memory_recall"
@@ -102,19 +103,23 @@ class MemoryService:
         """`internal.recall_memory` for one run, if there is a memory."""
         if not self._config.enabled:
             return []
+        from agent_core.memory.recall import Recall, recall_tool  # noqa: PLC0415 - may be off
+
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
         recall = Recall(self._folder, view, room=room)
         return [recall_tool(partial(self.recall, recall, journal.run.session_id))]
 
     async def recall(
-        self, recall: Recall, session_id: str, query: str, tool_call_id: str
+        self, recall: "Recall", session_id: str, query: str, tool_call_id: str
     ) -> ToolOutput:
         """Recall for one run, and add what the choice has cost to the session's account.
 
         Raises:
             ToolError: `memory_recall_failed`.
         """
+        from agent_core.memory.recall import Selector  # noqa: PLC0415
+
         profile = self._config.recall_model_profile
         ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=RECALL)
         room = self._catalog_room(ask.model)
@@ -192,6 +197,8 @@ class MemoryService:
     async def _extract(
         self, span: MessageSpan, session_id: str, reason: ExtractionReason, *, position: int
     ) -> bool:
+        from agent_core.memory.extraction import Extractor  # noqa: PLC0415 - after many messages
+
         facts: dict[str, Any] = {"reason": reason, "messages": len(span.messages)}
         await self._session_journal.note(session_id, EventType.MEMORY_EXTRACTION_STARTED, facts)
         cursor = _SessionCursor(session_id, self._store, self._session_journal)

@@ -5,7 +5,6 @@ The diff libraries that exist apply too much: those that parse do not apply, and
 guess (fuzz), follow the paths in the diff, or call a program that does.
 """
 
-import difflib
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -106,7 +105,9 @@ def _closest_lines(text: str, old: str) -> list[dict[str, int | str]]:
         return []
     lines = [line.rstrip("\r\n") for line in islice(lines_of(text), _MAX_SEARCHED)]
     stripped = [line.strip()[:_MAX_SHOWN] for line in lines]
-    near = difflib.get_close_matches(first, sorted(set(stripped)), n=_CLOSEST, cutoff=0.5)
+    from difflib import get_close_matches  # noqa: PLC0415 - only for edits that miss
+
+    near = get_close_matches(first, sorted(set(stripped)), n=_CLOSEST, cutoff=0.5)
     ranks = {line: rank for rank, line in enumerate(near)}
     found = sorted((ranks[line], number) for number, line in enumerate(stripped) if line in ranks)
     return [
@@ -290,7 +291,9 @@ def unified_diff(old: str, new: str, *, shown: str) -> str:
         lines = [f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@\n"]
         lines += [*(f"-{line}" for line in before), *(f"+{line}" for line in after)]
     else:
-        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+        from difflib import SequenceMatcher  # noqa: PLC0415 - only to show a change
+
+        matcher = SequenceMatcher(None, before, after, autojunk=False)
         for group in matcher.get_grouped_opcodes(_CONTEXT):
             (_, a, _, b, _), (_, _, c, _, d) = group[0], group[-1]
             spans = (f"{start + i + (j > i)},{j - i}" for i, j in ((a, c), (b, d)))

@@ -1,6 +1,5 @@
 """Makes tools of definitions and handlers, and knows which there are and which a run may use."""
 
-import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -322,6 +321,8 @@ class Toolbox:
         """
         found = self._tools.get(call.name)
         if found is None:
+            import difflib  # noqa: PLC0415 - only for names that are wrong
+
             near = difflib.get_close_matches(call.name[:200], self._tools, n=3)
             names = sorted(self._tools)[:_MAX_NAMED]
             hint = f"there are: {', '.join(names)}" if names else "this run has no tools"

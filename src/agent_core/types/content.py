@@ -298,6 +298,19 @@ ContentBlock = Annotated[
 ]
 """One part of a message or a result; `type` tells them apart."""
 
+# Every message and result holds these: built now, they are not built anew for each of those types.
+for _part in (
+    ErrorPayload,
+    TextBlock,
+    JsonBlock,
+    ToolCallBlock,
+    ArtifactRefBlock,
+    ReasoningBlock,
+    ImageBlock,
+    ToolResultBlock,
+):
+    _part.model_rebuild()
+
 
 class UserMessage(Frozen):
     """A message from a caller to an agent."""

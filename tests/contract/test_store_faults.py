@@ -185,6 +185,38 @@ async def test_a_write_waits_for_another_process_without_holding_up_the_event_lo
         assert await store.node("s1_0") is not None
 
 
+async def test_a_small_write_is_stored_when_the_call_returns(database: Path) -> None:
+    async with SqliteSessionStore.open(database) as store:
+        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        writing = store.append(storing.step("s1", 0))
+        assert writing.done()
+        with closing(sqlite3.connect(database)) as other:
+            assert other.execute("SELECT count(*) FROM nodes").fetchone() == (1,)
+
+
+async def test_what_comes_behind_a_write_that_waits_keeps_its_place(database: Path) -> None:
+    async with SqliteSessionStore.open(database) as store:
+        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        with held(database, 0.3):
+            waiting = [store.append(storing.step("s1", i)) for i in range(3)]
+        waiting += [store.append(storing.step("s1", i)) for i in range(3, 6)]
+        positions = await asyncio.gather(*waiting)
+        assert [position.node_seq for position in positions] == [1, 2, 3, 4, 5, 6]
+        assert store.append(storing.step("s1", 6)).done()
+
+
+async def test_the_log_is_begun_anew_while_thousands_of_small_writes_go_on(database: Path) -> None:
+    log = database.with_name(database.name + "-wal")
+    longest = 0
+    async with SqliteSessionStore.open(database) as store:
+        await store.open_run(an_opening("s1", "run_s1"), is_dead=alive)
+        for i in range(1500):
+            await store.append(storing.step("s1", i))
+            longest = max(longest, log.stat().st_size)
+    assert longest < 8_000_000
+    assert is_sound(database)
+
+
 async def test_when_patience_ends_the_error_says_who_is_in_the_way_and_not_what_sqlite_says(
     database: Path,
 ) -> None:

@@ -30,7 +30,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import StorageError
 from agent_core.providers.jsontext import dump_text, parse
 from agent_core.storage.connections import BUSY_TIMEOUT, patiently
-from agent_core.storage.sqlite import InlineConnection, ReaderThreads, WriterThread
+from agent_core.storage.sqlite import InlineConnection, ReaderThreads, Writer
 from agent_core.tools.results import storable_text
 from agent_core.types import SESSION_ID_PATTERN, Frozen, UtcDatetime, utc_now
 
@@ -183,7 +183,7 @@ class _ItemTable:
         name: object,
         eviction: EvictionConfig | None,
         *,
-        writer: WriterThread | InlineConnection,
+        writer: Writer | InlineConnection,
         reader: ReaderThreads | InlineConnection,
     ) -> None:
         self._name = name
@@ -379,7 +379,7 @@ class SqliteStore(_ItemTable):
             raise MemoryStorageError(
                 f"the memory store {path} cannot be opened: {error}"
             ) from error
-        writer, reader = WriterThread(connection, file), ReaderThreads(file)
+        writer, reader = Writer(connection, file), ReaderThreads(file)
         return cls(file, eviction, writer=writer, reader=reader)
 
     async def close(self) -> None:

@@ -304,6 +304,7 @@ async def settle(
     Raises:
         asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
     """
+    journal.is_closing = True  # what is not written out yet goes with the end
     return await to_the_end(_settle(journal, outcome, on_end, began=began))
 
 

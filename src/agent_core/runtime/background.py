@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_core.compact.cut import is_prefix
 from agent_core.events import Journal, SessionJournal, SessionReads, SessionStore
-from agent_core.types import EventLevel, EventType, Node, Usage, utc_now
+from agent_core.types import EventLevel, EventType, Node, SessionRecord, Usage, utc_now
 
 if TYPE_CHECKING:
     from agent_core.compact.compactor import Compaction
@@ -278,17 +278,14 @@ class PendingCompactions:
 class CompactionPauses:
     """When a failed summary is tried again: after pauses that grow, kept with the session."""
 
-    def __init__(self, store: SessionReads, journal: SessionJournal) -> None:
-        self._store = store
+    def __init__(self, journal: SessionJournal) -> None:
         self._journal = journal
         self._known: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
 
-    async def load(self, session_id: str) -> None:
-        """Read what earlier processes have stored; once for a session."""
-        if session_id in self._known:
-            return
-        session = await self._store.session(session_id)
-        self._set(session_id, *_parse_pause(session.metadata.get(_PAUSE_KEY) if session else None))
+    def load(self, session: SessionRecord) -> None:
+        """Take what earlier processes have stored; once for a session."""
+        if session.session_id not in self._known:
+            self._set(session.session_id, *_parse_pause(session.metadata.get(_PAUSE_KEY)))
 
     def is_over(self, session_id: str) -> bool:
         """Whether a summary may be tried. A clock that was set back ends a pause, too."""

@@ -34,6 +34,7 @@ from agent_core.types import (
     Node,
     NodeType,
     RunIdentity,
+    SessionRecord,
     ToolDefinition,
     Usage,
 )
@@ -84,18 +85,20 @@ class Compactions:
         self._deps = deps
         self._piece_room = piece_room
         self._pending = PendingCompactions(deps.store, session_journal)
-        self._pauses = CompactionPauses(deps.store, session_journal)
+        self._pauses = CompactionPauses(session_journal)
         self._jobs = jobs
         self._usage = usage
         self._artifacts = artifacts
         self._release = release
 
+    def session_opened(self, session: SessionRecord) -> None:
+        """A run of the session is to begin: learn how long it must not be summarised."""
+        self._pauses.load(session)
+
     async def watch(self, composer: Composer, journal: Journal) -> "CompactingContextSource":
         """Return the composer of a run as one that has a long history summarised."""
         if journal.run.parent_run_id is None:
             await self._pending.join(journal)
-        if self.config.enabled:
-            await self._pauses.load(journal.run.session_id)
         return CompactingContextSource(composer, journal, self)
 
     def run_ended(self, session_id: str, *, is_cancelled: bool) -> None:

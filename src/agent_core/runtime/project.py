@@ -62,6 +62,7 @@ class Project:
         config = setup.config
         self.setup = setup
         self._redactor = redactor
+        self._paths = PathPolicy.of(setup)
         self.make_hooks = _load_hooks(setup, launcher)
         self.mcp = _load_servers(setup, redactor, launcher)
         self.toolboxes = Toolboxes(
@@ -100,7 +101,7 @@ class Project:
         skills = find_skills(setup.home)
         for problem in skills.problems:
             logger.warning("a skill was passed over: %s", problem)
-        is_closed = PathPolicy.of(setup).is_closed
+        is_closed = self._paths.is_closed
         instructions = find_instructions(setup.home, setup.project, is_closed=is_closed)
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)

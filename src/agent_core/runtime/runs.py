@@ -335,6 +335,7 @@ class Runs:
 
     async def _enqueue(self, opened: OpenedRun) -> Run:
         self._memory.run_begins(opened.run.session_id)
+        self._contexts.compactions.session_opened(opened.session)
         self._take_over(opened)
         run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
         if self._scheduler.enqueue(run):

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.storage.rows import (
@@ -53,33 +54,47 @@ def open_run(
     connection: sqlite3.Connection, opening: RunOpening, is_dead: OwnerIsDead, now: datetime
 ) -> OpenedRun:
     """Create or resume the session, claim it, and add the run."""
-    session = find(connection, SessionRecord, opening.session_id)
-    resumed = session is not None
+    found = find(connection, SessionRecord, opening.session_id)
+    resumed = found is not None
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
-    if session is None:
-        insert(
-            connection,
-            SessionRecord(
-                session_id=opening.session_id,
-                cwd=storable(opening.cwd),
-                metadata=opening.session_metadata,
-                created_at=now,
-                updated_at=now,
-            ),
+    claim: dict[str, Any] = {
+        "owner": opening.owner,
+        "lease_expires_at": now + opening.lease,
+        "updated_at": now,
+    }
+    if found is None:
+        session = SessionRecord(
+            session_id=opening.session_id,
+            cwd=storable(opening.cwd),
+            root_agent_id=opening.agent_id,
+            metadata=opening.session_metadata,
+            epoch=1,
+            created_at=now,
+            **claim,
         )
+        insert(connection, session)
+        agent = _add_root_agent(connection, opening)
     else:
-        cwd = _moved_to(session, opening)
+        session, cwd = found, _moved_to(found, opening)
         if session.owner != opening.owner:
             _refuse_unless_free(session, is_dead, now)
             lost = _close_lost(connection, session)
             queued = _open_runs(connection, opening.session_id)
+            session = find_session(connection, opening.session_id)
         if cwd is not None:
             draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
             moved = PendingEvent(new_id("evt"), utc_now(), draft)
             insert_session_event(connection, session.session_id, moved)
-            update(connection, SessionRecord, session.session_id, {"cwd": cwd})
-    agent = _root_agent(connection, opening)
+        agent = _find_root_agent(connection, opening) or _add_root_agent(connection, opening)
+        changes = {
+            **claim,
+            "epoch": session.epoch + (session.owner != opening.owner),
+            "root_agent_id": session.root_agent_id or agent.agent_id,
+            "cwd": cwd or session.cwd,
+        }
+        update(connection, SessionRecord, session.session_id, changes)
+        session = session.model_copy(update=changes)
     run = RunRecord(
         run_id=opening.run_id,
         session_id=opening.session_id,
@@ -92,19 +107,13 @@ def open_run(
         prompt=opening.prompt,
     )
     insert(connection, run)
-    position = insert_events(connection, run, opening.events)
-    _claim(connection, opening.session_id, opening.owner, now + opening.lease)
-    connection.execute(
-        """UPDATE sessions SET updated_at = ?, root_agent_id = coalesce(root_agent_id, ?)
-        WHERE session_id = ?""",
-        (iso(now), agent.agent_id, opening.session_id),
-    )
+    is_first = not resumed and not opening.events
     return OpenedRun(
-        session=find_session(connection, opening.session_id),
+        session=session,
         agent=agent,
         run=run,
         resumed=resumed,
-        position=position,
+        position=Position(1, 1, 1) if is_first else insert_events(connection, run, opening.events),
         lost=lost,
         queued=queued,
     )
@@ -233,14 +242,16 @@ def _claim(
     )
 
 
-def _root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord:
+def _find_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord | None:
     row = connection.execute(
         """SELECT * FROM agents
         WHERE session_id = ? AND agent_type = ? AND parent_agent_id IS NULL""",
         (opening.session_id, opening.agent_type.value),
     ).fetchone()
-    if row is not None:
-        return read(AgentRecord, row)
+    return read(AgentRecord, row) if row is not None else None
+
+
+def _add_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord:
     now = utc_now()
     agent = AgentRecord(
         agent_id=opening.agent_id,

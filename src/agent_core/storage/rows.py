@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from enum import Enum
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ _TABLES: Mapping[type[BaseModel], tuple[str, str]] = {
     Node: ("nodes", "node_id"),
     ArtifactRecord: ("artifacts", "artifact_id"),
 }
+_PLAIN = {str, int}
 _JSON_FIELDS = {"metadata", "result", "usage", "error", "prompt"}
 _CONTENT: TypeAdapter[Sequence[ContentBlock]] = TypeAdapter(
     Sequence[ContentBlock], config=ConfigDict(defer_build=True)
@@ -138,13 +139,16 @@ def find_all(
 
 def insert(connection: sqlite3.Connection, record: BaseModel) -> None:
     """Add a session, agent, run or artifact."""
-    table, _ = _TABLES[type(record)]
-    columns = {name: getattr(record, name) for name in type(record).model_fields}
-    row = _as_columns(columns)
-    connection.execute(
-        f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",  # noqa: S608
-        tuple(row.values()),
-    )
+    kind = type(record)
+    row = _as_columns({name: getattr(record, name) for name in kind.model_fields})
+    connection.execute(_insert_sql(kind, tuple(row)), tuple(row.values()))
+
+
+@lru_cache
+def _insert_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
+    table, _ = _TABLES[kind]
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608 - our own names
 
 
 def update(
@@ -165,6 +169,10 @@ def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> t
     assignments = ", ".join(f"{column} = ?" for column in row)
     sql = f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
     return sql, (*row.values(), key)
+
+
+_CONTENT_AT, _PAYLOAD_AT = 7, 5
+"""Where `node_row` and `event_row` have their long texts."""
 
 
 def node_row(node: Node) -> Row:
@@ -224,10 +232,10 @@ def _as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name in _JSON_FIELDS:
             row[f"{name}_json"] = None if value is None else dumps(value)
-        elif isinstance(value, datetime):
-            row[name] = iso(value)
+        elif value is None or type(value) in _PLAIN:
+            row[name] = value
         else:
-            row[name] = value.value if isinstance(value, Enum) else value
+            row[name] = iso(value) if isinstance(value, datetime) else value.value
     return row
 
 
@@ -284,8 +292,10 @@ _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
      AND runs.{OPEN_RUN})"""  # noqa: S608 - a constant
 
 
-def append_job(batch: Batch, epoch: int | None) -> Callable[[sqlite3.Connection], Position]:
-    """The job that stores a batch, if the session's epoch is still this one.
+def append_job(
+    batch: Batch, epoch: int | None
+) -> tuple[Callable[[sqlite3.Connection], Position], int]:
+    """The job that stores a batch, if the session's epoch is still this one; and its size.
 
     Raises:
         StorageError: the batch holds something that cannot be stored.
@@ -334,7 +344,10 @@ def append_job(batch: Batch, epoch: int | None) -> Callable[[sqlite3.Connection]
             update(connection, RunRecord, batch.run_id, {"metadata": metadata})
         return start
 
-    return append
+    size = sum(len(row[_CONTENT_AT]) for row in nodes) + sum(
+        len(row[_PAYLOAD_AT]) for row in events
+    )
+    return append, size
 
 
 def note_job(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:

@@ -1,8 +1,8 @@
-"""The session store on SQLite: one file, one writing thread, readers that never wait for it.
+"""The session store on SQLite: one file, one writer, readers that never wait for it.
 
-A store in memory is the same code on a database that no file and no thread belong to. Handing work
-to a thread and committing cost far more than the rows themselves, so the jobs that have queued up
-while the last transaction was under way share the next one.
+A store in memory is the same code on a database that no file and no thread belong to. Committing
+costs more than the rows themselves, so the jobs that have queued up while the last transaction was
+under way share the next one.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from agent_core.storage.connections import (
     patiently,
     reopen_writer,
 )
-from agent_core.storage.faults import explain, is_environmental
+from agent_core.storage.faults import explain, is_busy, is_environmental
 from agent_core.storage.queries import clamp
 from agent_core.storage.rows import (
     OPEN_RUN,
@@ -60,6 +61,7 @@ from agent_core.types import (
     RuntimeEvent,
     SessionNote,
     SessionRecord,
+    TextBlock,
     utc_now,
 )
 
@@ -67,20 +69,40 @@ Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Result]
 
 _GROUP = 256
+_CHECKPOINT_EVERY = 64
+"""Writes between two checkpoints: of the size of a turn, they fill a log of a few megabytes."""
+
+_LARGE = 65_536
+"""Characters from which on a write is large."""
+
 _READERS = 3
 _MEMORY = Path(":memory:")
 
 
-_Waiting = tuple[Job[Any], asyncio.Future[Any]]
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A job for the thread; `checkpoint`: the log is moved into the database after it."""
+
+    job: Job[Any]
+    future: asyncio.Future[Any]
+    checkpoint: bool
+
+
 _Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
 """A future with the value or the error it gets."""
 
 
-class WriterThread:
+class Writer:
     """Owns the writing connection until it is closed.
 
+    A small job is done at once, in the caller's thread: an append to SQLite's log waits for no
+    disk, and costs less than handing it over. What may wait is done by a thread: large jobs, those
+    that find the database busy, the ones behind them, checkpoints, and the first write after a
+    checkpoint, which syncs the log. The caller's thread has the connection only while nothing is
+    handed over.
+
     A job must depend on nothing but its connection and its own inputs: when another job of its
-    group fails, it is done again alone.
+    group fails, or the database is busy, it is done again.
     """
 
     def __init__(
@@ -91,18 +113,26 @@ class WriterThread:
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._handed_over = 0
+        self._since_checkpoint = 0
         self._closed = False
         # A daemon, so that a program that dies without closing is not kept alive by it.
         self._thread = threading.Thread(target=self._work, name="session-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job[Result]) -> asyncio.Future[Result]:
-        """Queue a job; jobs run in the order of the calls, each wholly or not at all."""
+    def submit(self, job: Job[Result], *, is_small: bool = False) -> asyncio.Future[Result]:
+        """Do a job now or later: in the order of the calls, wholly or not at all."""
         future: asyncio.Future[Result] = self._loop.create_future()
         if self._closed:
             future.set_exception(_closed_error(self._path))
-        else:
-            self._queue.put((job, future))
+            return future
+        is_first = self._since_checkpoint == 0
+        self._since_checkpoint = (self._since_checkpoint + 1) % _CHECKPOINT_EVERY
+        is_last = self._since_checkpoint == 0
+        may_wait = not is_small or is_first or is_last or self._handed_over > 0
+        if may_wait or not self._do_now(job, future):
+            self._handed_over += 1
+            self._queue.put(_Waiting(job, future, is_last))
         return future
 
     async def close(self) -> None:
@@ -111,6 +141,16 @@ class WriterThread:
             self._closed = True
             self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
+
+    def _do_now(self, job: Job[Result], future: asyncio.Future[Result]) -> bool:
+        """Do a job in this thread; False if the database is busy, and nothing has changed."""
+        try:
+            future.set_result(self._store([job], patience=0.0)[0])
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
+            if isinstance(error, sqlite3.Error) and is_busy(error):
+                return False
+            future.set_exception(explain(error, self._path))
+        return True
 
     def _work(self) -> None:
         is_open = True
@@ -121,21 +161,44 @@ class WriterThread:
             is_open = None not in queued
             if group := [waiting for waiting in queued if waiting is not None]:
                 outcomes = self._run(group)
+                is_checkpoint = any(waiting.checkpoint for waiting in group)
                 with suppress(RuntimeError):  # the loop is gone, and the waiting callers with it
-                    self._loop.call_soon_threadsafe(_settle, outcomes)
+                    done = 0 if is_checkpoint else len(group)
+                    self._loop.call_soon_threadsafe(self._settle, outcomes, done)
+                    if is_checkpoint:
+                        self._move_log()
+                        self._loop.call_soon_threadsafe(self._settle, (), len(group))
         if self._connection is not None:
             self._connection.close()
 
+    def _settle(self, outcomes: Sequence[_Outcome], done: int) -> None:
+        """Give the results out; `done` jobs do not need the connection any more."""
+        self._handed_over -= done
+        for future, value, error in outcomes:
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+    def _move_log(self) -> None:
+        """Move the log into the database, so that the next write can begin it anew."""
+        with suppress(sqlite3.Error):  # the next checkpoint may succeed
+            self._ready_connection(self._patience).execute("PRAGMA wal_checkpoint").fetchall()
+
     def _run(self, group: Sequence[_Waiting]) -> list[_Outcome]:
         try:
-            return self._store(group)
+            values = self._store([waiting.job for waiting in group], patience=self._patience)
         except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
             if len(group) == 1 or is_environmental(error):
                 failure = explain(error, self._path)
-                return [(future, None, failure) for _, future in group]
-        return [outcome for waiting in group for outcome in self._run([waiting])]
+                return [(waiting.future, None, failure) for waiting in group]
+            return [outcome for waiting in group for outcome in self._run([waiting])]
+        futures = [waiting.future for waiting in group]
+        return [(future, value, None) for future, value in zip(futures, values, strict=True)]
 
-    def _ready_connection(self) -> sqlite3.Connection:
+    def _ready_connection(self, patience: float) -> sqlite3.Connection:
         """The connection, without a transaction: one that a failure left open is taken back.
 
         A connection that cannot even do that is replaced.
@@ -148,22 +211,22 @@ class WriterThread:
                 with suppress(sqlite3.Error):
                     broken.close()
         if self._connection is None:
-            self._connection = reopen_writer(self._path, self._patience)
+            self._connection = reopen_writer(self._path, patience)
         return self._connection
 
-    def _store(self, group: Sequence[_Waiting]) -> list[_Outcome]:
-        connection = self._ready_connection()
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._patience)
+    def _store(self, jobs: Sequence[Job[Result]], *, patience: float) -> list[Result]:
+        connection = self._ready_connection(patience)
+        patiently(partial(connection.execute, "BEGIN IMMEDIATE"), patience)
         try:
-            outcomes: list[_Outcome] = [(future, job(connection), None) for job, future in group]
-            patiently(lambda: connection.execute("COMMIT"), self._patience)
+            values = [job(connection) for job in jobs]
+            patiently(partial(connection.execute, "COMMIT"), patience)
         except BaseException:
             # A full disk may have rolled back already; what is left open now, the next job ends.
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
             raise
-        return outcomes
+        return values
 
 
 class ReaderThreads:
@@ -228,7 +291,12 @@ class InlineConnection:
         self._connection = connection
         self._lock = threading.Lock()
 
-    def submit(self, job: Job[Result]) -> asyncio.Future[Result]:
+    def submit(
+        self,
+        job: Job[Result],
+        *,
+        is_small: bool = True,  # noqa: ARG002 - the writer's
+    ) -> asyncio.Future[Result]:
         """Run a job, wholly or not at all; the future is done when this returns."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         try:
@@ -262,16 +330,6 @@ class InlineConnection:
             return result
 
 
-def _settle(outcomes: Sequence[_Outcome]) -> None:
-    for future, value, error in outcomes:
-        if future.done():
-            continue
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
-
-
 def _closed_error(path: Path) -> StorageError:
     return StorageError(ErrorCode.STORAGE_ERROR, f"the session database {path} is closed")
 
@@ -293,7 +351,7 @@ class SqliteSessionStore:
 
     def __init__(
         self,
-        writer: WriterThread | InlineConnection,
+        writer: Writer | InlineConnection,
         readers: ReaderThreads | InlineConnection,
         path: Path,
         clock: Callable[[], datetime],
@@ -329,7 +387,7 @@ class SqliteSessionStore:
             connection = await asyncio.to_thread(open_writer, path, patience)
         except sqlite3.Error as error:
             raise explain(error, path) from error
-        writer = WriterThread(connection, path, patience=patience)
+        writer = Writer(connection, path, patience=patience)
         readers = ReaderThreads(path)
         try:
             yield cls(writer, readers, path, clock)
@@ -353,16 +411,18 @@ class SqliteSessionStore:
 
     def append(self, batch: Batch) -> asyncio.Future[Position]:
         try:
-            job = append_job(batch, self._epochs.get(batch.session_id))
+            job, size = append_job(batch, self._epochs.get(batch.session_id))
         except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the write
             refused: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
             refused.set_exception(explain(error, self._path))
             return refused
-        return self._writer.submit(job)
+        return self._writer.submit(job, is_small=size < _LARGE)
 
     async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
+        blocks = opening.prompt.content if opening.prompt else ()
         opened = await self._writer.submit(
-            lambda c: claims.open_run(c, opening, is_dead, self._clock())
+            lambda c: claims.open_run(c, opening, is_dead, self._clock()),
+            is_small=all(isinstance(b, TextBlock) and len(b.text) < _LARGE for b in blocks),
         )
         self._epochs[opening.session_id] = opened.session.epoch
         return opened
@@ -424,7 +484,7 @@ class SqliteSessionStore:
         await self._writer.submit(partial(claims.release, owner=owner))
 
     async def note(self, note: SessionNote) -> bool:
-        return await self._writer.submit(note_job(note))
+        return await self._writer.submit(note_job(note), is_small=True)
 
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead

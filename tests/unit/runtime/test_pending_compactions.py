@@ -15,7 +15,7 @@ from agent_core.runtime.background import (
     PendingCompaction,
     PendingCompactions,
 )
-from agent_core.types import EventType, NodeType, user_text, utc_now
+from agent_core.types import EventType, NodeType, SessionRecord, user_text, utc_now
 from loop_parts import Session
 
 
@@ -72,6 +72,12 @@ async def test_a_summary_of_a_path_that_was_left_is_stale() -> None:
     assert (await session.active_path())[-1].node_id == first.node_id
 
 
+async def stored_session(session: Session) -> SessionRecord:
+    stored = await session.store.session("s1")
+    assert stored is not None
+    return stored
+
+
 async def test_pauses_grow_outlive_the_process_and_end_with_a_success(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,19 +85,17 @@ async def test_pauses_grow_outlive_the_process_and_end_with_a_success(
     await session.run()
     now = utc_now()
     monkeypatch.setattr(background, "utc_now", lambda: now)
-    pauses = CompactionPauses(session.store, session_journal(session))
-    await pauses.load("s1")
+    pauses = CompactionPauses(session_journal(session))
+    pauses.load(await stored_session(session))
     assert pauses.is_over("s1")
     await pauses.failed("s1")
     await pauses.failed("s1")
-    later = CompactionPauses(session.store, session_journal(session))
-    await later.load("s1")
+    later = CompactionPauses(session_journal(session))
+    later.load(await stored_session(session))
     assert not later.is_over("s1")
     now += timedelta(seconds=31)
     assert not later.is_over("s1")
     now += timedelta(seconds=30)
     assert later.is_over("s1")
     await later.succeeded("s1")
-    stored = await session.store.session("s1")
-    assert stored is not None
-    assert "compact_pause" not in stored.metadata
+    assert "compact_pause" not in (await stored_session(session)).metadata

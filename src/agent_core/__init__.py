@@ -79,20 +79,16 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "AgentRuntime": "agent_core.api",
-    "RunHandle": "agent_core.api",
+    **dict.fromkeys(("AgentRuntime", "RunHandle"), "agent_core.api"),
     "ModelConfig": "agent_core.config.models",
-    "AgentCoreError": "agent_core.errors",
-    "ConfigError": "agent_core.errors",
-    "ErrorCode": "agent_core.errors",
-    "PermissionDeniedError": "agent_core.errors",
-    "ProviderError": "agent_core.errors",
-    "SchemaError": "agent_core.errors",
-    "StorageError": "agent_core.errors",
-    "TaskError": "agent_core.errors",
-    "ToolError": "agent_core.errors",
-    "ProviderAdapter": "agent_core.providers.base",
-    "ProviderRegistry": "agent_core.providers.base",
+    **dict.fromkeys(
+        (
+            *("AgentCoreError", "ConfigError", "ErrorCode", "PermissionDeniedError"),
+            *("ProviderError", "SchemaError", "StorageError", "TaskError", "ToolError"),
+        ),
+        "agent_core.errors",
+    ),
+    **dict.fromkeys(("ProviderAdapter", "ProviderRegistry"), "agent_core.providers.base"),
     "ToolContext": "agent_core.tools.base",
     "tool": "agent_core.tools.decorator",
     "ToolRegistry": "agent_core.tools.registry",

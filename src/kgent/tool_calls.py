@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from inspect import cleandoc
 from pathlib import Path
 from time import perf_counter
@@ -16,15 +16,15 @@ from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
+from agent_core.tools.registry import model_tool
 from agent_core.tools.results import storable, wrap
-from agent_core.tools.schema import Arguments, model_check, model_schema
+from agent_core.tools.schema import Arguments, model_check
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import (
     Access,
     ArtifactSource,
     JsonBlock,
     RunIdentity,
-    ToolDefinition,
     ToolPermission,
     ToolResult,
 )
@@ -349,47 +349,41 @@ async def call_tool(
     return wrap(returned.answer if isinstance(returned, ToolOutput) else returned)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolBuilder:
-    """Builds the tools of one run, whose calls check their arguments and record themselves."""
+def build_tool(
+    name: str,
+    model: type[Arguments],
+    action: ToolAction,
+    perform: Perform,
+    *,
+    open_scope: Callable[..., ToolCallScope],
+) -> Tool:
+    """A tool whose calls check their arguments and record themselves.
 
-    env: RunEnvironment
-    paths: SandboxPaths
-    cancellation: Cancellation
+    Its description is the docstring of the model of its arguments.
+    """
+    check, reads = model_check(name, model), action == "read"
 
-    def build(
-        self, name: str, model: type[Arguments], action: ToolAction, perform: Perform
-    ) -> Tool:
-        """A tool whose description is the docstring of the model of its arguments."""
-        check = model_check(name, model)
-        schema = {key: value for key, value in model_schema(model).items() if key != "description"}
-        reads = action == "read"
+    async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
+        return await perform(check(arguments), scope)
 
-        async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
-            return await perform(check(arguments), scope)
+    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
+        async def run() -> ToolResult:
+            scope = open_scope(context.tool_call_id, name=name, action=action)
+            answer = await scope.record(arguments, check_and_perform)
+            data = answer.model_dump(mode="json", exclude_none=True)
+            return ToolResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
 
-        async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
-            async def run() -> ToolResult:
-                scope = ToolCallScope(
-                    self.env,
-                    context.tool_call_id,
-                    name=name,
-                    action=action,
-                    paths=self.paths,
-                    cancellation=self.cancellation,
-                )
-                answer = await scope.record(arguments, check_and_perform)
-                data = answer.model_dump(mode="json", exclude_none=True)
-                return ToolResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
+        return Action(Access(summary=name), run)
 
-            return Action(Access(summary=name), run)
-
-        definition = ToolDefinition(
-            name=name,
-            description=cleandoc(model.__doc__ or ""),
-            input_schema=schema,
-            permission=ToolPermission.READONLY if reads else ToolPermission.WRITE,
-        )
-        concurrency = Concurrency.READ if reads else Concurrency.TASK
-        # The call itself checks its arguments, so that a call that does not fit is on record.
-        return Tool(definition, dict, prepare, concurrency, keeps_own_limits=True)
+    made = model_tool(
+        name,
+        cleandoc(model.__doc__ or ""),
+        model,
+        prepare,
+        permission=ToolPermission.READONLY if reads else ToolPermission.WRITE,
+        tags=(),
+        concurrency=Concurrency.READ if reads else Concurrency.TASK,
+        keeps_own_limits=True,
+    )
+    # The call itself checks its arguments, so that a call that does not fit is on record.
+    return replace(made, parse=dict)

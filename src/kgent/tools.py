@@ -38,8 +38,8 @@ from kgent.tool_calls import (
     SandboxPaths,
     ToolAction,
     ToolAnswer,
-    ToolBuilder,
     ToolCallScope,
+    build_tool,
 )
 
 R = TypeVar("R")
@@ -100,8 +100,9 @@ def build_tools(
         ("write_file", _WriteFile, "write", _write_file),
         ("write_memory", _WriteMemory, "write", partial(_write_memory, memory)),
     ]
-    builder = ToolBuilder(env, paths, cancellation or Cancellation())
-    return [builder.build(*one) for one in own if guard.is_listed(one[0])]
+    token = cancellation or Cancellation()
+    scope = partial(ToolCallScope, env, paths=paths, cancellation=token)
+    return [build_tool(*one, open_scope=scope) for one in own if guard.is_listed(one[0])]
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -99,21 +99,13 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
-    named = _find_named_places(policy, arguments.argv, program=program, cwd=place.path)
-    if named.protected is not None:
-        raise PermissionDeniedError(
-            ErrorCode.PERMISSION_DENIED,
-            f"{shortened(named.protected, 500)} belongs to the program itself, or names its home:"
-            " a command that names it is refused, and no permission changes that; its files can be"
-            " read with code.read_file, which asks",
-            details={"reason": "program_home"},
-        )
+    reason, places = _find_named_places(policy, arguments.argv, program=program, cwd=place.path)
     command = CommandLine(
         program=program,
         argv=arguments.argv,
         cwd=place.path,
         env=workspace.env,
-        reason=named.reason,
+        reason=reason,
         policy=policy,
     )
     shown = shlex.join(arguments.argv)
@@ -125,8 +117,8 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         cwd=str(place.path),
         env_names=tuple(sorted(workspace.env)),
         dangerous=True,
-        reason=named.reason,
-        places=named.shown,
+        reason=reason,
+        places=places,
     )
     argv = [str(program), *arguments.argv[1:]]
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
@@ -164,52 +156,28 @@ async def _run(
     return answer
 
 
-@dataclass(frozen=True, slots=True)
-class _NamedPlaces:
-    """What the words of a command name, resolved.
-
-    Attributes:
-        protected: the first word that names the program's own files; None if none does.
-        sensitive: places that are likely to hold secrets.
-        outside: places outside the project and the allowed roots.
-        is_complete: every word was looked at.
-    """
-
-    protected: str | None = None
-    sensitive: tuple[str, ...] = ()
-    outside: tuple[str, ...] = ()
-    is_complete: bool = True
-
-    @property
-    def reason(self) -> str | None:
-        """Why the command needs a question whatever was allowed before."""
-        if self.sensitive:
-            return "sensitive"
-        return None if self.is_complete and not self.outside else "outside_roots"
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The places that are the reason."""
-        rest = () if self.is_complete else (f"more than {_MAX_WORDS} words",)
-        return (*dict.fromkeys((*self.sensitive, *self.outside)), *rest)
-
-
 def _find_named_places(
     policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
-) -> _NamedPlaces:
-    """Resolve every word of a command; the program and the folder must not be protected ones.
+) -> tuple[str | None, tuple[str, ...]]:
+    """Resolve every word of a command; none may name the program's own files.
 
     A word is resolved whole, and in the pieces that options, scripts and addresses are made of.
     This is what a person has to see. It is no boundary: a script can build a path in other ways.
+
+    Returns why the command needs a question whatever was allowed before, and the places that are
+    the reason: those likely to hold secrets, and those outside the project and the allowed roots.
+
+    Raises:
+        PermissionDeniedError: it names a file of the program itself.
     """
     for place in (program, cwd):
         if policy.is_protected(Path(os.path.realpath(place))):
-            return _NamedPlaces(protected=str(place))
+            raise _protected(str(place))
     roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
     names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))  # anywhere in a word
     for word in argv[1:]:
         if names_own.search(word):
-            return _NamedPlaces(protected=word)
+            raise _protected(word)
     words = list(islice(dict.fromkeys(_words(argv[1:])), _MAX_WORDS + 1))
     places = [
         place
@@ -219,13 +187,24 @@ def _find_named_places(
     ]
     for place in places:
         if policy.is_protected(place.path):
-            return _NamedPlaces(protected=str(place.path))
+            raise _protected(str(place.path))
     if policy.is_linked_from_protected(place.path for place in places):
-        return _NamedPlaces(protected="a hard link")
-    return _NamedPlaces(
-        sensitive=tuple(dict.fromkeys(str(each.path) for each in places if each.sensitive)),
-        outside=tuple(dict.fromkeys(str(each.path) for each in places if not each.writable)),
-        is_complete=len(words) <= _MAX_WORDS,
+        raise _protected("a hard link")
+    sensitive = [str(each.path) for each in places if each.sensitive]
+    outside = [str(each.path) for each in places if not each.writable]
+    if len(words) > _MAX_WORDS:
+        outside.append(f"more than {_MAX_WORDS} words")
+    reason = "sensitive" if sensitive else "outside_roots" if outside else None
+    return reason, tuple(dict.fromkeys([*sensitive, *outside]))
+
+
+def _protected(named: str) -> PermissionDeniedError:
+    return PermissionDeniedError(
+        ErrorCode.PERMISSION_DENIED,
+        f"{shortened(named, 500)} belongs to the program itself, or names its home:"
+        " a command that names it is refused, and no permission changes that; its files can be"
+        " read with code.read_file, which asks",
+        details={"reason": "program_home"},
     )
 
 

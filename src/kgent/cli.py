@@ -31,14 +31,6 @@ class UsageError(Exception):
     """The command line cannot be used, for the reason in the message."""
 
 
-class OutputError(Exception):
-    """Standard output cannot be written, because of `cause`."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kgent` with these arguments (default: the process's) and return its exit code.
 
@@ -59,10 +51,8 @@ def _execute(argv: Sequence[str] | None) -> int:
     except (UsageError, KgentError) as error:
         _complain(f"kgent: {error}")
         return USAGE
-    except OSError as error:  # the help cannot be written
+    except OSError as error:  # standard output cannot be written
         return report_output_error("kgent", error)
-    except OutputError as error:
-        return report_output_error("kgent", error.cause)
     except KeyboardInterrupt:  # a run has its own way to stop
         _complain("kgent: interrupted")
         return INTERRUPTED
@@ -128,7 +118,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         live.end()
         _print_result(result, with_text=not live.has_shown)
-    except OutputError:
+    except OSError:
         if code == COMPLETED:
             raise
     return code
@@ -154,10 +144,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
     report = read_report(arguments.run_dir)
     if arguments.html is None:
-        try:
-            print_report(report, Console())
-        except OSError as error:
-            raise OutputError(error) from error
+        print_report(report, Console())
         return COMPLETED
     try:
         arguments.html.write_text(render_page(report), encoding="utf-8", errors="replace")
@@ -236,10 +223,7 @@ def _print_result(result: RunResult, *, with_text: bool) -> None:
 
 
 def _print(text: str, *, end: str = "\n") -> None:
-    try:
-        print(visible(text, zero_width=False), end=end, flush=True)
-    except OSError as error:
-        raise OutputError(error) from error
+    print(visible(text, zero_width=False), end=end, flush=True)
 
 
 def _print_line(text: str) -> None:

@@ -113,27 +113,27 @@ def open_memory(
         return
     name = (wanted.provider or "").removeprefix(SQLITE)
     file = config.place(name) if name and name != wanted.provider else None
-    if wanted.write_mode == "external" and given is None and file is None:
-        raise config_error(
-            "memory.write_mode external needs a memory: one given in code, or"
-            f" memory.provider {SQLITE}<file>"
-        )
-    if given is not None and hasattr(given, "recall_memory"):
-        yield cast("MemoryClient", given)
-        return
     if given is None and file is None:
+        if wanted.write_mode == "external":
+            raise config_error(
+                "memory.write_mode external needs a memory: one given in code, or"
+                f" memory.provider {SQLITE}<file>"
+            )
         yield None
         return
+    if hasattr(given, "recall_memory"):
+        yield cast("MemoryClient", given)
+        return
     with closing(BackgroundLoop()) as loop:
-        if given is not None:
+        if given is not None or file is None:
             yield StoreMemory(cast("MemoryStore", given), loop)
-        elif file is not None:
-            try:
-                store = loop.run(SqliteStore.open(file))
-            except AgentCoreError as error:
-                message = f"memory.provider: {file} cannot be opened: {error.message}"
-                raise config_error(message, error.code) from error
-            try:
-                yield StoreMemory(store, loop)
-            finally:
-                loop.run(store.close())
+            return
+        try:
+            store = loop.run(SqliteStore.open(file))
+        except AgentCoreError as error:
+            message = f"memory.provider: {file} cannot be opened: {error.message}"
+            raise config_error(message, error.code) from error
+        try:
+            yield StoreMemory(store, loop)
+        finally:
+            loop.run(store.close())

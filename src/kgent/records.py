@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from agent_core.errors import ToolError
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
-from agent_core.text import visible
+from agent_core.text import short_line, visible
 from agent_core.tools.files import open_file
 from agent_core.tools.results import storable, storable_text
 from agent_core.types import Frozen, new_id
@@ -306,5 +306,4 @@ def quoted(text: str) -> str:
 
 def summary_line(text: str) -> str:
     """`text` as one line of bounded length that every store takes."""
-    line = " ".join(storable_text(text[: _MAX_LINE * 4]).split())
-    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…"
+    return short_line(storable_text(text[: _MAX_LINE * 4]), _MAX_LINE + 1)

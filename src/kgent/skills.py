@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -49,10 +48,8 @@ class LoadedSkill(Record):
     declared_permissions: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _SkillHead:
-    summary: SkillSummary
-    permissions: dict[str, Any]
+_SkillHead = tuple[SkillSummary, dict[str, Any]]
+"""A skill in the index, and what it asks for."""
 
 
 class SkillRegistry:
@@ -75,12 +72,12 @@ class SkillRegistry:
             KgentError: category `skill`; a skill is malformed, an id is taken twice, a path is no
                 folder, or an enabled skill is not there.
         """
-        return [head.summary for head in self._read_heads().values()]
+        return [summary for summary, _ in self._read_heads().values()]
 
     @property
     def folders(self) -> list[Path]:
         """The folders of the skills of the index, resolved."""
-        return [head.summary.path for head in self._read_heads().values()]
+        return [summary.path for summary, _ in self._read_heads().values()]
 
     def load_skill(self, skill_id: str) -> LoadedSkill:
         """Read the instructions of a skill of the index, and list the files beside them.
@@ -94,14 +91,15 @@ class SkillRegistry:
             known = ", ".join(heads) or "none"
             message = f"there is no skill {skill_id[:80]!r}; there are: {known}"
             raise KgentError(ErrorCode.SKILL_NOT_FOUND, message, category=ErrorCategory.SKILL)
-        folder = head.summary.path
+        summary, permissions = head
+        folder = summary.path
         body = _read_front_matter(folder / _SKILL_FILE, MAX_TEXT_BYTES).body
         return LoadedSkill(
-            summary=head.summary,
+            summary=summary,
             instructions=_cut(body.strip(), MAX_INSTRUCTIONS),
             references_summary=_list_files(folder / "references"),
             templates_summary=_list_files(folder / "templates"),
-            declared_permissions=head.permissions,
+            declared_permissions=permissions,
         )
 
     def _read_heads(self) -> dict[str, _SkillHead]:
@@ -109,13 +107,11 @@ class SkillRegistry:
             return self._heads
         heads: dict[str, _SkillHead] = {}
         for folder in () if self._enabled == [] else self._find_folders():
-            head = _read_head(folder)
-            if other := heads.get(head.summary.id):
-                if other.summary.path == head.summary.path:
-                    continue
-                reason = f"the id {head.summary.id!r} is taken by {other.summary.path}"
+            summary, permissions = _read_head(folder)
+            other, _ = heads.setdefault(summary.id, (summary, permissions))
+            if other.path != summary.path:
+                reason = f"the id {summary.id!r} is taken by {other.path}"
                 raise _unusable(folder / _SKILL_FILE, reason)
-            heads[head.summary.id] = head
         wanted = sorted(heads) if self._enabled is None else self._enabled
         if missing := [skill_id for skill_id in wanted if skill_id not in heads]:
             found = ", ".join(sorted(heads)) or "none"
@@ -167,7 +163,7 @@ def _read_head(folder: Path) -> _SkillHead:
         path=folder.resolve(),
     )
     table = cast("dict[object, Any]", permissions or {})
-    return _SkillHead(summary, {str(key): item for key, item in table.items()})
+    return summary, {str(key): item for key, item in table.items()}
 
 
 def _read_front_matter(file: Path, limit: int) -> FrontMatter:

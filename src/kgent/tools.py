@@ -24,7 +24,7 @@ from agent_core.tools.code.write import write_file
 from agent_core.tools.files import disk_errors, take_snapshot
 from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import PathPolicy
+from agent_core.tools.workspace import PathPolicy, Workspace
 from agent_core.types import JsonBlock, ToolResult
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
@@ -163,11 +163,7 @@ class _ListFiles(Arguments):
 
 
 async def _list_files(arguments: _ListFiles, call: ToolCallScope) -> ToolAnswer:
-    action = await call.prepare(list_dir, arguments.model_dump())
-    answer = cast("dict[str, Any]", await action.run())
-    name = call.paths.shown(Path(action.access.target or ""))
-    summary = f"entries: {len(answer['entries'])}, in {name}"
-    return ToolAnswer(ok=True, summary=summary, data=answer)
+    return await _look(list_dir, arguments.model_dump(), call, found="entries")
 
 
 class _GrepFiles(Arguments):
@@ -181,12 +177,18 @@ class _GrepFiles(Arguments):
 
 
 async def _grep_files(arguments: _GrepFiles, call: ToolCallScope) -> ToolAnswer:
-    given = arguments.model_dump(exclude={"pattern"})
-    action = await call.prepare(search, {**given, "query": arguments.pattern})
+    given = arguments.model_dump(exclude={"pattern"}) | {"query": arguments.pattern}
+    return await _look(search, given, call, found="matches")
+
+
+async def _look(
+    make: Callable[[Workspace], Tool], given: dict[str, Any], call: ToolCallScope, *, found: str
+) -> ToolAnswer:
+    """Answer with what a tool that only looks has `found`."""
+    action = await call.prepare(make, given)
     answer = cast("dict[str, Any]", await action.run())
     name = call.paths.shown(Path(action.access.target or ""))
-    summary = f"matches: {len(answer['matches'])}, in {name}"
-    return ToolAnswer(ok=True, summary=summary, data=answer)
+    return ToolAnswer(ok=True, summary=f"{found}: {len(answer[found])}, in {name}", data=answer)
 
 
 class _DeleteFile(Arguments):

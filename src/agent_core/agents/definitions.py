@@ -219,19 +219,16 @@ def _parse_definition(parts: FrontMatter) -> AgentDefinition:
 
 @cache
 def _load_built_in() -> tuple[AgentDefinition, ...]:
-    definitions: list[AgentDefinition] = []
-    for asset_id in AGENT_IDS:
-        asset = load_asset(asset_id)
-        definitions.append(
-            AgentDefinition(
-                agent_definition_id=asset.fields["id"],
-                name=asset.fields["name"],
-                description=asset.fields["description"],
-                body=asset.text,
-                source=AgentSource.BUILTIN,
-            )
+    return tuple(
+        AgentDefinition(
+            agent_definition_id=asset.fields["id"],
+            name=asset.fields["name"],
+            description=asset.fields["description"],
+            body=asset.text,
+            source=AgentSource.BUILTIN,
         )
-    return tuple(definitions)
+        for asset in map(load_asset, AGENT_IDS)
+    )
 
 
 def load_compact_definition() -> AgentDefinition:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from agent_core.text import short_line
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.registry import Toolbox, model_tool
 from agent_core.tools.schema import Arguments
@@ -147,8 +148,7 @@ def _summary(checked: Arguments) -> str:
     """The beginning of what is asked for, for people who watch."""
     match checked:
         case ChildAssignment(task=words) | Dispatch(instruction=words):
-            line = " ".join(words[: 2 * _SHOWN].split())
-            return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+            return short_line(words, _SHOWN)
         case _:
             return ""
 

@@ -9,7 +9,7 @@ from itertools import chain
 from agent_core.tasks.graph import Dag
 from agent_core.tasks.log_store import OpenTask
 from agent_core.tasks.model import TaskScope, TaskStepStatus
-from agent_core.text import estimate_text
+from agent_core.text import estimate_text, short_line
 
 _MAX_TITLE = 120
 _RESERVE = 48
@@ -65,7 +65,8 @@ def _headline(dag: Dag) -> str:
     task = dag.task
     counts = ", ".join(f"{count} {status}" for status, count in dag.counts().items())
     state = "; stalled" if dag.is_stalled else "; can be completed" if dag.is_completable else ""
-    return f"Task {task.task_id} ({task.status}{state}): {_short(task.title)} [{counts or 'empty'}]"
+    title = short_line(task.title, _MAX_TITLE)
+    return f"Task {task.task_id} ({task.status}{state}): {title} [{counts or 'empty'}]"
 
 
 def _step_lines(
@@ -86,12 +87,12 @@ def _step_lines(
             if scope is not None and not scope.allows(step.step_id):
                 continue
             parts = [f"{step.status} {dag.task.task_id}/{step.step_id}"]
-            if title := _short(step.title):
+            if title := short_line(step.title, _MAX_TITLE):
                 parts.append(title)
             if step.status.is_claim:
                 parts.append(f"by {step.claimed_by_agent_id}")
             if reason := dag.reasons.get(step.step_id):
-                parts.append(f"reason: {_short(reason)}")
+                parts.append(f"reason: {short_line(reason, _MAX_TITLE)}")
             yield status.value, " · ".join(parts)
 
 
@@ -112,8 +113,3 @@ def _recent_lines(
     for at, task_id, change in found[: limits.changes]:
         place = task_id if change.step_id is None else f"{task_id}/{change.step_id}"
         yield f"{at:%H:%M:%S} {place} {change.event_type}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_TITLE else line[: _MAX_TITLE - 1] + "…"

@@ -539,46 +539,42 @@ class StepLeaseExpired(StepPayload):
     expired_at: UtcDatetime
 
 
-class StepCompleted(StepPayload):
+class StepEnd(StepPayload):
+    """A change after which no run works on the step."""
+
+    begins_in = UNFINISHED
+    clears = NO_LEASE
+    result_summary: str | None = None
+
+
+class StepCompleted(StepEnd):
     event_type = EventType.TASK_STEP_COMPLETED
     begins_in = CLAIMS
     becomes = TaskStepStatus.COMPLETED
-    clears = NO_LEASE
-    result_summary: str | None = None
     artifact_ids: tuple[SafeId, ...] = ()
 
 
-class StepBlocked(StepPayload):
+class StepBlocked(StepEnd):
     event_type = EventType.TASK_STEP_BLOCKED
     begins_in = CLAIMS
     becomes = TaskStepStatus.BLOCKED
     clears = NO_CLAIM
     reason: str | None = None
-    result_summary: str | None = None
     artifact_ids: tuple[SafeId, ...] = ()
 
 
-class StepFailed(StepPayload):
+class StepFailed(StepEnd):
     event_type = EventType.TASK_STEP_FAILED
-    begins_in = UNFINISHED
     becomes = TaskStepStatus.FAILED
-    clears = NO_LEASE
     reason: str | None = None
-    result_summary: str | None = None
     artifact_ids: tuple[SafeId, ...] = ()
 
 
-class StepCancelled(StepPayload):
+class StepCancelled(StepEnd):
     event_type = EventType.TASK_STEP_CANCELLED
-    begins_in = UNFINISHED
     becomes = TaskStepStatus.CANCELLED
-    clears = NO_LEASE
     reason: str | None = None
-    result_summary: str | None = None
 
-
-StepEnd = StepBlocked | StepCompleted | StepFailed | StepCancelled
-"""The changes after which no run works on the step."""
 
 PAYLOADS: Mapping[EventType, type[Payload]] = {
     kind.event_type: kind

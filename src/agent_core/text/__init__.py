@@ -12,6 +12,12 @@ def one_line(text: str) -> str:
     return "".join(c for c in " ".join(text.split()) if c.isprintable())
 
 
+def short_line(text: str, limit: int) -> str:
+    """Return the words of `text` on one line of at most `limit` characters, marked where cut."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
 def cut_middle(text: str, limit: int) -> str:
     """Return `text`, or its first two thirds and last third of `limit` characters and the gap."""
     if len(text) <= limit:

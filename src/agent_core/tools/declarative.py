@@ -102,17 +102,15 @@ def declarative_tools(
 
 def _load(path: Path, setup: Setup, launcher: Launcher, environ: Mapping[str, str]) -> Tool:
     limits = setup.config.tools
+    content = read_json_file(path, _WHAT)
     try:
-        file = ToolFile.model_validate(read_json_file(path, _WHAT))
+        file = ToolFile.model_validate(content)
         check = SchemaCheck(file.name, file.input_schema).compile()
+        check_own_name(file.name)
     except ValidationError as error:
         reasons = "; ".join(str(problem).strip() for problem in problems_of(error, ToolFile))
         raise unusable(path, _WHAT, reasons) from error
-    except ToolError as error:
-        raise unusable(path, _WHAT, str(error)) from error
-    try:
-        check_own_name(file.name)
-    except ConfigError as error:
+    except (ToolError, ConfigError) as error:
         raise unusable(path, _WHAT, error.message) from error
     if (file.timeout_ms or 0) > limits.max_timeout_ms:
         reason = f"timeout_ms is above tools.max_timeout_ms ({limits.max_timeout_ms})"

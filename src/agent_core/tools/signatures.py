@@ -139,15 +139,12 @@ def _read_parameter(
     if default is not parameter.empty:
         return build(required=False, shown_default=_default_as_json(default))
     for info in reversed(fields):  # the last `Field` that has a default
-        if info.default_factory is not None:
-            factory = cast("Callable[[], Any]", info.default_factory)
-            return build(required=False, has_field_default=True, value=factory)
-        if info.default is not PydanticUndefined and info.default is not ...:
+        if not info.is_required():
             return build(
                 required=False,
-                shown_default=_default_as_json(info.default),
+                shown_default=None if info.default_factory else _default_as_json(info.default),
                 has_field_default=True,
-                value=partial(copy.deepcopy, info.default),
+                value=partial(info.get_default, call_default_factory=True),
             )
     return build(required=True)
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 SOURCES = Path(__file__).parents[1] / "src"
 ENGINE = SOURCES / "agent_core"
 MODULES = sorted(SOURCES.rglob("*.py"))
@@ -97,11 +99,25 @@ def test_the_run_context_stays_small_and_complete() -> None:
     assert "frozen=True" in ast.unparse(context.decorator_list[0])
 
 
-def test_importing_the_package_loads_nothing_that_only_some_runs_need() -> None:
-    program = "import agent_core, json, sys; print(json.dumps(sorted(sys.modules)))"
+@pytest.mark.parametrize("package", ["agcore", "agent_core", "kgent"])
+def test_importing_a_package_loads_nothing_that_only_some_programs_need(package: str) -> None:
+    program = f"import {package}, json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(  # noqa: S603 — our own interpreter and text
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
-    assert loaded & IMPORTED_WHEN_USED == set()
-    assert "agent_core" in loaded
+    assert loaded & {*IMPORTED_WHEN_USED, "pydantic"} == set()
+    assert package in loaded
+
+
+@pytest.mark.parametrize("package", ["agent_core", "kgent"])
+def test_help_loads_nothing_that_a_command_needs(package: str) -> None:
+    program = (
+        f"from {package}.cli import main; import json, sys; assert main(['--help']) == 0;"
+        " print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(  # noqa: S603 — our own interpreter and text
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+    assert loaded & {*IMPORTED_WHEN_USED, "asyncio", "pydantic"} == set()

@@ -1,10 +1,30 @@
-"""kgent: one YAML profile in, one auditable run folder out."""
+"""kgent: one YAML profile in, one auditable run folder out.
 
-from kgent.config import KgentConfig
-from kgent.errors import ErrorCategory, ErrorInfo, KgentError
-from kgent.profile import fingerprint_config, load_config
-from kgent.runner import run
-from kgent.state import RunFolderStatus as RunStatus, RunOptions, RunResult
+Names are imported when they are first used, so that `import kgent` itself costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kgent.config import KgentConfig
+    from kgent.errors import ErrorCategory, ErrorInfo, KgentError
+    from kgent.profile import fingerprint_config, load_config
+    from kgent.runner import run
+    from kgent.state import RunFolderStatus as RunStatus, RunOptions, RunResult
+
+_HOMES = {
+    "ErrorCategory": "kgent.errors.ErrorCategory",
+    "ErrorInfo": "kgent.errors.ErrorInfo",
+    "KgentConfig": "kgent.config.KgentConfig",
+    "KgentError": "kgent.errors.KgentError",
+    "RunStatus": "kgent.state.RunFolderStatus",
+    "RunOptions": "kgent.state.RunOptions",
+    "RunResult": "kgent.state.RunResult",
+    "fingerprint_config": "kgent.profile.fingerprint_config",
+    "load_config": "kgent.profile.load_config",
+    "run": "kgent.runner.run",
+}
 
 __all__ = [
     "ErrorCategory",
@@ -18,3 +38,15 @@ __all__ = [
     "load_config",
     "run",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].rpartition(".")
+    value = globals()[name] = getattr(import_module(module), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

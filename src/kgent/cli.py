@@ -1,11 +1,14 @@
-"""The command line of kgent: its arguments, its output and its exit codes."""
+"""The command line of kgent: its arguments, its output and its exit codes.
+
+What only one command needs is imported there: help and usage errors answer at once.
+"""
 
 import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent_core.cli.streams import (
     catch_signals,
@@ -13,18 +16,17 @@ from agent_core.cli.streams import (
     open_missing_streams,
     report_output_error,
 )
-from agent_core.disk.reading import read_text_file
 from agent_core.text import visible
-from kgent.cancellation import Cancellation
-from kgent.engine.base import EngineEvent, EngineEventKind
-from kgent.errors import KgentError
-from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions, RunResult
+
+if TYPE_CHECKING:
+    from kgent.engine.base import EngineEvent
+    from kgent.state import RunOptions, RunResult
 
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
-_EXIT_CODES = {RunFolderStatus.COMPLETED: COMPLETED, RunFolderStatus.INCOMPLETE: INCOMPLETE}
+_EXIT_CODES = {"completed": COMPLETED, "incomplete": INCOMPLETE}
+"""Of runs, by their status; any other is a failure."""
 
 
 class UsageError(Exception):
@@ -45,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _execute(argv: Sequence[str] | None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
-        return _COMMANDS[arguments.command](arguments)
+        return _perform(arguments)
     except SystemExit as leaving:  # how argparse ends after help
         return leaving.code if isinstance(leaving.code, int) else USAGE
-    except (UsageError, KgentError) as error:
+    except UsageError as error:
         _complain(f"kgent: {error}")
         return USAGE
     except OSError as error:  # standard output cannot be written
@@ -56,6 +58,15 @@ def _execute(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:  # a run has its own way to stop
         _complain("kgent: interrupted")
         return INTERRUPTED
+
+
+def _perform(arguments: argparse.Namespace) -> int:
+    from kgent.errors import KgentError  # noqa: PLC0415
+
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except KgentError as error:
+        raise UsageError(str(error)) from error
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -89,12 +100,18 @@ def build_parser() -> argparse.ArgumentParser:
     return root
 
 
-def build_options(arguments: argparse.Namespace) -> RunOptions:
+def build_options(arguments: argparse.Namespace) -> "RunOptions":
     """Build the options that replace values of the profile."""
+    from kgent.state import RunOptions  # noqa: PLC0415
+
     return RunOptions(**{name: getattr(arguments, name) for name in RunOptions.model_fields})
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from agent_core.disk.reading import read_text_file  # noqa: PLC0415
+    from kgent.cancellation import Cancellation  # noqa: PLC0415
+    from kgent.runner import run  # noqa: PLC0415 - brings the engine
+
     prompt, file = arguments.prompt or "", arguments.prompt_file
     if file is not None:
         try:
@@ -190,12 +207,12 @@ class _LiveText:
         self._is_shown = is_shown
         self._is_mid_line = False
 
-    def __call__(self, event: EngineEvent) -> None:
+    def __call__(self, event: "EngineEvent") -> None:
         if not self._is_shown:
             return
-        if event.kind is EngineEventKind.STEP:
+        if event.kind == "step":
             self.end()
-        elif event.kind is EngineEventKind.TEXT and event.text:
+        elif event.kind == "text" and event.text:
             self.has_shown = True
             self._is_mid_line = not event.text.endswith("\n")
             _print(event.text, end="")
@@ -207,7 +224,7 @@ class _LiveText:
         self._is_mid_line = False
 
 
-def _print_result(result: RunResult, *, with_text: bool) -> None:
+def _print_result(result: "RunResult", *, with_text: bool) -> None:
     if with_text and result.final_text:
         _print(result.final_text)
     _print(f"status   {result.status}")

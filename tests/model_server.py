@@ -1,4 +1,4 @@
-"""A scripted model service on a real socket. It speaks OpenAI, Anthropic and Ollama.
+"""A scripted model service on a real socket. It speaks the protocols of `Protocol`.
 
     async with ModelServer([calls("code.read_file", path="a.txt"), "It says hello."]) as server:
         config = ModelConfig(provider="openai", name="m", base_url=server.base_url("openai"))

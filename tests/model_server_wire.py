@@ -1,5 +1,7 @@
 """What each protocol's service would send for a scripted reply, as bytes of its response body."""
 
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,13 +32,25 @@ class Protocol(StrEnum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
+    GEMINI = "gemini"
+    BEDROCK = "bedrock"
 
     @property
     def content_type(self) -> str:
-        return "application/x-ndjson" if self is Protocol.OLLAMA else "text/event-stream"
+        match self:
+            case Protocol.OLLAMA:
+                return "application/x-ndjson"
+            case Protocol.BEDROCK:
+                return "application/vnd.amazon.eventstream"
+            case _:
+                return "text/event-stream"
 
     @classmethod
     def of_path(cls, path: str) -> "Protocol":
+        if ":streamGenerateContent" in path:
+            return cls.GEMINI
+        if path.endswith("/converse-stream"):
+            return cls.BEDROCK
         if path.endswith("/chat/completions"):
             return cls.OPENAI
         return cls.ANTHROPIC if path.endswith("/messages") else cls.OLLAMA
@@ -64,6 +78,10 @@ def events(protocol: Protocol, reply: Says | Calls | Hangs | Fails, *, serial: i
             ]
         case Protocol.OLLAMA:
             return [jsontext.dump(body) + b"\n" for body in _ollama(reply, said)]
+        case Protocol.GEMINI:
+            return [_sse(body) for body in _gemini(reply, said, serial)]
+        case Protocol.BEDROCK:
+            return list(_bedrock(reply, said, serial))
 
 
 def error_body(protocol: Protocol, message: str, code: str = "") -> bytes:
@@ -75,6 +93,10 @@ def error_body(protocol: Protocol, message: str, code: str = "") -> bytes:
             body = {"type": "error", "error": {"type": code or "api_error", "message": message}}
         case Protocol.OLLAMA:
             body = {"error": message}
+        case Protocol.GEMINI:
+            body = {"error": {"code": 400, "message": message, "status": code or "INTERNAL"}}
+        case Protocol.BEDROCK:
+            body = {"message": message}
     return orjson.dumps(body)
 
 
@@ -89,6 +111,11 @@ def overflow(protocol: Protocol) -> bytes:
             return error_body(protocol, message, "invalid_request_error")
         case Protocol.OLLAMA:
             return error_body(protocol, "the input length exceeds the context length")
+        case Protocol.GEMINI:
+            message = "The input token count (1200000) exceeds the maximum number of tokens allowed"
+            return error_body(protocol, f"{message} (1048576).", "INVALID_ARGUMENT")
+        case Protocol.BEDROCK:
+            return error_body(protocol, "Input is too long for requested model.")
 
 
 def no_tools(protocol: Protocol) -> bytes:
@@ -265,3 +292,117 @@ def _ollama(reply: Says | Calls | Hangs | Fails, said: list[_Piece]) -> Iterator
             "eval_count": reply.usage.output_tokens,
         }
         yield line({}, done=True, done_reason=reason, **spent)
+
+
+def _gemini(
+    reply: Says | Calls | Hangs | Fails, said: list[_Piece], serial: int
+) -> Iterator[dict[str, Any]]:
+    def response(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
+        candidate = {"content": {"parts": list(parts), "role": "model"}, "index": 0, **more}
+        return {"candidates": [candidate], "responseId": f"r{serial}", "modelVersion": "m"}
+
+    index = 0
+    for piece in said:
+        if piece.call is None:
+            thought = {"thought": True} if piece.kind == "reasoning" else {}
+            yield response({"text": piece.text, **thought})
+            continue
+        call: dict[str, Any] = {"name": wire_name(piece.call.name), "args": piece.call.arguments}
+        if piece.call.tool_call_id is not None:
+            call["id"] = piece.call.tool_call_id
+        signed = {} if index else {"thoughtSignature": SIGNATURE}
+        yield response({"functionCall": call, **signed})
+        index += 1
+    if isinstance(reply, Fails):
+        status = STATUS.get(reply.code, 500)
+        yield {"error": {"code": status, "message": reply.message, "status": "INTERNAL"}}
+    elif not isinstance(reply, Hangs):
+        usage = reply.usage
+        spent = {
+            "promptTokenCount": usage.input_tokens,
+            "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
+            "thoughtsTokenCount": usage.reasoning_tokens,
+            "totalTokenCount": usage.input_tokens + usage.output_tokens,
+        }
+        yield {**response(finishReason=_GEMINI_STOPS[reply.stop_reason]), "usageMetadata": spent}
+
+
+_GEMINI_STOPS = {
+    StopReason.END_TURN: "STOP",
+    StopReason.STOP_SEQUENCE: "STOP",
+    StopReason.TOOL_USE: "STOP",
+    StopReason.MAX_TOKENS: "MAX_TOKENS",
+    StopReason.CONTENT_FILTER: "SAFETY",
+    StopReason.ERROR: "MALFORMED_FUNCTION_CALL",
+}
+
+
+def frame(kind: str, body: dict[str, Any], **headers: str) -> bytes:
+    """One frame of Amazon's event stream: an event, or what `headers` say it is."""
+    named = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    if kind.endswith("Exception"):
+        named = {":exception-type": kind, **named, ":message-type": "exception"}
+        del named[":event-type"]
+    named |= {f":{name.replace('_', '-')}": value for name, value in headers.items()}
+    head = b"".join(
+        struct.pack(">B", len(name))
+        + name.encode()
+        + struct.pack(">BH", 7, len(value))
+        + value.encode()
+        for name, value in named.items()
+    )
+    payload = jsontext.dump(body)
+    prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
+    whole = prelude + struct.pack(">I", zlib.crc32(prelude)) + head + payload
+    return whole + struct.pack(">I", zlib.crc32(whole))
+
+
+def _bedrock(
+    reply: Says | Calls | Hangs | Fails, said: list[_Piece], serial: int
+) -> Iterator[bytes]:
+    yield frame("messageStart", {"role": "assistant"})
+    for index, block in enumerate(_joined(said)):
+        at = {"contentBlockIndex": index, "p": "abcdefghijklmn"[: 3 + index]}
+        call = block[0].call
+        deltas: list[dict[str, Any]]
+        if call is not None:
+            call_id = call.tool_call_id or f"tooluse_{serial}_{index}"
+            use = {"toolUseId": call_id, "name": wire_name(call.name)}
+            yield frame("contentBlockStart", {"start": {"toolUse": use}, **at})
+            deltas = [{"toolUse": {"input": part}} for part in _fragments(call)]
+        elif block[0].kind == "text":
+            deltas = [{"text": piece.text} for piece in block]
+        else:
+            deltas = [{"reasoningContent": {"text": piece.text}} for piece in block]
+            deltas.append({"reasoningContent": {"signature": SIGNATURE}})
+        for delta in deltas:
+            yield frame("contentBlockDelta", {"delta": delta, **at})
+        yield frame("contentBlockStop", at)
+    if isinstance(reply, Fails):
+        kind = _BEDROCK_ERRORS.get(reply.code, "internalServerException")
+        yield frame(kind, {"message": reply.message})
+    elif not isinstance(reply, Hangs):
+        yield frame("messageStop", {"stopReason": _BEDROCK_STOPS[reply.stop_reason]})
+        usage = reply.usage
+        spent = {
+            "inputTokens": usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens,
+            "outputTokens": usage.output_tokens,
+            "totalTokens": usage.input_tokens + usage.output_tokens,
+            "cacheReadInputTokens": usage.cache_read_tokens,
+            "cacheWriteInputTokens": usage.cache_write_tokens,
+        }
+        yield frame("metadata", {"usage": spent, "metrics": {"latencyMs": 12}})
+
+
+_BEDROCK_STOPS = {
+    StopReason.END_TURN: "end_turn",
+    StopReason.STOP_SEQUENCE: "stop_sequence",
+    StopReason.TOOL_USE: "tool_use",
+    StopReason.MAX_TOKENS: "max_tokens",
+    StopReason.CONTENT_FILTER: "guardrail_intervened",
+    StopReason.ERROR: "malformed_model_output",
+}
+_BEDROCK_ERRORS = {
+    ErrorCode.PROVIDER_RATE_LIMITED: "throttlingException",
+    ErrorCode.VALIDATION_ERROR: "validationException",
+}

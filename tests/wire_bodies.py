@@ -223,12 +223,161 @@ OLLAMA: dict[str, Any] = {
     ],
 }
 
+_SCHEMA_OF_READ = {
+    "properties": {"path": {"type": "string"}},
+    "required": ["path"],
+    "type": "object",
+}
+
+GEMINI: dict[str, Any] = {
+    "generationConfig": {"maxOutputTokens": 100, "stopSequences": ["END"], "temperature": 0.5},
+    "systemInstruction": {
+        "parts": [
+            {"text": "You are careful."},
+            {"text": "You are brief."},
+            {"text": "Today: tasks."},
+        ]
+    },
+    "tools": [
+        {
+            "functionDeclarations": [
+                {
+                    "description": "List a directory.",
+                    "name": "code__list_dir",
+                    "parametersJsonSchema": {"properties": {}, "type": "object"},
+                },
+                {
+                    "description": "Read a file.",
+                    "name": "code__read_file",
+                    "parametersJsonSchema": _SCHEMA_OF_READ,
+                },
+            ]
+        }
+    ],
+    "contents": [
+        {
+            "role": "user",
+            "parts": [
+                {"text": "What is this?"},
+                {"inlineData": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}},
+            ],
+        },
+        {
+            "role": "model",
+            "parts": [
+                {"text": "gemini thinks", "thought": True, "thoughtSignature": "c2ln"},
+                {"text": "I will look."},
+                {
+                    "functionCall": {
+                        "args": {"a": 1, "path": "b"},
+                        "id": "call_1",
+                        "name": "code__read_file",
+                    }
+                },
+                {"functionCall": {"args": {}, "id": "functions.x:1", "name": "code__list_dir"}},
+            ],
+        },
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "functionResponse": {
+                        "id": "call_1",
+                        "name": "code__read_file",
+                        "response": {"output": ANSWER},
+                    }
+                },
+                {
+                    "functionResponse": {
+                        "id": "functions.x:1",
+                        "name": "code__list_dir",
+                        "response": {"error": "error permission_denied: the user said no"},
+                    }
+                },
+                {"text": "Go on, � \x00 end."},
+            ],
+        },
+    ],
+}
+
+BEDROCK: dict[str, Any] = {
+    "toolConfig": {
+        "tools": [
+            {
+                "toolSpec": {
+                    "description": "List a directory.",
+                    "inputSchema": {"json": {"properties": {}, "type": "object"}},
+                    "name": "code__list_dir",
+                }
+            },
+            {
+                "toolSpec": {
+                    "description": "Read a file.",
+                    "inputSchema": {"json": _SCHEMA_OF_READ},
+                    "name": "code__read_file",
+                }
+            },
+        ]
+    },
+    "inferenceConfig": {"maxTokens": 100, "stopSequences": ["END"], "temperature": 0.5},
+    "system": [{"text": "You are careful."}, {"text": "You are brief."}, {"text": "Today: tasks."}],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"text": "What is this?"},
+                {"image": {"format": "png", "source": {"bytes": "iVBORw0KGgo="}}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {
+                    "reasoningContent": {
+                        "reasoningText": {"signature": "c2ln", "text": "bedrock thinks"}
+                    }
+                },
+                {"text": "I will look."},
+                {
+                    "toolUse": {
+                        "input": {"a": 1, "path": "b"},
+                        "name": "code__read_file",
+                        "toolUseId": "call_1",
+                    }
+                },
+                {
+                    "toolUse": {
+                        "input": {},
+                        "name": "code__list_dir",
+                        "toolUseId": "functions_x_1_d87f39fefc",
+                    }
+                },
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"toolResult": {"content": [{"text": ANSWER}], "toolUseId": "call_1"}},
+                {
+                    "toolResult": {
+                        "content": [{"text": "error permission_denied: the user said no"}],
+                        "toolUseId": "functions_x_1_d87f39fefc",
+                    }
+                },
+                {"text": "Go on, � \x00 end."},
+            ],
+        },
+    ],
+}
+
 _NAMED = "[images in the result of call call_1 of code__read_file]"
 _IMAGE_URL = {"image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "type": "image_url"}
 _IMAGE_SOURCE = {
     "source": {"data": "iVBORw0KGgo=", "media_type": "image/png", "type": "base64"},
     "type": "image",
 }
+_INLINE = {"inlineData": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}}
+_IMAGE_BYTES = {"image": {"format": "png", "source": {"bytes": "iVBORw0KGgo="}}}
 
 PICTURES: dict[str, list[dict[str, Any]]] = {
     "openai": [
@@ -283,5 +432,50 @@ PICTURES: dict[str, list[dict[str, Any]]] = {
             "tool_call_id": "call_2",
             "tool_name": "code__read_file",
         },
+    ],
+    "gemini": [
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "functionResponse": {
+                        "id": "call_1",
+                        "name": "code__read_file",
+                        "response": {"output": "a chart\n[an image, image/png]"},
+                    }
+                },
+                {
+                    "functionResponse": {
+                        "id": "call_2",
+                        "name": "code__read_file",
+                        "response": {
+                            "error": "error internal_error: half of it\n[an image, image/png]"
+                        },
+                    }
+                },
+                {"text": _NAMED},
+                _INLINE,
+                {"text": "[images in the result of call call_2]"},
+                _INLINE,
+            ],
+        }
+    ],
+    "bedrock": [
+        {
+            "role": "user",
+            "content": [
+                {"toolResult": {"content": [{"text": "a chart"}], "toolUseId": "call_1"}},
+                {
+                    "toolResult": {
+                        "content": [{"text": "error internal_error: half of it"}],
+                        "toolUseId": "call_2",
+                    }
+                },
+                {"text": _NAMED},
+                _IMAGE_BYTES,
+                {"text": "[images in the result of call call_2]"},
+                _IMAGE_BYTES,
+            ],
+        }
     ],
 }

@@ -43,7 +43,7 @@ from model_server import ModelServer
 
 Script = Sequence[str | Reply]
 Open = Callable[[Script], AbstractAsyncContextManager[ProviderAdapter]]
-HTTP = ("openai", "anthropic", "ollama")
+HTTP = ("openai", "anthropic", "ollama", "gemini", "bedrock")
 TOOLS = [ToolDefinition(name="code.list_dir", description="List a directory.")]
 
 

@@ -24,7 +24,9 @@ from model_server import Ending, ModelServer, Received, Reply, Sends
 from model_server_wire import Protocol, events as wire_events
 
 pytestmark = pytest.mark.timeout(600)
-PROTOCOLS = pytest.mark.parametrize("protocol", ["openai", "anthropic", "ollama"])
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol", ["openai", "anthropic", "ollama", "gemini", "bedrock"]
+)
 REPLY = Calls(
     text="Grüße 🌍",
     reasoning="hm",
@@ -37,6 +39,8 @@ STOPS = {
     "openai": b'"finish_reason":"tool_calls"',
     "anthropic": b'"stop_reason":"tool_use"',
     "ollama": b'"done":true',
+    "gemini": b'"finishReason":"STOP"',
+    "bedrock": b'"stopReason":"tool_use"',
 }
 
 
@@ -169,4 +173,10 @@ async def answer_of(parts: RuntimeBundle) -> str | None:
     return None
 
 
-ENDS = (b'"finish_reason":"stop"', b'"stop_reason":"end_turn"', b'"done":true')
+ENDS = (
+    b'"finish_reason":"stop"',
+    b'"stop_reason":"end_turn"',
+    b'"done":true',
+    b'"finishReason":"STOP"',
+    b'"stopReason":"end_turn"',
+)

@@ -25,7 +25,9 @@ from agent_parts import Watches, bundle
 from model_server import ModelServer, Silence, Status
 
 QUICK = CycleConfig(retry=RetryConfig(initial_backoff_ms=0, max_backoff_ms=1))
-services = pytest.mark.parametrize("service", ["openai", "anthropic", "ollama"])
+services = pytest.mark.parametrize(
+    "service", ["openai", "anthropic", "ollama", "gemini", "bedrock"]
+)
 
 
 def provider(server: ModelServer, service: str, *, timeout_ms: int = 5000) -> AdapterProvider:

@@ -36,7 +36,7 @@ from agent_core.types import (
 from model_server import Answer, Ending, ModelServer, Reply, Sends, Silence, Status
 from model_server_wire import Protocol, events as wire_events
 
-PROTOCOLS = ["openai", "anthropic", "ollama"]
+PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
 QUICK = RetryConfig(max_attempts=3, initial_backoff_ms=1, max_backoff_ms=2)
 ONCE = RetryConfig(max_attempts=1)
 REPLY = Calls(
@@ -348,6 +348,8 @@ STOPS = {
     "openai": b'"finish_reason":"tool_calls"',
     "anthropic": b'"stop_reason":"tool_use"',
     "ollama": b'"done":true',
+    "gemini": b'"finishReason":"STOP"',
+    "bedrock": b'"stopReason":"tool_use"',
 }
 
 
@@ -493,6 +495,9 @@ async def test_a_redirect_is_not_followed(protocol: str) -> None:
 # Keys and addresses
 
 
+KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
+
+
 async def test_the_key_is_read_when_it_is_needed_and_never_repeated(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,7 +509,7 @@ async def test_the_key_is_read_when_it_is_needed_and_never_repeated(
         found = [event async for event in adapter.stream(asked())]
 
     headers = server.requests[0].headers
-    sent = headers["x-api-key"] if protocol == "anthropic" else headers["authorization"]
+    sent = headers[KEY_HEADERS.get(protocol, "authorization")]
     assert sent.removeprefix("Bearer ") == "sk-very-secret"
     assert failure(found).error.code is ErrorCode.PROVIDER_AUTH_FAILED
     assert "sk-very-secret" not in failure(found).error.model_dump_json()
@@ -539,7 +544,11 @@ async def test_no_key_is_sent_when_none_is_configured(protocol: str, name: str |
     async with opened(protocol, ["hi"], api_key_env=name) as (adapter, server):
         assert reply([event async for event in adapter.stream(asked())])
 
-    assert not {"authorization", "x-api-key"} & server.requests[0].headers.keys()
+    headers = server.requests[0].headers
+    if protocol == "bedrock":  # signed instead, by a key that is not sent
+        assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
+    else:
+        assert not {"authorization", *KEY_HEADERS.values()} & headers.keys()
 
 
 @pytest.mark.parametrize(

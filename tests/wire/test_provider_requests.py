@@ -30,7 +30,7 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import ModelServer, Received
-from wire_bodies import ANTHROPIC, OLLAMA, OPENAI, PICTURES
+from wire_bodies import ANTHROPIC, BEDROCK, GEMINI, OLLAMA, OPENAI, PICTURES
 
 PNG = "iVBORw0KGgo="
 
@@ -77,6 +77,8 @@ HISTORY = [
             text="", metadata={"provider": "anthropic", "redacted_thinking": "aGlkZGVu"}
         ),
         thought("ollama"),
+        thought("gemini"),
+        thought("bedrock"),
         TextBlock(text="I will look."),
         ToolCallBlock(
             tool_call_id="call_1", name="code.read_file", arguments={"path": "b", "a": 1}
@@ -118,7 +120,7 @@ class Session:
         return self.server.requests[-1]
 
 
-@pytest.fixture(params=["openai", "anthropic", "ollama"])
+@pytest.fixture(params=["openai", "anthropic", "ollama", "gemini", "bedrock"])
 async def session(request: pytest.FixtureRequest) -> AsyncGenerator[Session]:
     key: str = request.param
     async with ModelServer(lambda _: "ok") as server:
@@ -130,8 +132,20 @@ async def session(request: pytest.FixtureRequest) -> AsyncGenerator[Session]:
         await adapter.close()
 
 
-BODIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "ollama": OLLAMA}
-PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages", "ollama": "/api/chat"}
+BODIES = {
+    "openai": OPENAI,
+    "anthropic": ANTHROPIC,
+    "ollama": OLLAMA,
+    "gemini": GEMINI,
+    "bedrock": BEDROCK,
+}
+PATHS = {
+    "openai": "/v1/chat/completions",
+    "anthropic": "/v1/messages",
+    "ollama": "/api/chat",
+    "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
+    "bedrock": "/model/m/converse-stream",
+}
 
 
 async def test_a_whole_conversation_is_sent_exactly_like_this(session: Session) -> None:
@@ -170,7 +184,8 @@ PICTURED = [
 async def test_pictures_in_results_are_sent_exactly_like_this(session: Session) -> None:
     received = await session.send(asked(system=[], messages=PICTURED))
 
-    found = received.body["messages"][-len(PICTURES[session.key]) :]
+    messages = received.body["contents" if session.key == "gemini" else "messages"]
+    found = messages[-len(PICTURES[session.key]) :]
     assert json.dumps(found, indent=1) == json.dumps(PICTURES[session.key], indent=1)
 
 
@@ -226,20 +241,27 @@ async def test_only_four_places_are_marked_for_the_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "openai", "anthropic"),
+    ("choice", "openai", "anthropic", "gemini", "bedrock"),
     [
-        ("auto", "auto", {"type": "auto"}),
-        ("none", "none", {"type": "none"}),
-        ("required", "required", {"type": "any"}),
+        ("auto", "auto", {"type": "auto"}, {"mode": "AUTO"}, {"auto": {}}),
+        ("none", "none", {"type": "none"}, {"mode": "NONE"}, None),
+        ("required", "required", {"type": "any"}, {"mode": "ANY"}, {"any": {}}),
         (
             "code.list_dir",
             {"type": "function", "function": {"name": "code__list_dir"}},
             {"type": "tool", "name": "code__list_dir"},
+            {"allowedFunctionNames": ["code__list_dir"], "mode": "ANY"},
+            {"tool": {"name": "code__list_dir"}},
         ),
     ],
 )
 async def test_the_choice_of_tools_is_said_or_refused(
-    session: Session, choice: str, openai: object, anthropic: object
+    session: Session,
+    choice: str,
+    openai: object,
+    anthropic: object,
+    gemini: object,
+    bedrock: object,
 ) -> None:
     request = asked(tool_choice=choice)
 
@@ -250,9 +272,15 @@ async def test_the_choice_of_tools_is_said_or_refused(
         assert caught.value.details["capability"] == "tool_choice"
         return
     body = (await session.send(request)).body
-    expected = {"openai": openai, "anthropic": anthropic, "ollama": None}
-    assert body.get("tool_choice") == expected[session.key]
-    assert ("tools" in body) is (session.key != "ollama" or choice != "none")
+    match session.key:
+        case "gemini":
+            assert body["toolConfig"] == {"functionCallingConfig": gemini}
+        case "bedrock":
+            assert body["toolConfig"].get("toolChoice") == bedrock
+        case _:
+            expected = {"openai": openai, "anthropic": anthropic, "ollama": None}
+            assert body.get("tool_choice") == expected[session.key]
+            assert ("tools" in body) is (session.key != "ollama" or choice != "none")
 
 
 async def test_a_choice_of_a_tool_that_is_not_offered_is_refused(session: Session) -> None:
@@ -260,7 +288,13 @@ async def test_a_choice_of_a_tool_that_is_not_offered_is_refused(session: Sessio
         await session.send(asked(tool_choice="code.nothing"))
 
 
-OPTION = {"openai": "seed", "anthropic": "top_k", "ollama": "keep_alive"}
+OPTION = {
+    "openai": "seed",
+    "anthropic": "top_k",
+    "ollama": "keep_alive",
+    "gemini": "cachedContent",
+    "bedrock": "requestMetadata",
+}
 
 
 async def test_options_are_keyed_by_provider_and_checked(session: Session) -> None:

@@ -4,11 +4,9 @@
 `anthropic-beta`.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from agent_core.config.models import ModelConfig
@@ -32,15 +30,15 @@ from agent_core.providers.requests import (
     block_text,
     body_of,
     chosen_tool,
+    images_label,
     images_of,
     is_own,
-    joined_text,
+    safe_id,
     sampling_fields,
+    text_beside_images,
     wire_name,
-    with_error,
 )
 from agent_core.types import (
-    ContentBlock,
     ImageBlock,
     ModelMessage,
     ModelRequest,
@@ -167,7 +165,6 @@ def _key(index: Any) -> int:
 
 _CACHE_MARK = b'{"cache_control":{"type":"ephemeral"},'
 _MARKED_USER_TURNS = 2
-_FOREIGN_ID = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +250,7 @@ class AnthropicProvider(HttpProvider):
         head = sampling_fields(self._config, request, "max_tokens")
         if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
             return head
-        head |= _thinking(self._config.reasoning, request.model, head["max_tokens"])
+        head |= thinking_fields(self._config.reasoning, request.model, head["max_tokens"])
         if table(head.get("thinking")).get("type") in {"enabled", "adaptive"}:
             head.pop("temperature", None)  # refused beside thinking
         if "output_config" in head and "output_config" in options:
@@ -277,7 +274,7 @@ class AnthropicProvider(HttpProvider):
                 case ToolCallBlock():
                     yield {
                         "type": "tool_use",
-                        "id": _wire_id(block.tool_call_id),
+                        "id": safe_id(block.tool_call_id),
                         "name": wire_name(block.name),
                         "input": block.arguments,
                     }
@@ -301,7 +298,7 @@ class AnthropicProvider(HttpProvider):
                         yield {"type": "text", "text": prose}
         # A failure itself takes text only, so its pictures stand behind all results.
         for block in failures_with_images:
-            yield {"type": "text", "text": f"[images in the result of call {block.tool_call_id}]"}
+            yield {"type": "text", "text": images_label(block)}
             yield from map(_write_image, images_of(block))
 
 
@@ -311,7 +308,7 @@ _LEAST_BUDGET = 1024
 _SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75}
 
 
-def _thinking(effort: str | None, model: str, max_tokens: int) -> dict[str, Any]:
+def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str, Any]:
     """The fields that say how much to think; a budget is a share of the tokens of the reply.
 
     A reply too short for the smallest budget is given without thinking.
@@ -345,12 +342,10 @@ def _write_image(block: ImageBlock) -> dict[str, Any]:
 
 def _write_result(result: ToolResultBlock) -> dict[str, Any]:
     images = images_of(result)
-    shown = {id(image) for image in images}
-    words: list[ContentBlock] = [block for block in result.content if id(block) not in shown]
-    answer = with_error(result, joined_text(words, "\n"))
+    answer = text_beside_images(result)
     written: dict[str, Any] = {
         "type": "tool_result",
-        "tool_use_id": _wire_id(result.tool_call_id),
+        "tool_use_id": safe_id(result.tool_call_id),
         "content": answer,
     }
     if images and not result.is_error:
@@ -359,12 +354,3 @@ def _write_result(result: ToolResultBlock) -> dict[str, Any]:
     if result.is_error:
         written["is_error"] = True
     return written
-
-
-@lru_cache(maxsize=4096)
-def _wire_id(tool_call_id: str) -> str:
-    """Ids of other services may have dots and colons, which are refused here."""
-    safe = _FOREIGN_ID.sub("_", tool_call_id)
-    if safe == tool_call_id:
-        return safe
-    return f"{safe[:50]}_{hashlib.sha256(tool_call_id.encode()).hexdigest()[:10]}"

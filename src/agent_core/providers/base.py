@@ -75,6 +75,8 @@ class Traceable(Protocol):
 _BUILTIN: Mapping[str, str] = MappingProxyType(
     {
         "anthropic": "agent_core.providers.anthropic.AnthropicProvider",
+        "bedrock": "agent_core.providers.bedrock.BedrockProvider",
+        "gemini": "agent_core.providers.gemini.GeminiProvider",
         "local": "agent_core.providers.local.create",
         "ollama": "agent_core.providers.ollama.OllamaProvider",
         "openai": "agent_core.providers.openai.OpenAIProvider",

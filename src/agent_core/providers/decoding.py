@@ -1,10 +1,14 @@
-"""From bytes as the network cuts them to whole payloads: server-sent events and JSON lines.
+"""From bytes as the network cuts them to whole payloads: events, JSON lines, binary frames.
 
-Both decoders give the same payloads however the bytes are split: inside a character, between CR
+The decoders give the same payloads however the bytes are split: inside a character, between CR
 and LF, in the middle of the byte order mark. They work in linear time and hold one payload at most.
 """
 
+import struct
+import zlib
 from abc import ABC, abstractmethod
+
+import orjson
 
 from agent_core.errors import ErrorCode
 from agent_core.providers.failures import CallError
@@ -14,21 +18,33 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Decoder(ABC):
-    """Bytes in, payloads out. Lines end at LF, CRLF and CR; a byte order mark is dropped."""
-
-    def __init__(self) -> None:
-        self._rest: list[bytes] = []
-        self._rest_size = 0
-        self._after_cr = False
-        self._at_start = True
+    """Bytes in, payloads out."""
 
     @abstractmethod
     def feed(self, block: bytes) -> list[bytes]:
         """The payloads that `block` completes.
 
         Raises:
-            CallError: a payload is larger than `MAX_PAYLOAD_BYTES`.
+            CallError: a payload is larger than `MAX_PAYLOAD_BYTES`, or its frame is damaged.
         """
+
+    @abstractmethod
+    def end(self) -> list[bytes]:
+        """What is left when the stream ends.
+
+        Raises:
+            CallError: it ended inside of a frame.
+        """
+
+
+class _LineDecoder(Decoder):
+    """Lines end at LF, CRLF and CR; a byte order mark is dropped."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._rest_size = 0
+        self._after_cr = False
+        self._at_start = True
 
     def end(self) -> list[bytes]:
         """What is left when the stream ends without its last line end."""
@@ -59,7 +75,7 @@ class Decoder(ABC):
         return lines
 
 
-class EventDecoder(Decoder):
+class EventDecoder(_LineDecoder):
     """Server-sent events. A payload is the data of one event; names, ids and comments are dropped.
 
     Every service here repeats the event's name inside its data, so the name is not needed.
@@ -96,12 +112,113 @@ class EventDecoder(Decoder):
         return self.feed(b"\n\n")
 
 
-class JsonLineDecoder(Decoder):
+class JsonLineDecoder(_LineDecoder):
     """One JSON value per line; blank lines are skipped."""
 
     def feed(self, block: bytes) -> list[bytes]:
         """The lines that `block` completes."""
         return [line for line in self._split(block) if line and not line.isspace()]
+
+
+_PRELUDE = struct.Struct(">III")
+_CRC = struct.Struct(">I")
+_STRING = 7
+_VALUE_SIZES = (0, 0, 1, 2, 4, 8, None, None, 8, 16)
+"""Bytes of a header's value by its type; None: two bytes say how many."""
+
+
+class FrameDecoder(Decoder):
+    """Frames of `application/vnd.amazon.eventstream`, both checksums of each checked.
+
+    A payload is a JSON object with one key, the frame's `:event-type` or `:exception-type`.
+    """
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, block: bytes) -> list[bytes]:
+        """The frames that `block` completes; damage is reported after the whole ones before it."""
+        self._rest += block
+        payloads: list[bytes] = []
+        try:
+            while (payload := self._next()) is not None:
+                payloads.append(payload)
+        except CallError:
+            if not payloads:
+                raise
+        return payloads
+
+    def end(self) -> list[bytes]:
+        """Nothing: every whole frame has been given out."""
+        self._next()
+        if self._rest:
+            raise CallError(
+                ErrorCode.PROVIDER_ERROR, "the stream ended inside of a frame", retryable=True
+            )
+        return []
+
+    def _next(self) -> bytes | None:
+        """Take the next frame, if all of it has arrived."""
+        rest = self._rest
+        if len(rest) < _PRELUDE.size:
+            return None
+        size, headers_size, crc = _PRELUDE.unpack_from(rest)
+        body_at = _PRELUDE.size + headers_size
+        if zlib.crc32(rest[:8]) != crc or size < body_at + _CRC.size:
+            raise _damaged("does not begin as a frame does")
+        _check_size(size)
+        if len(rest) < size:
+            return None
+        frame = bytes(rest[:size])
+        if zlib.crc32(frame[:-4]) != _CRC.unpack(frame[-4:])[0]:
+            raise _damaged("does not match its checksum")
+        payload = _named(_string_headers(frame[_PRELUDE.size : body_at]), frame[body_at:-4])
+        del rest[:size]
+        return payload
+
+
+def _named(headers: dict[str, str], body: bytes) -> bytes:
+    """The body of a frame as the value of what its headers say it is."""
+    match headers.get(":message-type"):
+        case "event" if not headers.get(":content-type", "application/json").endswith("json"):
+            raise _damaged("is not JSON")
+        case "error":
+            kind = headers.get(":error-code", "error")
+            body = orjson.dumps({"message": headers.get(":error-message", "")})
+            kind = f"{kind}Exception"
+        case "exception":
+            kind = headers.get(":exception-type", "Exception")
+        case _:
+            kind = headers.get(":event-type", "")
+    return b"{%b:%b}" % (orjson.dumps(kind), body or b"{}")
+
+
+def _string_headers(raw: bytes) -> dict[str, str]:
+    """The headers of a frame that are text."""
+    found: dict[str, str] = {}
+    try:
+        at = 0
+        while at < len(raw):
+            name_end = at + 1 + raw[at]
+            name, kind = raw[at + 1 : name_end].decode(), raw[name_end]
+            at, size = name_end + 1, _VALUE_SIZES[kind]
+            if size is None:
+                size = int.from_bytes(raw[at : at + 2])
+                at += 2
+            if at + size > len(raw):
+                raise IndexError
+            if kind == _STRING:
+                found[name] = raw[at : at + size].decode()
+            at += size
+    except (IndexError, UnicodeDecodeError) as error:
+        raise _damaged("has headers that cannot be read") from error
+    return found
+
+
+def _damaged(how: str) -> CallError:
+    return CallError(
+        ErrorCode.PROVIDER_ERROR, f"an event of the stream {how}: it was damaged on its way"
+    )
 
 
 def _check_size(size: int) -> None:

@@ -40,9 +40,10 @@ _MISSING_CAPABILITIES = {
         re.IGNORECASE,
     ),
     "images": re.compile(
-        r"(image|vision)( input)?s? (is|are) not supported|support (images?|vision)",
+        r"(image|vision)( input)?s? (is|are) not supported|support (the )?(images?|vision)",
         re.IGNORECASE,
     ),
+    "documents": re.compile(r"support (the )?(documents?|pdf)", re.IGNORECASE),
     "thinking": re.compile(r"does not support thinking", re.IGNORECASE),
 }
 """What a service writes when it refuses a part of the request; the first match counts."""
@@ -84,6 +85,11 @@ _STATUS_OF_KIND: Mapping[str, int] = {
     "deadline_exceeded": 504,
     "timeout_error": 504,
     "overloaded_error": 529,
+    "modelstreamerrorexception": 502,
+    "modeltimeoutexception": 408,
+    "serviceunavailableexception": 503,
+    "throttlingexception": 429,
+    "validationexception": 400,
 }
 """What an error event inside a stream would have been as a status; kinds in lower case."""
 
@@ -101,6 +107,12 @@ names the quota in the details.
 """
 _FOR_TODAY = re.compile(r"per ?day|\bdaily\b", re.IGNORECASE)
 """Which of the rates of a 429 was exceeded: one that no pause of a minute brings back."""
+_BAD_KEY = re.compile(
+    r"(invalid|incorrect) api key|api key (is )?(not valid|invalid|expired|not found)",
+    re.IGNORECASE,
+)
+"""What Google and xAI write of a key with a status that is about the request."""
+HTTP_BAD_REQUEST = 400
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
 HTTP_PAYMENT = 402
 HTTP_TOO_MANY = 429
@@ -173,7 +185,7 @@ class Called:
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
             cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
-        elif status in {401, 403}:
+        elif status in {401, 403} or (status == HTTP_BAD_REQUEST and _BAD_KEY.search(explanation)):
             code = ErrorCode.PROVIDER_AUTH_FAILED
         elif status == 429:
             code = ErrorCode.PROVIDER_RATE_LIMITED

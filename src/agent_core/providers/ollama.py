@@ -19,6 +19,7 @@ from agent_core.providers.requests import (
     IdentityCache,
     MessageCache,
     body_of,
+    called_names,
     function_tool,
     images_of,
     is_own,
@@ -149,11 +150,7 @@ class OllamaProvider(HttpProvider):
         self, message: ModelMessage, last_answer: ModelMessage | None, model: str
     ) -> Iterator[dict[str, Any]]:
         """The message, or the messages that it is here; `last_answer` has the calls of results."""
-        names = {
-            block.tool_call_id: wire_name(block.name)
-            for block in (last_answer.content if last_answer else ())
-            if isinstance(block, ToolCallBlock)
-        }
+        names = called_names(last_answer)
         is_answer = message.role is Role.ASSISTANT
         written: dict[str, Any] = {"role": "assistant" if is_answer else "user"}
         words: list[ContentBlock] = []

@@ -23,6 +23,7 @@ from agent_core.providers.requests import (
     body_of,
     chosen_tool,
     function_tool,
+    images_label,
     images_of,
     is_own,
     joined_text,
@@ -188,9 +189,7 @@ def _user_content(
     parts: list[dict[str, Any]] = []
     for result in results:
         if images := images_of(result):
-            name = text(result.metadata.get("tool_name"))
-            tool = f" of {wire_name(name)}" if name else ""
-            parts.append(_text_part(f"[images in the result of call {result.tool_call_id}{tool}]"))
+            parts.append(_text_part(images_label(result)))
             parts += map(_image_part, images)
     if not any(isinstance(block, ImageBlock) and block.data for block in message.content):
         prose = joined_text(message.content, "\n\n")

@@ -4,7 +4,8 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from functools import lru_cache
-from typing import Any, Generic, TypeVar, cast
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from weakref import KeyedRef
 
 from agent_core.config.models import ModelConfig
@@ -87,6 +88,7 @@ def chosen_tool(request: ModelRequest, called: Called) -> str:
 MAX_WIRE_NAME = 64
 MAX_CANONICAL_NAME = 256
 _HASH_DIGITS = 10
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -94,10 +96,20 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 def wire_name(canonical: str) -> str:
     """The provider-safe form of a canonical name: always the same, never longer than 64."""
     name = canonical.replace(".", "__")
-    if 0 < len(name) <= MAX_WIRE_NAME and not _FOREIGN.search(name) and plain(name) == canonical:
+    if len(name) <= MAX_WIRE_NAME and _SAFE.fullmatch(name) and plain(name) == canonical:
         return name
     digest = hashlib.sha256(canonical.encode("utf-8", "replace")).hexdigest()[:_HASH_DIGITS]
+    name = name if _SAFE.match(name) else f"_{name}"  # some services want a letter first
     return f"{_FOREIGN.sub('_', name)[: MAX_WIRE_NAME - _HASH_DIGITS - 1]}_{digest}"
+
+
+@lru_cache(maxsize=4096)
+def safe_id(tool_call_id: str) -> str:
+    """The id for services that refuse dots and colons, which ids of others may have."""
+    safe = _FOREIGN.sub("_", tool_call_id)
+    if safe == tool_call_id and len(safe) <= MAX_WIRE_NAME:
+        return safe
+    return f"{safe[:50]}_{hashlib.sha256(tool_call_id.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def plain(wire: str) -> str:
@@ -154,6 +166,44 @@ def images_of(result: ToolResultBlock) -> list[ImageBlock]:
     return [block for block in result.content if isinstance(block, ImageBlock) and block.data]
 
 
+def images_label(result: ToolResultBlock) -> str:
+    """The words before the pictures of a result that stand outside of it."""
+    name = result.metadata.get("tool_name")
+    tool = f" of {wire_name(name)}" if isinstance(name, str) and name else ""
+    return f"[images in the result of call {result.tool_call_id}{tool}]"
+
+
+def called_names(answer: ModelMessage | None) -> dict[str, str]:
+    """The wire names of the tools that an answer calls, by the id of the call."""
+    blocks = answer.content if answer else ()
+    return {
+        block.tool_call_id: wire_name(block.name)
+        for block in blocks
+        if isinstance(block, ToolCallBlock)
+    }
+
+
+class Turn(NamedTuple):
+    """A message of a service whose roles alternate: its role, and its parts as they are sent."""
+
+    role: str
+    parts: bytes
+
+
+def alternating(turns: Iterable[Turn], field: str) -> list[bytes]:
+    """Messages with their parts in `field`; neighbours of one role become one message."""
+
+    def role_of(turn: Turn) -> str:
+        return turn.role
+
+    spoken = (turn for turn in turns if turn.parts)
+    return [
+        b'{"role":"%b","%b":[%b]}'
+        % (role.encode(), field.encode(), b",".join([turn.parts for turn in same]))
+        for role, same in groupby(spoken, role_of)
+    ]
+
+
 def has_result_images(messages: Iterable[ModelMessage]) -> bool:
     """Whether some result of these messages has a picture."""
     return any(
@@ -193,6 +243,13 @@ def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:
 def result_text(result: ToolResultBlock) -> str:
     """What a tool answered. A failed call begins with `error <code>: <message>`."""
     return with_error(result, joined_text(result.content, "\n"))
+
+
+def text_beside_images(result: ToolResultBlock) -> str:
+    """What a tool answered beside the pictures that a model is shown."""
+    shown = {id(image) for image in images_of(result)}
+    words = (block for block in result.content if id(block) not in shown)
+    return with_error(result, joined_text(words, "\n"))
 
 
 def with_error(result: ToolResultBlock, text: str) -> str:

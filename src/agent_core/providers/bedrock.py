@@ -1,0 +1,403 @@
+"""Amazon Bedrock's Converse API, streamed.
+
+A key that `[model] api_key_env` names is sent as a bearer token. Without one every request is
+signed with the credentials that the AWS tools use, through the optional package `botocore`.
+`provider_options.bedrock` takes what is listed in `KNOWN_OPTIONS`, in the service's own spelling;
+`cachePoints` says whether the prompt cache is marked.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from yarl import URL
+
+from agent_core.config.models import ModelConfig
+from agent_core.providers import jsontext
+from agent_core.providers.anthropic import thinking_fields
+from agent_core.providers.aws_signing import AwsSigner, region_of
+from agent_core.providers.decoding import FrameDecoder
+from agent_core.providers.failures import Called
+from agent_core.providers.http_provider import HttpProvider, Prepared
+from agent_core.providers.reply import (
+    CallDraft,
+    ChunkParser,
+    ProseDraft,
+    ReplyAccumulator,
+    count,
+    table,
+    text,
+)
+from agent_core.providers.requests import (
+    EXTRA_BODY,
+    HEADERS,
+    IdentityCache,
+    MessageCache,
+    Turn,
+    alternating,
+    block_text,
+    body_of,
+    chosen_tool,
+    images_label,
+    images_of,
+    is_own,
+    safe_id,
+    sampling_fields,
+    text_beside_images,
+    wire_name,
+)
+from agent_core.types import (
+    ImageBlock,
+    ModelMessage,
+    ModelRequest,
+    ReasoningBlock,
+    Role,
+    StopReason,
+    SystemBlock,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolResultBlock,
+    Usage,
+)
+
+KNOWN_OPTIONS = frozenset(
+    {
+        "additionalModelRequestFields",
+        "cachePoints",
+        "guardrailConfig",
+        "outputConfig",
+        "performanceConfig",
+        "requestMetadata",
+        "serviceTier",
+        "topP",
+        EXTRA_BODY,
+        HEADERS,
+    }
+)
+
+_CACHES_PROMPTS = re.compile(
+    r"anthropic\.claude-(3-7-|3-5-haiku-|(opus|sonnet|haiku)-[4-9])|amazon\.nova-"
+)
+_RICH_RESULTS = re.compile(r"anthropic\.claude-|amazon\.nova-")
+"""Models that take pictures and a status in results."""
+PDF = "application/pdf"
+_CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
+_MARKED_USER_TURNS = 2
+_FORMATS = frozenset({"gif", "jpeg", "png", "webp"})
+
+
+class ConverseEvents(ChunkParser):
+    """Reads the events of a stream: objects with one key, the kind of the event."""
+
+    stop_reasons: ClassVar[Mapping[str, StopReason]] = {
+        "end_turn": StopReason.END_TURN,
+        "tool_use": StopReason.TOOL_USE,
+        "max_tokens": StopReason.MAX_TOKENS,
+        "model_context_window_exceeded": StopReason.MAX_TOKENS,
+        "stop_sequence": StopReason.STOP_SEQUENCE,
+        "content_filtered": StopReason.CONTENT_FILTER,
+        "guardrail_intervened": StopReason.CONTENT_FILTER,
+    }
+
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
+        super().__init__(called, draft)
+        self._blocks: dict[Any, ProseDraft | CallDraft] = {}
+        self._usage: dict[str, Any] = {}
+
+    def read(self, chunk: dict[str, Any]) -> None:
+        """Take one event.
+
+        Raises:
+            CallError: it is an exception.
+        """
+        for kind, body in chunk.items():
+            event = table(body)
+            match kind:
+                case "contentBlockDelta":
+                    index = event.get("contentBlockIndex")
+                    self._read_delta(index, table(event.get("delta")))
+                case "contentBlockStart":
+                    if call := table(table(event.get("start")).get("toolUse")):
+                        self._blocks[event.get("contentBlockIndex")] = self.draft.open_call(
+                            call.get("toolUseId"), text(call.get("name"))
+                        )
+                case "messageStop":
+                    self.raw_stop = text(event.get("stopReason")) or None
+                case "metadata":
+                    self._usage = table(event.get("usage"))
+                    self.done = self.raw_stop is not None
+                case _ if kind.endswith("Exception"):
+                    raise self.called.reported({"error": {**event, "type": kind}})
+                case _:
+                    pass
+
+    def usage(self) -> Usage:
+        """What the last event reported; `input_tokens` includes the cached part."""
+        raw = self._usage
+        read = count(raw.get("cacheReadInputTokens"))
+        written = count(raw.get("cacheWriteInputTokens"))
+        given = count(raw.get("inputTokens")) + read + written
+        taken = count(raw.get("outputTokens"))
+        return Usage(
+            input_tokens=given,
+            output_tokens=taken,
+            total_tokens=given + taken,
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            raw_usage=raw,
+        )
+
+    def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
+        part = self._blocks.get(index)
+        reasoning, call = table(delta.get("reasoningContent")), table(delta.get("toolUse"))
+        if call:
+            if isinstance(part, CallDraft):
+                self.draft.feed(part, text(call.get("input")))
+            return
+        if not isinstance(part, ProseDraft):
+            if not reasoning and "text" not in delta:
+                return
+            part = self.draft.open_prose(is_reasoning=bool(reasoning))
+            self._blocks[index] = part
+        self.draft.feed(part, text((reasoning or delta).get("text")))
+        part.signature += text(reasoning.get("signature"))
+        if hidden := text(reasoning.get("redactedContent")):
+            part.metadata["redacted_thinking"] = part.metadata.get("redacted_thinking", "") + hidden
+
+
+class BedrockProvider(HttpProvider):
+    """The adapter for `provider = "bedrock"`; it keeps what it has written of a history.
+
+    The prompt cache is marked as for Anthropic's own service, for models that are known to have
+    one: after the tools, the static system prompt, and the last two user turns.
+
+    Raises:
+        ConfigError: neither `[model] base_url` nor the environment names a region, or requests
+            must be signed and `botocore` is not installed.
+    """
+
+    provider = "bedrock"
+    path = "/model/"
+    known_options = KNOWN_OPTIONS
+    parser = ConverseEvents
+    decoder = FrameDecoder
+    headers: ClassVar[Mapping[str, str]] = {
+        **HttpProvider.headers,
+        "Accept": "application/vnd.amazon.eventstream",
+    }
+
+    def __init__(self, config: ModelConfig) -> None:
+        region = region_of(config)
+        default = f"https://bedrock-runtime.{region}.amazonaws.com"
+        super().__init__(config.model_copy(update={"base_url": config.base_url or default}))
+        self._signer = None if config.api_key_env else AwsSigner("bedrock", region)
+        self._turns: MessageCache[Turn] = MessageCache()
+        self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
+
+    def address(self, model: str) -> URL:
+        """Where a call of `model` is sent: the name, with its colon escaped, is in the path."""
+        return URL(f"{self._url}{quote(model, safe='')}/converse-stream", encoded=True)
+
+    async def authorized(self, prepared: Prepared, key: str) -> dict[str, str]:
+        """The headers of one attempt, with the key or with a signature of this moment.
+
+        Raises:
+            CallError: there are no credentials.
+        """
+        if self._signer is None:
+            return await super().authorized(prepared, key)
+        return await asyncio.to_thread(self._signer.signed, prepared)
+
+    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+        """Write a Converse body."""
+        extra = options.pop(EXTRA_BODY, {})
+        model = request.model
+        caches = options.pop("cachePoints", _CACHES_PROMPTS.search(model) is not None)
+        settings = sampling_fields(self._config, request, "maxTokens")
+        if (top_p := options.pop("topP", None)) is not None:
+            settings["topP"] = top_p
+        if request.stop:
+            settings["stopSequences"] = request.stop
+        may_think = request.tool_choice in {None, "auto", "none"}  # refused beside a forced call
+        fields = {
+            **(_thinking(self._config, settings["maxTokens"], called) if may_think else {}),
+            **table(options.pop("additionalModelRequestFields", None)),
+        }
+        if table(fields.get("thinking")).get("type") in {"enabled", "adaptive"}:
+            settings.pop("temperature", None)  # refused beside thinking
+        head: dict[str, Any] = {"inferenceConfig": settings, **options, **extra}
+        if fields:
+            head["additionalModelRequestFields"] = fields
+        written = self._turns.of(model)
+
+        def write(message: ModelMessage) -> Turn:
+            role = "assistant" if message.role is Role.ASSISTANT else "user"
+            parts = b",".join(map(jsontext.dump, _write_parts(message, called)))
+            return Turn(role, parts)
+
+        turns = [written.get(message, write) for message in request.messages]
+        messages = alternating(turns, "content")
+        if caches:
+            _mark(messages)
+        body = body_of(
+            head, {"system": _write_system(request.system, caches=caches), "messages": messages}
+        )
+        tools = self._tools.get_all(_offered(request), _write_tool)
+        if not tools:
+            return body
+        if caches and "anthropic." in model:
+            tools.append(_CACHE_POINT)
+        choice = b""
+        if request.tools and request.tool_choice not in {None, "none"}:
+            choice = b',"toolChoice":%b' % jsontext.dump(_choice(request, called))
+        return b'{"toolConfig":{"tools":[%b]%b},%b' % (b",".join(tools), choice, body[1:])
+
+
+def _write_parts(message: ModelMessage, called: Called) -> Iterator[dict[str, Any]]:
+    for block in message.content:
+        match block:
+            case ToolCallBlock():
+                call = {"name": wire_name(block.name), "input": block.arguments}
+                yield {"toolUse": {"toolUseId": safe_id(block.tool_call_id), **call}}
+            case ToolResultBlock():
+                yield {"toolResult": _write_result(block, called)}
+            case ReasoningBlock():  # exactly as it came; without a signature it is refused
+                if is_own(block, called.provider, called.model):
+                    yield from _write_thought(block)
+            case ImageBlock() if block.data:
+                yield from _write_image(block, called)
+            case _:
+                prose = block_text(block)
+                if prose.strip():  # blank text is refused
+                    yield {"text": prose}
+    for block in message.content:  # behind all results, which stand first
+        if isinstance(block, ToolResultBlock) and not _holds_images(block, called.model):
+            for place, image in enumerate(images_of(block)):
+                if place == 0:
+                    yield {"text": images_label(block)}
+                yield from _write_image(image, called)
+
+
+def _write_thought(block: ReasoningBlock) -> Iterator[dict[str, Any]]:
+    if hidden := text(block.metadata.get("redacted_thinking")):
+        yield {"reasoningContent": {"redactedContent": hidden}}
+    elif block.signature:
+        thought = {"text": block.text, "signature": block.signature}
+        yield {"reasoningContent": {"reasoningText": thought}}
+
+
+def _holds_images(result: ToolResultBlock, model: str) -> bool:
+    """The pictures of a result stand in it, not behind it: a failure has words only."""
+    return not result.is_error and _RICH_RESULTS.search(model) is not None
+
+
+def _write_result(result: ToolResultBlock, called: Called) -> dict[str, Any]:
+    images = images_of(result)
+    answer = text_beside_images(result)
+    content: list[dict[str, Any]] = []
+    for image in images if _holds_images(result, called.model) else []:
+        content += _write_image(image, called)
+    if answer.strip() or not content:
+        content.insert(0, {"text": answer if answer.strip() else "(nothing)"})
+    written: dict[str, Any] = {"toolUseId": safe_id(result.tool_call_id), "content": content}
+    if result.is_error and _RICH_RESULTS.search(called.model):
+        written["status"] = "error"
+    return written
+
+
+def _write_image(block: ImageBlock, called: Called) -> Iterator[dict[str, Any]]:
+    """A picture, or a document, beside which there must be a text.
+
+    Raises:
+        ProviderError: the service takes no such pictures.
+    """
+    source = {"bytes": block.data}
+    if block.mime_type == PDF:
+        digest = hashlib.sha256((block.data or "").encode()).hexdigest()[:10]
+        name = f"document-{digest}"  # the names of one request must differ
+        yield {"text": f"[{name}]"}
+        yield {"document": {"format": "pdf", "name": name, "source": source}}
+    elif (kind := block.mime_type.removeprefix("image/")) in _FORMATS:
+        yield {"image": {"format": kind, "source": source}}
+    else:
+        raise called.unsupported("images", f"{block.mime_type} is no picture that Bedrock takes")
+
+
+def _write_system(blocks: Sequence[SystemBlock], *, caches: bool) -> list[bytes]:
+    written = list[bytes]()
+    last_static = 0
+    for block in blocks:
+        if block.content.strip():
+            written.append(jsontext.dump({"text": block.content}))
+            last_static = last_static if block.dynamic else len(written)
+    if caches and last_static:
+        written.insert(last_static, _CACHE_POINT)
+    return written
+
+
+def _mark(messages: list[bytes]) -> None:
+    """Put a cache point at the end of the last user turns."""
+    users = [place for place, raw in enumerate(messages) if raw.startswith(b'{"role":"user"')]
+    for place in users[-_MARKED_USER_TURNS:]:
+        messages[place] = messages[place][:-2] + b"," + _CACHE_POINT + b"]}"
+
+
+def _offered(request: ModelRequest) -> list[ToolDefinition]:
+    """The tools of a request; without any, those that its history calls, which must be declared."""
+    if request.tools and request.tool_choice != "none":
+        return request.tools
+    names = {
+        block.name: None
+        for message in request.messages
+        for block in message.content
+        if isinstance(block, ToolCallBlock)
+    }
+    return [ToolDefinition(name=name, description="Not available now.") for name in names]
+
+
+def _write_tool(tool: ToolDefinition) -> bytes:
+    spec = {"name": wire_name(tool.name), "inputSchema": {"json": tool.input_schema}}
+    if tool.description.strip():
+        spec["description"] = tool.description
+    return jsontext.dump({"toolSpec": spec})
+
+
+def _choice(request: ModelRequest, called: Called) -> dict[str, Any]:
+    """Which tools the model may call, or must.
+
+    Raises:
+        ProviderError: `tool_choice` names a tool that is not offered.
+    """
+    match request.tool_choice:
+        case "auto":
+            return {"auto": {}}
+        case "required":
+            return {"any": {}}
+        case _:
+            return {"tool": {"name": chosen_tool(request, called)}}
+
+
+def _thinking(config: ModelConfig, limit: int, called: Called) -> dict[str, Any]:
+    """The fields that say how much to think, in the words of the model's maker.
+
+    Raises:
+        ProviderError: it is not known how to say it to this model.
+    """
+    model, effort = called.model, config.reasoning
+    if "anthropic.claude-" in model:
+        return thinking_fields(effort, model, limit)
+    if "amazon.nova-2-" in model and effort:
+        asked = {"type": "enabled", "maxReasoningEffort": effort}
+        return {"reasoningConfig": asked if effort != "none" else {"type": "disabled"}}
+    if "openai.gpt-oss" in model and effort not in {None, "none"}:
+        return {"reasoning_effort": effort}
+    if effort in {None, "none"}:
+        return {}
+    raise called.unsupported(
+        "thinking",
+        f"how much {model} shall think cannot be said with [model] reasoning; use provider_options."
+        "bedrock.additionalModelRequestFields",
+    )

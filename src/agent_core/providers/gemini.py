@@ -1,0 +1,309 @@
+"""Google's Gemini API: `generateContent`, streamed.
+
+`provider_options.gemini` takes what is listed in `KNOWN_OPTIONS`, in the service's own spelling.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from agent_core.config.models import ModelConfig
+from agent_core.providers import jsontext
+from agent_core.providers.failures import Called
+from agent_core.providers.http_provider import HttpProvider
+from agent_core.providers.reply import ChunkParser, ReplyAccumulator, count, items, table, text
+from agent_core.providers.requests import (
+    EXTRA_BODY,
+    HEADERS,
+    IdentityCache,
+    MessageCache,
+    Turn,
+    alternating,
+    block_text,
+    body_of,
+    called_names,
+    chosen_tool,
+    images_label,
+    images_of,
+    is_own,
+    opaque_of,
+    result_text,
+    sampling_fields,
+    wire_name,
+)
+from agent_core.types import (
+    ImageBlock,
+    ModelMessage,
+    ModelRequest,
+    ReasoningBlock,
+    Role,
+    StopReason,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolResultBlock,
+    Usage,
+)
+
+_GENERATION_OPTIONS = frozenset(
+    {
+        "frequencyPenalty",
+        "mediaResolution",
+        "presencePenalty",
+        "responseJsonSchema",
+        "responseMimeType",
+        "seed",
+        "thinkingConfig",
+        "topK",
+        "topP",
+    }
+)
+_BODY_OPTIONS = frozenset({"cachedContent", "safetySettings", "serviceTier"})
+KNOWN_OPTIONS = frozenset({*_GENERATION_OPTIONS, *_BODY_OPTIONS, EXTRA_BODY, HEADERS})
+
+_SIGNATURE = "thoughtSignature"
+_UNSIGNED = "skip_thought_signature_validator"
+"""What the service documents for calls of a history that another model has made."""
+_GENERATION = re.compile(r"gemini-(\d+)")
+_GENERATION_OF_LEVELS = 3
+"""From this one on models take levels of thinking, and refuse a call without a signature."""
+_SIGNS = "signs"
+"""Metadata of a signature that is no thought's: of the `text` before it, or of `nothing`."""
+_BUDGETS: Mapping[str, int] = {"none": 0, "low": 1024, "medium": 8192, "high": 24_576}
+"""Tokens for thinking, for models that take no level."""
+_LEVELS: Mapping[str, str] = {"none": "minimal", "low": "low", "medium": "medium", "high": "high"}
+_PROMPT_BLOCKED = "prompt_blocked"
+
+
+class GeminiChunks(ChunkParser):
+    """Reads the responses of a stream, each with some parts of the reply."""
+
+    stop_reasons: ClassVar[Mapping[str, StopReason]] = {
+        "stop": StopReason.END_TURN,
+        **dict.fromkeys(("continuation", "max_tokens"), StopReason.MAX_TOKENS),
+        **dict.fromkeys(
+            (
+                _PROMPT_BLOCKED,
+                "blocklist",
+                "escalation",
+                "image_prohibited_content",
+                "image_recitation",
+                "image_safety",
+                "language",
+                "model_armor",
+                "prohibited_content",
+                "pup_limited_disabled",
+                "recitation",
+                "safety",
+                "spii",
+            ),
+            StopReason.CONTENT_FILTER,
+        ),
+    }
+
+    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
+        super().__init__(called, draft)
+        self._usage: dict[str, Any] = {}
+
+    def read(self, chunk: dict[str, Any]) -> None:
+        """Take the parts of the first candidate; the usage of the last response counts."""
+        if usage := table(chunk.get("usageMetadata")):
+            self._usage = usage
+        if blocked := text(table(chunk.get("promptFeedback")).get("blockReason")):
+            self.raw_stop = f"{_PROMPT_BLOCKED}: {blocked}"
+        for candidate in items(chunk.get("candidates")):
+            if candidate.get("index"):
+                continue
+            for part in items(table(candidate.get("content")).get("parts")):
+                self._read_part(part)
+            reason = text(candidate.get("finishReason"))
+            if reason and reason != "FINISH_REASON_UNSPECIFIED":
+                self.raw_stop = reason
+
+    def usage(self) -> Usage:
+        """The last report; thoughts are part of the output, the prompt of tools of the input."""
+        raw = self._usage
+        thoughts = count(raw.get("thoughtsTokenCount"))
+        given = count(raw.get("promptTokenCount")) + count(raw.get("toolUsePromptTokenCount"))
+        taken = count(raw.get("candidatesTokenCount")) + thoughts
+        return Usage(
+            input_tokens=given,
+            output_tokens=taken,
+            total_tokens=count(raw.get("totalTokenCount")) or given + taken,
+            cache_read_tokens=count(raw.get("cachedContentTokenCount")),
+            reasoning_tokens=thoughts,
+            raw_usage=raw,
+        )
+
+    def _read_part(self, part: dict[str, Any]) -> None:
+        """Calls come whole. A signed text is a block of its own, with its signature behind it."""
+        draft, signature = self.draft, text(part.get(_SIGNATURE))
+        prose, is_thought = text(part.get("text")), part.get("thought") is True
+        if call := table(part.get("functionCall")):
+            opened = draft.open_call(call.get("id"), text(call.get("name")))
+            if signature:
+                opened.opaque[_SIGNATURE] = signature
+            given = call.get("args")
+            if given is not None:
+                draft.feed(opened, given if isinstance(given, str) else jsontext.dump_text(given))
+        elif not signature:
+            if prose:
+                (draft.add_reasoning if is_thought else draft.add_text)(prose)
+        else:
+            if prose and not is_thought:
+                draft.feed(draft.open_prose(is_reasoning=False), prose)
+                signed = draft.open_prose(is_reasoning=True, **{_SIGNS: "text"})
+            else:
+                of = {} if is_thought else {_SIGNS: "nothing"}
+                signed = draft.open_prose(is_reasoning=True, **of)
+                draft.feed(signed, prose)
+            signed.signature = signature
+
+
+class GeminiProvider(HttpProvider):
+    """The adapter for `provider = "gemini"`; it keeps what it has written of a history."""
+
+    provider = "gemini"
+    default_url = "https://generativelanguage.googleapis.com"
+    path = "/v1beta/models/"
+    known_options = KNOWN_OPTIONS
+    parser = GeminiChunks
+    key_header = ("x-goog-api-key", "")
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self._turns: MessageCache[Turn] = MessageCache()
+        self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
+
+    def address(self, model: str) -> str:
+        """Where a call of `model` is sent: the name is a part of the path."""
+        name = quote(model.removeprefix("models/"), safe="")
+        return f"{self._url}{name}:streamGenerateContent?alt=sse"
+
+    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+        """Write a generateContent body."""
+        extra = options.pop(EXTRA_BODY, {})
+        settings = sampling_fields(self._config, request, "maxOutputTokens")
+        if request.stop:
+            settings["stopSequences"] = request.stop
+        if self._config.reasoning:
+            settings["thinkingConfig"] = _thinking(request.model, self._config.reasoning)
+        settings |= {key: options.pop(key) for key in options.keys() & _GENERATION_OPTIONS}
+        head: dict[str, Any] = {"generationConfig": settings, **options, **extra}
+        if request.tools and request.tool_choice:
+            head["toolConfig"] = {"functionCallingConfig": _choice(request, called)}
+        system = [{"text": block.content} for block in request.system if block.content.strip()]
+        if system:
+            head["systemInstruction"] = {"parts": system}
+        declared = b",".join(self._tools.get_all(request.tools, _write_tool))
+        tools = [b'{"functionDeclarations":[%b]}' % declared] if declared else []
+        last_answer: ModelMessage | None = None
+
+        def write(message: ModelMessage) -> Turn:
+            parts = self._write_parts(message, last_answer, called)
+            role = "model" if message.role is Role.ASSISTANT else "user"
+            return Turn(role, b",".join(map(jsontext.dump, parts)))
+
+        turns: list[Turn] = []
+        written = self._turns.of(request.model)
+        for message in request.messages:
+            turns.append(written.get(message, write))
+            if message.role is Role.ASSISTANT:
+                last_answer = message
+        return body_of(head, {"tools": tools, "contents": alternating(turns, "parts")})
+
+    def _write_parts(
+        self, message: ModelMessage, last_answer: ModelMessage | None, called: Called
+    ) -> list[dict[str, Any]]:
+        """The parts of a message; `last_answer` has the calls of results."""
+        names = called_names(last_answer)
+        parts: list[dict[str, Any]] = []
+        is_signed = not _wants_signatures(called.model)
+        for block in message.content:
+            match block:
+                case ToolCallBlock():
+                    call = {"name": wire_name(block.name), "args": block.arguments}
+                    part: dict[str, Any] = {"functionCall": {"id": block.tool_call_id, **call}}
+                    if signature := opaque_of(block, self.provider, called.model).get(_SIGNATURE):
+                        part[_SIGNATURE] = signature
+                    elif not is_signed:
+                        part[_SIGNATURE] = _UNSIGNED
+                    is_signed = True  # of parallel calls only the first one has a signature
+                    parts.append(part)
+                case ToolResultBlock():
+                    key = "error" if block.is_error else "output"
+                    response = {"id": block.tool_call_id, "response": {key: result_text(block)}}
+                    response["name"] = names.get(block.tool_call_id) or _tool_name(block)
+                    parts.append({"functionResponse": response})
+                case ReasoningBlock():
+                    if is_own(block, self.provider, called.model):
+                        _write_thought(block, parts)
+                case ImageBlock() if block.data:
+                    parts.append(_write_image(block))
+                case _:
+                    if prose := block_text(block):
+                        parts.append({"text": prose})
+        for block in message.content:  # a response itself has words only
+            if isinstance(block, ToolResultBlock) and (images := images_of(block)):
+                parts += [{"text": images_label(block)}, *map(_write_image, images)]
+        return parts
+
+
+def _write_thought(block: ReasoningBlock, parts: list[dict[str, Any]]) -> None:
+    """A thought, or the signature of a text, which goes back with the part it came with."""
+    signed = {_SIGNATURE: block.signature} if block.signature else {}
+    match block.metadata.get(_SIGNS):
+        case "text" if parts and parts[-1].keys() == {"text"}:
+            parts[-1] |= signed
+        case "text" | "nothing":
+            parts.append({"text": "", **signed})
+        case _:
+            parts.append({"text": block.text, "thought": True, **signed})
+
+
+def _write_image(block: ImageBlock) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": block.mime_type, "data": block.data}}
+
+
+def _tool_name(result: ToolResultBlock) -> str:
+    return wire_name(text(result.metadata.get("tool_name")) or "unknown")
+
+
+def _write_tool(tool: ToolDefinition) -> bytes:
+    return jsontext.dump(
+        {
+            "name": wire_name(tool.name),
+            "description": tool.description,
+            "parametersJsonSchema": tool.input_schema,
+        }
+    )
+
+
+def _choice(request: ModelRequest, called: Called) -> dict[str, Any]:
+    """Which tools the model may call, or must.
+
+    Raises:
+        ProviderError: `tool_choice` names a tool that is not offered.
+    """
+    match request.tool_choice:
+        case "auto" | "none" as mode:
+            return {"mode": mode.upper()}
+        case "required":
+            return {"mode": "ANY"}
+        case _:
+            return {"mode": "ANY", "allowedFunctionNames": [chosen_tool(request, called)]}
+
+
+def _wants_signatures(model: str) -> bool:
+    found = _GENERATION.search(model)
+    return found is not None and int(found[1]) >= _GENERATION_OF_LEVELS
+
+
+def _thinking(model: str, effort: str) -> dict[str, Any]:
+    """How much to think, in levels or tokens; only a model that thinks is asked for thoughts."""
+    found = _GENERATION.search(model)
+    has_levels = found is None or int(found[1]) >= _GENERATION_OF_LEVELS
+    amount = (
+        {"thinkingLevel": _LEVELS[effort]} if has_levels else {"thinkingBudget": _BUDGETS[effort]}
+    )
+    return {"includeThoughts": effort != "none", **amount}

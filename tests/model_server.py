@@ -24,6 +24,7 @@ can be replied:
 import asyncio
 import gzip
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
@@ -109,7 +110,13 @@ Answer = Callable[[Received], Reply]
 class ModelServer:
     """The service. `url` is known once it runs; `requests` holds what came in, oldest first."""
 
-    def __init__(self, replies: Sequence[Reply | Answer] | Answer = ()) -> None:
+    def __init__(
+        self,
+        replies: Sequence[Reply | Answer] | Answer = (),
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self.requests: list[Received] = []
         self.requested = asyncio.Event()
         """Set by the first request."""
@@ -128,7 +135,7 @@ class ModelServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http{'s' if self._tls else ''}://127.0.0.1:{self._port}"
 
     def base_url(self, protocol: str) -> str:
         """What `[model] base_url` must say for this protocol."""
@@ -144,7 +151,9 @@ class ModelServer:
         assert not left, f"{len(left)} of {len(self._replies)} replies were not asked for: {left}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self._port, ssl=self._tls
+        )
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 

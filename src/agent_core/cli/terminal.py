@@ -11,7 +11,7 @@ from typing import TextIO
 
 from agent_core.agents.definitions import AgentDefinitions
 from agent_core.cli.options import COMPLETED, FAILED, MISUSED
-from agent_core.config.load import read_setup, secret_env_names
+from agent_core.config.load import model_secrets, read_setup
 from agent_core.config.paths import Setup
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.redaction import Redactor
@@ -210,11 +210,10 @@ def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = No
     """
     redactor = Redactor({name: value for name, value in environ.items() if kind_of_name(name)})
     if setup is not None:
-        names = list(secret_env_names(setup.config))
+        redactor.learn(model_secrets(setup.config, environ=environ))
         with suppress(AgentCoreError):
             profiles = AgentDefinitions(setup.home).profiles()
-            names += secret_env_names(setup.config, *profiles)
-        redactor.learn({name: environ[name] for name in names if environ.get(name)})
+            redactor.learn(model_secrets(setup.config, *profiles, environ=environ))
         if (setup.home / "mcp.json").exists():
             # Only loaded for users who have servers.
             from agent_core.mcp import read_servers, secret_values  # noqa: PLC0415

@@ -20,6 +20,7 @@ from agent_core.config.paths import (
     tasks_folder,
 )
 from agent_core.config.problems import Problem, nearest, problems_of, read_text
+from agent_core.config.proxies import proxy_secrets
 from agent_core.errors import ConfigError, ErrorCode
 
 CONFIG_NAME = "config.toml"
@@ -130,26 +131,28 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     return ModelConfig.model_validate(values).with_key_origin(origin)
 
 
-def secret_env_names(config: Config, *profiles: Profile) -> tuple[str, ...]:
-    """Every environment variable the configuration, or one of `profiles`, takes a secret from."""
-    models = (*(model for _, model in _models(config)), *profiles)
-    names = (
-        model.api_key_env
-        if isinstance(model, ModelConfig)
-        else _partial(config, model)[0].api_key_env
-        for model in models
-        if not isinstance(model, str)
-    )
-    return tuple(dict.fromkeys(name for name in names if name))
+def model_secrets(config: Config, *profiles: Profile, environ: Mapping[str, str]) -> dict[str, str]:
+    """Every secret that the models of the configuration, and of `profiles`, are reached with.
+
+    Keys are by the name of their variable; in the address of a proxy it is the password.
+    """
+    named = [model for _, model in _models(config) if not isinstance(model, str)]
+    named += [_partial(config, profile)[0] for profile in profiles if not isinstance(profile, str)]
+    models = [model for model in named if model]
+    names = [model.api_key_env for model in models if model.api_key_env]
+    keys = {name: value for name in names if (value := environ.get(name))}
+    return keys | proxy_secrets([model.proxy for model in models], environ)
 
 
 def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
-    """The configuration with the `path` of every local model resolved: adapters know no home."""
+    """The configuration with the files of every model resolved: adapters know no home."""
 
     def place_model(model: _AnyModel) -> _AnyModel:
-        if isinstance(model, str) or model is None or model.path is None:
+        if isinstance(model, str) or model is None:
             return model
-        return model.model_copy(update={"path": str(place(model.path))})
+        files = {"path": model.path, "ca_file": model.ca_file}
+        placed = {key: str(place(file)) for key, file in files.items() if file is not None}
+        return model.model_copy(update=placed) if placed else model
 
     memory, compact = config.memory, config.compact
     return config.model_copy(
@@ -187,8 +190,9 @@ def _find_problems(config: Config) -> Iterator[Problem]:
         if isinstance(model, str) and model not in config.model_overrides:
             hint = nearest(model, config.model_overrides)
             yield Problem(key, f"names {model!r}, and there is no such [model_overrides]{hint}")
-        elif isinstance(model, ModelConfig | ModelProfile) and model.path is not None:
-            paths.append((f"{key}.path", model.path))
+        elif isinstance(model, ModelConfig | ModelProfile):
+            files = {"path": model.path, "ca_file": model.ca_file}
+            paths += [(f"{key}.{name}", file) for name, file in files.items() if file is not None]
     paths += [
         ("context.session_db_path", config.context.session_db_path),
         ("memory.memory_dir", config.memory.memory_dir),

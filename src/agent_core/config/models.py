@@ -14,6 +14,9 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.config.proxies import checked_proxy
+from agent_core.errors import ConfigError
+
 _LONGEST_MS = 30 * 24 * 3_600_000
 _MOST_TOKENS = 1_000_000_000
 _MOST_BYTES = 2**30
@@ -90,6 +93,19 @@ VariableName = Annotated[str, AfterValidator(_variable_name)]
 """The name of an environment variable that holds a secret; empty means that there is none."""
 
 
+def _proxy_address(value: str) -> str:
+    if value:
+        try:
+            checked_proxy(value, "it")
+        except ConfigError as error:
+            raise ValueError(error.message.removeprefix("it ")) from None
+    return value
+
+
+ProxyAddress = Annotated[str, AfterValidator(_proxy_address)]
+"""`http://host:port` or `https://host:port`; empty means that there is none."""
+
+
 class Section(BaseModel):
     """A table of the file. Unknown keys are errors; schemas are built when first used.
 
@@ -147,6 +163,8 @@ class ModelConfig(Section):
     temperature: Temperature | None = None
     reasoning: ReasoningEffort | None = None
     timeout_ms: Milliseconds = 60_000
+    proxy: ProxyAddress | None = None
+    ca_file: str | None = None
     provider_options: ProviderOptions = {}
     api: OpenAIProtocol = "auto"
     compat: CompatConfig = CompatConfig.model_construct()
@@ -180,6 +198,8 @@ class ModelProfile(Section):
     temperature: Temperature | None = None
     reasoning: ReasoningEffort | None = None
     timeout_ms: Milliseconds | None = None
+    proxy: ProxyAddress | None = None
+    ca_file: str | None = None
     provider_options: ProviderOptions | None = None
     api: OpenAIProtocol | None = None
     compat: CompatConfig | None = None

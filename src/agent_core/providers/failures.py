@@ -49,7 +49,7 @@ _MISSING_CAPABILITIES = {
 """What a service writes when it refuses a part of the request; the first match counts."""
 WITHOUT_TOOLS = "choose a model that takes tools, or name every tool in [tools] disabled"
 """What a user can do about a model that takes no tools."""
-_ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 429})
+_ABOUT_THE_ACCOUNT = frozenset({401, 402, 403, 407, 429})
 """Refusals with these statuses are never about the content of the request."""
 
 _STATUS_OF_KIND: Mapping[str, int] = {
@@ -115,7 +115,9 @@ _BAD_KEY = re.compile(
 HTTP_BAD_REQUEST = 400
 _CODE_OF_QUOTA = {403: ErrorCode.PROVIDER_AUTH_FAILED, 429: ErrorCode.PROVIDER_RATE_LIMITED}
 HTTP_PAYMENT = 402
+HTTP_PROXY_AUTH = 407
 HTTP_TOO_MANY = 429
+_OF_THE_KEY = frozenset({401, 403, HTTP_PROXY_AUTH})
 QUOTA_CURE = "the quota of this account is used up: add credit, or wait until it is renewed"
 
 
@@ -185,8 +187,10 @@ class Called:
             code = ErrorCode.UNSUPPORTED_CAPABILITY
             details["capability"] = capability
             cure = f"; {WITHOUT_TOOLS}" if capability == "tools" else ""
-        elif status in {401, 403} or (status == HTTP_BAD_REQUEST and _BAD_KEY.search(explanation)):
+        elif status in _OF_THE_KEY or (status == HTTP_BAD_REQUEST and _BAD_KEY.search(explanation)):
             code = ErrorCode.PROVIDER_AUTH_FAILED
+            is_of_proxy = status == HTTP_PROXY_AUTH
+            cure = "; a proxy takes a name and a password from its address" if is_of_proxy else ""
         elif status == 429:
             code = ErrorCode.PROVIDER_RATE_LIMITED
         elif overflows:

@@ -24,6 +24,7 @@ from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
     CallError,
+    bounded_line,
     document_of,
     explanation_in,
     is_error,
@@ -40,6 +41,7 @@ from agent_core.providers.requests import (
     own_options,
     without_result_images,
 )
+from agent_core.providers.route import Route, find_route
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,
@@ -126,6 +128,7 @@ class HttpProvider(ABC):
         self._url = url + self.path
         self._timeout_s = config.timeout_ms / 1000
         self._session: aiohttp.ClientSession | None = None
+        self._route: Route | None = None
         self._closed = False
         self._sink: RawExchangeSink | None = None
         self._shows_result_images = True
@@ -191,12 +194,13 @@ class HttpProvider(ABC):
         asked = without_result_images(request) if has_images and not shows_images else request
         prepared = self.prepare(asked, called)
         key = _key(self._config, called)
+        route = self._route = self._route or await find_route(self._url, self._config)
         yield ModelStarted(provider=called.provider, model=request.model)
 
         is_worded = False
         for number in count(1):
             begun, refusal = False, None
-            async with aclosing(self._tries(asked, prepared, key=key)) as events:
+            async with aclosing(self._tries(asked, prepared, key=key, route=route)) as events:
                 async for event in events:
                     if isinstance(event, ModelFailed) and not begun:
                         refusal = event.error
@@ -234,7 +238,7 @@ class HttpProvider(ABC):
         return None
 
     async def _tries(
-        self, request: ModelRequest, prepared: Prepared, *, key: str
+        self, request: ModelRequest, prepared: Prepared, *, key: str, route: Route
     ) -> AsyncGenerator[ModelEvent]:
         """As many attempts as it takes, or as there may be."""
         called = prepared.called
@@ -246,7 +250,7 @@ class HttpProvider(ABC):
             attempt = _Attempt(called, self.parser(called, draft), raw=raw)
             failure = None
             try:
-                async with aclosing(self._events(attempt, prepared, key)) as events:
+                async with aclosing(self._events(attempt, prepared, key, route=route)) as events:
                     async for event in events:
                         yield event
             except CallError as error:
@@ -279,7 +283,7 @@ class HttpProvider(ABC):
             await asyncio.sleep(pause_s)
 
     async def _events(
-        self, attempt: _Attempt, prepared: Prepared, key: str
+        self, attempt: _Attempt, prepared: Prepared, key: str, *, route: Route
     ) -> AsyncGenerator[ModelEvent]:
         """The events of one attempt: one delta per block and network read.
 
@@ -288,7 +292,7 @@ class HttpProvider(ABC):
         """
         parser = attempt.parser
         decoder = self.decoder()
-        async with self._posted(prepared, key) as response:
+        async with self._posted(prepared, key, route) as response:
             attempt.status = response.status
             await self._check(attempt, response, prepared.url, has_key=bool(key))
             async with aclosing(self._blocks(attempt, response)) as blocks:
@@ -390,7 +394,9 @@ class HttpProvider(ABC):
         raise failure
 
     @asynccontextmanager
-    async def _posted(self, prepared: Prepared, key: str) -> AsyncGenerator[aiohttp.ClientResponse]:
+    async def _posted(
+        self, prepared: Prepared, key: str, route: Route
+    ) -> AsyncGenerator[aiohttp.ClientResponse]:
         """The answer to one POST; its connection is closed at once unless it was read to its end.
 
         Raises:
@@ -404,6 +410,8 @@ class HttpProvider(ABC):
                 data=io.BytesIO(body) if len(body) > LARGE_BODY else body,
                 headers=headers,
                 allow_redirects=False,
+                proxy=route.proxy,
+                ssl=route.tls,
             )
             try:
                 yield response
@@ -418,7 +426,20 @@ class HttpProvider(ABC):
             message = f"was silent for too long at {url} ([model] timeout_ms)"
             raise called.broke(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
         except aiohttp.ClientSSLError as error:
-            raise called.protocol_error(f"cannot be trusted at {url}: {_reason(error)}") from error
+            raise called.protocol_error(
+                f"cannot be trusted at {url}: {_reason(error)}; the certificates of an authority "
+                "of your own belong into [model] ca_file"
+            ) from error
+        except aiohttp.ClientProxyConnectionError as error:
+            raise called.broke(
+                f"cannot be reached, because the proxy {route.shown} cannot: {_reason(error)}; "
+                "check HTTPS_PROXY, HTTP_PROXY and [model] proxy"
+            ) from error
+        except aiohttp.ClientHttpProxyError as error:
+            refusal = bounded_line(error.message) or "no explanation"
+            raise called.refused(
+                error.status, f"the proxy {route.shown} did not connect to {url}: {refusal}"
+            ) from error
         except aiohttp.ClientConnectorError as error:
             raise called.broke(  # the server may be starting
                 f"cannot be reached at {url}: {_reason(error)}; {self.unreachable_cure}"

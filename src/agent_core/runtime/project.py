@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
-from agent_core.config.load import Profile, secret_env_names
+from agent_core.config.load import Profile, model_secrets
 from agent_core.config.paths import Setup, resolve_project, tasks_folder
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import SkillCatalog, find_skills
@@ -141,8 +141,7 @@ class Project:
         )
 
     def _learn_secrets(self, *profiles: Profile) -> None:
-        names = secret_env_names(self.setup.config, *profiles)
-        self._redactor.learn({name: value for name in names if (value := os.environ.get(name))})
+        self._redactor.learn(model_secrets(self.setup.config, *profiles, environ=os.environ))
 
 
 def _load_servers(setup: Setup, redactor: Redactor, launcher: Launcher) -> "McpTools | None":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_core.config.load import resolve_model, secret_env_names
+from agent_core.config.load import model_secrets, resolve_model
 from agent_core.config.models import Config, ModelProfile
 from agent_core.errors import ConfigError
 
@@ -66,12 +66,27 @@ def test_an_unknown_or_malformed_profile_is_refused() -> None:
 
 
 def test_every_secret_variable_is_found_once() -> None:
-    names = secret_env_names(CONFIG, {"api_key_env": "AGENT_KEY"}, "other")
-    assert names == ("BIG_KEY", "OTHER_KEY", "INLINE_KEY", "AGENT_KEY")
+    names = ["BIG_KEY", "OTHER_KEY", "INLINE_KEY", "AGENT_KEY"]
+    environ = {name: f"the {name}" for name in names}
+
+    found = model_secrets(CONFIG, {"api_key_env": "AGENT_KEY"}, "other", environ=environ)
+
+    assert found == environ
 
 
 def test_an_empty_variable_name_means_that_there_is_no_key() -> None:
     config = Config.model_validate(
         {"model": {"provider": "openai", "name": "x", "api_key_env": ""}}
     )
-    assert secret_env_names(config) == ()
+    assert model_secrets(config, environ={"": "x"}) == {}
+
+
+def test_the_password_of_a_proxy_is_a_secret_however_it_is_written() -> None:
+    config = Config.model_validate(
+        {"model": {"provider": "openai", "name": "x", "proxy": "http://me:p%40ss@proxy:1"}}
+    )
+    environ = {"HTTPS_PROXY": "only-a-token@proxy:2", "no_proxy": "a@b"}
+
+    found = model_secrets(config, environ=environ)
+
+    assert set(found.values()) == {"p@ss", "p%40ss", "only-a-token"}

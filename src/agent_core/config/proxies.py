@@ -1,0 +1,102 @@
+"""Which proxy stands between this machine and an address, and what of its address is secret."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
+from urllib.parse import unquote, urlsplit
+
+from agent_core.errors import ConfigError, ErrorCode
+
+_SCHEMES = ("http", "https", "all")
+_CURE = (
+    "must be http://host:port or https://host:port, where a name and a password may stand before "
+    'the host; [model] proxy sets another one for the models, and proxy = "" none'
+)
+
+
+def proxy_for(url: str, configured: str | None, environ: Mapping[str, str]) -> str | None:
+    """The address of the proxy for a call of `url`, or None if it is called directly.
+
+    What is configured counts for every address, and an empty one means none. Else it is
+    `HTTP_PROXY`, `HTTPS_PROXY` or `ALL_PROXY`, small letters before capitals, unless `NO_PROXY`
+    has the host or the host is this machine.
+
+    Raises:
+        ConfigError: that is no address of a proxy for HTTP.
+    """
+    if configured is not None:
+        return checked_proxy(configured, "[model] proxy") if configured else None
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    if _is_loopback(host) or _is_exempt(host, parts.port, _variable("no", environ)):
+        return None
+    for scheme in (parts.scheme, "all"):
+        if value := _variable(scheme, environ):
+            return checked_proxy(value, f"{scheme.upper()}_PROXY of the environment")
+    return None
+
+
+def checked_proxy(value: str, place: str) -> str:
+    """The address of a proxy, with its scheme.
+
+    Raises:
+        ConfigError: it is none. The message does not repeat it: a password may be in it.
+    """
+    address = value.strip()
+    address = address if "://" in address else f"http://{address}"
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        is_bare = parts.path in {"", "/"} and not parts.query and not parts.fragment
+        if parts.scheme in {"http", "https"} and parts.hostname and is_bare and parts.port != 0:
+            return address
+    raise ConfigError(ErrorCode.CONFIG_ERROR, f"{place} {_CURE}")
+
+
+def proxy_secrets(configured: Iterable[str | None], environ: Mapping[str, str]) -> dict[str, str]:
+    """What proves who is asking in the addresses of proxies; `kind -> value`."""
+    addresses = [address for address in configured if address]
+    addresses += [_variable(scheme, environ) for scheme in _SCHEMES]
+    found: dict[str, str] = {}
+    for number, address in enumerate(addresses):
+        credentials = address.rpartition("@")[0].rpartition("/")[2]
+        name, _, password = credentials.partition(":")
+        for spelling, secret in (("", unquote(password or name)), ("_quoted", password or name)):
+            if secret:
+                found[f"proxy_password_{number}{spelling}"] = secret
+    return found
+
+
+def _variable(scheme: str, environ: Mapping[str, str]) -> str:
+    name = f"{scheme}_proxy"
+    if name in environ:
+        return environ[name].strip()
+    if scheme == "http" and "REQUEST_METHOD" in environ:
+        return ""  # below a web server, HTTP_PROXY is what a client has sent as its header `Proxy`
+    return environ.get(name.upper(), "").strip()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+def _is_exempt(host: str, port: int | None, no_proxy: str) -> bool:
+    """Hosts, hosts with a port, domains, addresses and networks; `*` is every host."""
+    for entry in no_proxy.lower().replace(",", " ").split():
+        if entry == "*":
+            return True
+        with suppress(ValueError):
+            if ip_address(host) in ip_network(entry.strip("[]"), strict=False):
+                return True
+        name, _, only_port = entry.partition(":")
+        domain = name.removeprefix("*").lstrip(".")
+        if only_port and only_port != str(port):
+            continue
+        if domain and f".{host}".endswith(f".{domain}"):
+            return True
+    return False

@@ -196,20 +196,25 @@ async def test_words_find_tools_and_nonsense_finds_none(home: Home, project: Pat
 async def test_what_was_read_is_known_after_a_restart_and_after_a_compaction(
     home: Home, project: Path
 ) -> None:
-    summary = Says(text=json.dumps({"summary": "They talked at length."}))
-    first = ScriptedProvider([FIND, Says(text="found"), Says(text="word " * 600)])
+    said = [FIND, *("word " * 1000 for _ in range(4)), ECHO, "said", ECHO, "said again"]
+    summary = '{"summary": "They talked at length, in as many words as that takes."}'
+
+    def reply(request: ModelRequest) -> str | Calls:
+        return summary if request.metadata.get("purpose") == "compact" else said.pop(0)
+
+    first = ScriptedProvider(reply)
     async with runtime(home, project, first, config=SMALL) as made:
-        await ask(made)
-        await ask(made, "word " * 600)
-    then = ScriptedProvider([ECHO, Says(text="done"), summary, ECHO, Says(text="done")])
+        for number in range(4):
+            await ask(made, f"question {number}")
+    then = ScriptedProvider(reply)
     async with runtime(home, project, then, config=SMALL) as made:
         assert (await ask(made, "say it")).status is RunStatus.COMPLETED
-        assert plain_text(results(then.requests[1])[-1].content) == "here"
+        assert plain_text(results(then.requests[-1])[-1].content) == "here"
         summarising = await made.compact_session("s1")
         assert await summarising.wait() is RunStatus.COMPLETED
         assert (await ask(made, "and again")).status is RunStatus.COMPLETED
     last = then.requests[-1]
-    assert any("They talked at length." in plain_text(m.content) for m in last.messages)
+    assert any("They talked at length" in plain_text(m.content) for m in last.messages)
     assert plain_text(results(last)[-1].content) == "here"
 
 

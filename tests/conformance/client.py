@@ -16,9 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
-from mcp.client.context import ClientRequestContext
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
-from mcp_types import ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from pydantic import AnyUrl
 
 from agent_core.config.models import ToolsConfig
@@ -26,7 +24,7 @@ from agent_core.errors import ToolError
 from agent_core.mcp import Host, McpTools, ServerFailure
 from agent_core.mcp.config import HttpServer
 from agent_core.tools.base import Tool, ToolContext
-from agent_core.types import RunIdentity
+from agent_core.types import ElicitationAnswer, ElicitationRequest, RunIdentity
 from tool_facts import Kept
 
 CLIENT_DOCUMENT = "https://conformance-test.local/client-metadata.json"
@@ -103,14 +101,13 @@ def authorize(_: str, url: str) -> httpx2.Auth:
     )
 
 
-async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-    """Accept every question, with the answers it suggests itself."""
-    del context
-    if not isinstance(params, ElicitRequestFormParams):
-        return ElicitResult(action="decline")
-    properties = params.requested_schema.get("properties", {})
+async def elicit(request: ElicitationRequest) -> ElicitationAnswer:
+    """Accept every form, with the answers it suggests itself."""
+    if request.requested_schema is None:
+        return ElicitationAnswer(action="decline")
+    properties = request.requested_schema.get("properties", {})
     content = {name: each["default"] for name, each in properties.items() if "default" in each}
-    return ElicitResult(action="accept", content=content)
+    return ElicitationAnswer(action="accept", content=content)
 
 
 def calls_for(tools: list[Tool]) -> Iterator[tuple[Tool, dict[str, Any]]]:

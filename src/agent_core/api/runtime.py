@@ -144,6 +144,7 @@ class RunHandle:
 
 
 if TYPE_CHECKING:
+    from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
     from agent_core.runtime.services import Services
@@ -167,6 +168,8 @@ class AgentRuntime:
         provider_registry: providers beside the built-in ones.
         tool_registry: tools beside the built-in ones.
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
+        elicitation_callback: answers the questions of MCP servers to the user, log-ins included.
+            Without one they are refused.
     """
 
     def __init__(
@@ -179,6 +182,7 @@ class AgentRuntime:
         provider_registry: "ProviderRegistry | None" = None,
         tool_registry: "ToolRegistry | None" = None,
         debug: bool = False,
+        elicitation_callback: "ElicitationCallback | None" = None,
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
@@ -186,6 +190,7 @@ class AgentRuntime:
             home_dir=home_dir,
             session_db_path=session_db_path,
             permission_callback=permission_callback,
+            elicitation_callback=elicitation_callback,
             provider_registry=provider_registry,
             tool_registry=tool_registry,
             debug=debug,

@@ -69,6 +69,8 @@ def _execute(argv: Sequence[str] | None) -> int:
             from agent_core.cli.tasks import show_task as do  # noqa: PLC0415
         case "memory":
             from agent_core.cli.memories import manage_memories as do  # noqa: PLC0415
+        case "mcp":
+            from agent_core.cli.servers import manage_servers as do  # noqa: PLC0415
         case "sessions":
             from agent_core.cli.sessions import manage_sessions as do  # noqa: PLC0415
         case _:
@@ -144,6 +146,18 @@ def _build_parser() -> argparse.ArgumentParser:
     forget.add_argument("--yes", action="store_true", help="do not ask")
     for action in (show, forget):
         action.add_argument("id", help="the memory's id, or the beginning of it")
+
+    mcp = commands.add_parser("mcp", help="look at MCP servers, and log in to them")
+    actions = mcp.add_subparsers(
+        dest="action", metavar="action", required=True, parser_class=_Parser
+    )
+    actions.add_parser("list", help="list the servers of mcp.json")
+    for action, what in (
+        ("login", "log in to a server in the browser, here or on another machine"),
+        ("logout", "forget the log-in of a server"),
+        ("test", "connect to a server, and list its tools"),
+    ):
+        actions.add_parser(action, help=what).add_argument("id", help="the server's id")
 
     # The most used command should not need a second look: its help is part of this one.
     parser.usage = f"soong-agent [-h] [--version] {_SYNOPSIS}"

@@ -93,13 +93,21 @@ class TerminalPrompt:
         terminal: where to ask.
         lines: where to read from.
         echoes: repeat the answer, for input that is not seen being typed.
+        turn: shared with whatever else asks there.
     """
 
-    def __init__(self, terminal: Terminal, lines: InputLines, *, echoes: bool) -> None:
+    def __init__(
+        self,
+        terminal: Terminal,
+        lines: InputLines,
+        *,
+        echoes: bool,
+        turn: asyncio.Lock | None = None,
+    ) -> None:
         self._terminal = terminal
         self._lines = lines
         self._echoes = echoes
-        self._turn = asyncio.Lock()
+        self._turn = turn or asyncio.Lock()
 
     async def __call__(self, request: PermissionRequest) -> PermissionDecision:
         """Show the request and read one line."""

@@ -8,9 +8,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
 from agent_core.cli.streams import catch_signals
@@ -74,10 +76,16 @@ class _LogLines(logging.Handler):
 
 async def _run_until_signal(options: Options, terminal: Terminal, view: PlainView) -> int:
     descriptor = sys.stdin.fileno()
-    prompt = TerminalPrompt(terminal, InputLines(descriptor), echoes=not os.isatty(descriptor))
+    lines, turn = InputLines(descriptor), asyncio.Lock()
+    echoes = not os.isatty(descriptor)
+    prompt = TerminalPrompt(terminal, lines, echoes=echoes, turn=turn)
+    elicit = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
+    open_runtime = partial(_open_runtime, options.path, prompt, elicit)
     interrupt = _Interrupt()
     with catch_signals(interrupt.receive):
-        running = asyncio.create_task(_run(options, prompt, terminal, view, interrupt=interrupt))
+        running = asyncio.create_task(
+            _run(options, open_runtime, terminal, view, interrupt=interrupt)
+        )
         interrupt.stop = running.cancel
         try:
             code = await running
@@ -88,21 +96,23 @@ async def _run_until_signal(options: Options, terminal: Terminal, view: PlainVie
         return interrupt.exit_code or code
 
 
-def _open_runtime(path: str | None, callback: PermissionCallback) -> "AgentRuntime":
+def _open_runtime(
+    path: str | None, callback: PermissionCallback, elicit: TerminalElicitation
+) -> "AgentRuntime":
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
 
-    return AgentRuntime(project_dir=path, permission_callback=callback)
+    return AgentRuntime(project_dir=path, permission_callback=callback, elicitation_callback=elicit)
 
 
 async def _run(
     options: Options,
-    prompt: TerminalPrompt,
+    open_runtime: "Callable[[], AgentRuntime]",
     terminal: Terminal,
     view: PlainView,
     *,
     interrupt: "_Interrupt",
 ) -> int:
-    async with _open_runtime(options.path, prompt) as runtime:
+    async with open_runtime() as runtime:
         handle = await runtime.start(
             options.message,
             session_id=options.session_id,

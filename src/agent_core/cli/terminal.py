@@ -216,8 +216,13 @@ def build_terminal_redactor(environ: Mapping[str, str], setup: Setup | None = No
             redactor.learn(model_secrets(setup.config, *profiles, environ=environ))
         if (setup.home / "mcp.json").exists():
             # Only loaded for users who have servers.
-            from agent_core.mcp import read_servers, secret_values  # noqa: PLC0415
+            from agent_core.mcp import (  # noqa: PLC0415
+                read_servers,
+                secret_values,
+                stored_secrets,
+            )
 
             with suppress(AgentCoreError):
-                redactor.learn(secret_values(read_servers(setup.home, setup.project)))
+                servers = read_servers(setup.home, setup.project)
+                redactor.learn(secret_values(servers) | stored_secrets(setup.home))
     return redactor

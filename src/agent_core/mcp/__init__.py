@@ -2,15 +2,20 @@
 
 from agent_core.mcp.config import enabled, load_servers, read_servers
 from agent_core.mcp.discovery import Host
+from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.mcp.secrets import secret_values
+from agent_core.mcp.tokens import StoredLogin, stored_secrets
 from agent_core.mcp.tools import McpTools, ServerFailure
 
 __all__ = [
+    "ElicitationCallback",
     "Host",
     "McpTools",
     "ServerFailure",
+    "StoredLogin",
     "enabled",
     "load_servers",
     "read_servers",
     "secret_values",
+    "stored_secrets",
 ]

@@ -79,6 +79,32 @@ class StdioServer(Section):
     disabled: bool = False
 
 
+def _document_address(value: str | None) -> str | None:
+    if value is not None:
+        parts = urlsplit(value)
+        if parts.scheme != "https" or not parts.hostname or parts.path in {"", "/"}:
+            raise ValueError("must be an https address with a path")
+    return value
+
+
+class OAuth(Section):
+    """How a log-in is made, where the server does not say it all.
+
+    Attributes:
+        client_id: of a client that you have registered; without one, one is registered.
+        client_secret: of that client, if it has one.
+        client_metadata_url: of a document that describes the client, for servers that take one.
+        scope: what to ask for first.
+        redirect_port: where the browser is sent back to, if the client is registered with it.
+    """
+
+    client_id: str | None = None
+    client_secret: str | None = None
+    client_metadata_url: Annotated[str | None, AfterValidator(_document_address)] = None
+    scope: str | None = None
+    redirect_port: Annotated[int, Field(gt=0, le=65535)] | None = None
+
+
 class HttpServer(Section):
     """A server that is reached over HTTP; `headers` go to its origin and nowhere else."""
 
@@ -91,6 +117,7 @@ class HttpServer(Section):
         BeforeValidator(lambda name: _HTTP if name in ("http", "streamable-http") else name),
         Field(validation_alias=_TRANSPORT),
     ] = "streamable_http"
+    oauth: OAuth = Field(default_factory=OAuth)
     timeout_ms: Milliseconds = 30_000
     disabled: bool = False
 

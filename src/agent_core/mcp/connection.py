@@ -23,6 +23,9 @@ from mcp_types import (
     INVALID_REQUEST,
     REQUEST_TIMEOUT,
     CallToolResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitResult,
     Implementation,
     LoggingMessageNotificationParams,
     Tool,
@@ -41,10 +44,19 @@ from agent_core.mcp.discovery import (
     read_tool,
     server_failed,
 )
+from agent_core.mcp.elicitation import (
+    form_request,
+    put_question,
+    secret_answers,
+    url_request,
+)
+from agent_core.mcp.login import Login
 from agent_core.mcp.transports import StdioTransport, Streams, http_streams, with_plain_hints
 from agent_core.text import shortened
+from agent_core.types import ElicitationAnswer, ElicitationRequest
 
 if TYPE_CHECKING:
+    from mcp.client.context import ClientRequestContext
     from mcp.client.session import IncomingMessage
 
 CLOSE_SECONDS = 5.0
@@ -85,6 +97,9 @@ class Connection:
         self._is_forgotten = False
         self._http_status: int | None = None
         self._calls: set[asyncio.Task[CallToolResult]] = set()
+        self._clocks: set[_Clock] = set()
+        self._questions: set[asyncio.Task[ElicitationAnswer]] = set()
+        self._login: Login | None = None
         self._stdio: StdioTransport | None = None
         self._client: Client | None = None
         self._is_stale = True
@@ -159,12 +174,11 @@ class Connection:
             ToolError: `timeout`, `validation_error`, or `mcp_server_failed`.
             SessionForgottenError: the call was not run; a new connection may run it.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + total_s
+        clock = _Clock(silence_s, total_s)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
             if not task.done() and not task.cancelling():
-                clock.reschedule(min(loop.time() + silence_s, end))
+                clock.note_sign_of_life()
                 show(progress, total, message)
 
         call = self._live().call_tool(name, dict(arguments), progress_callback=on_progress)
@@ -172,7 +186,10 @@ class Connection:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         try:
-            async with asyncio.timeout_at(min(loop.time() + silence_s, end)) as clock:
+            async with clock.timeout:
+                self._clocks.add(clock)
+                if self._questions:
+                    clock.stop()
                 try:
                     return await asyncio.shield(task)
                 except asyncio.CancelledError:
@@ -183,6 +200,11 @@ class Connection:
         except TimeoutError:
             message = f"MCP server {self._server_id!r} gave no answer to {name} in time"
             raise ToolError(ErrorCode.TIMEOUT, message, retryable=True) from None
+        finally:
+            self._clocks.discard(clock)
+            if not self._clocks and self.is_ready:
+                for question in self._questions:  # of a call that nobody waits for any more
+                    question.cancel()
 
     async def close(self) -> None:
         """End the session and the server's process; safe to repeat."""
@@ -237,7 +259,7 @@ class Connection:
                     cache=None,
                     message_handler=self._on_message,
                     logging_callback=self._on_log,
-                    elicitation_callback=self._host.elicit,
+                    elicitation_callback=self._elicit if self._host.elicit else None,
                 ) as client:
                     self._client = client
                     await self._list(client)
@@ -251,14 +273,20 @@ class Connection:
             self._failure = self._failed(_cause(error))
         finally:
             if self._failure is None and not self._opened.is_set():
-                self._failure = self._error(f"was not ready in {seconds:g} s{self._end_report()}")
+                late = self._error(f"was not ready in {seconds:g} s{self._end_report()}")
+                self._failure = (self._login and self._login.failure) or late
             self._over.set()
             self._opened.set()
 
     def _transport(self) -> AbstractAsyncContextManager[Streams]:
         config, server_id, host = self._config, self._server_id, self._host
         if isinstance(config, HttpServer):
-            authorization = host.authorize(server_id, config.url) if host.authorize else None
+            authorization = None
+            if host.authorize:
+                authorization = host.authorize(server_id, config.url)
+            elif host.home and not any(name.lower() == "authorization" for name in config.headers):
+                self._login = Login(server_id, config, host.home, ask=self._ask, learn=host.learn)
+                authorization = self._login.authorization
             return http_streams(config, authorization=authorization, on_refusal=self._on_refusal)
         inherited = {name: os.environ[name] for name in host.env_allowlist if name in os.environ}
         self._stdio = StdioTransport(
@@ -269,6 +297,46 @@ class Connection:
             on_end=self._over.set,
         )
         return self._stdio.streams()
+
+    async def _elicit(
+        self, context: "ClientRequestContext", params: ElicitRequestParams
+    ) -> ElicitResult:
+        """Answer a question of the server's, as the user does."""
+        del context  # names the request; the answer finds its way without it
+        try:
+            if isinstance(params, ElicitRequestFormParams):
+                request = form_request(self._server_id, params.message, params.requested_schema)
+            else:
+                request = url_request(self._server_id, params.message, params.url)
+        except ValueError as error:
+            self._host.log(self._server_id, f"a question cannot be asked: {error}")
+            return ElicitResult(action="decline")
+        answer = await self._ask(request)
+        is_filled_in = answer.action == "accept" and request.mode == "form"
+        return ElicitResult(action=answer.action, content=answer.content if is_filled_in else None)
+
+    async def _ask(self, request: ElicitationRequest) -> ElicitationAnswer:
+        """Put a question to the user; meanwhile the clocks of start and calls stand still."""
+        task = asyncio.create_task(put_question(self._host.elicit, request))
+        self._questions.add(task)
+        stopped_at, deadline = anyio.current_time(), self._scope.deadline
+        for clock in self._clocks:
+            clock.stop()
+        if not self._opened.is_set():
+            self._scope.deadline = math.inf
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+            self._questions.discard(task)
+            if not self._questions:
+                for clock in self._clocks:
+                    clock.go_on()
+            if not self._opened.is_set() and not self._scope.cancel_called:
+                self._scope.deadline = deadline + anyio.current_time() - stopped_at
+        answer = ElicitationAnswer(action="cancel") if task.cancelled() else task.result()
+        self._host.learn(secret_answers(request, answer))
+        return answer
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of the tools, where the protocol wants that."""
@@ -343,6 +411,8 @@ class Connection:
 
     def _failed(self, cause: BaseException) -> ToolError:
         """Why the connection could not be made, or has ended."""
+        if self._login is not None and self._login.failure is not None:
+            return self._login.failure
         match cause:
             case ToolError(code=ErrorCode.MCP_SERVER_FAILED):
                 return cause
@@ -364,6 +434,35 @@ class Connection:
     def _end_report(self) -> str:
         words = self._stdio.end_report if self._stdio else ""
         return f" ({words})" if words else ""
+
+
+class _Clock:
+    """How long a call may still be silent, and how long it may last; it can be stopped."""
+
+    def __init__(self, silence_s: float, total_s: float) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._silence_s = silence_s
+        self._end = self._now() + total_s
+        self._stopped_at: float | None = None
+        self.timeout = asyncio.timeout_at(self._next())
+
+    def note_sign_of_life(self) -> None:
+        if self._stopped_at is None and not self.timeout.expired():
+            self.timeout.reschedule(self._next())
+
+    def stop(self) -> None:
+        if self._stopped_at is None and not self.timeout.expired():
+            self._stopped_at = self._now()
+            self.timeout.reschedule(None)
+
+    def go_on(self) -> None:
+        if self._stopped_at is not None:
+            self._end += self._now() - self._stopped_at
+            self._stopped_at = None
+            self.timeout.reschedule(self._next())
+
+    def _next(self) -> float:
+        return min(self._now() + self._silence_s, self._end)
 
 
 def _cause(error: BaseException) -> BaseException:

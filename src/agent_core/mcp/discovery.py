@@ -11,17 +11,17 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.process import Launcher
 from agent_core.text import shortened
 from agent_core.tools.schema import SchemaCheck
 
 if TYPE_CHECKING:
     import httpx2
-    from mcp.client.session import ElicitationFnT
-
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 20_000
 MAX_REASON_CHARS = 1000
@@ -36,6 +36,10 @@ def log_line(server_id: str, line: str) -> None:
     logger.debug("%s: %s", server_id, line)
 
 
+def ignore(_: Mapping[str, str]) -> None:
+    """Where there is no redaction."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """What the program gives every connection.
@@ -44,16 +48,20 @@ class Host:
         env_allowlist: the environment variables that a server process inherits.
         launcher: starts server processes.
         log: gets a server's id and one line of its standard error or its log; must not block.
-        authorize: makes the HTTP authentication for a server's id and address; by default there
-            is none but the configured headers.
-        elicit: answers a server's question to the user; by default every one is refused.
+        authorize: makes the HTTP authentication for a server's id and address, in place of the
+            log-ins that are stored in `home`.
+        elicit: puts a server's question to the user; by default every one is refused.
+        home: where log-ins are stored; without one, and without `authorize`, there are none.
+        learn: gets what is secret from now on: tokens, and secrets that the user was asked for.
     """
 
     env_allowlist: tuple[str, ...] = ("PATH", "HOME", "TMPDIR")
     launcher: Launcher = field(default_factory=Launcher)
     log: Callable[[str, str], None] = log_line
     authorize: "Callable[[str, str], httpx2.Auth] | None" = None
-    elicit: "ElicitationFnT | None" = None
+    elicit: ElicitationCallback | None = None
+    home: Path | None = None
+    learn: Callable[[Mapping[str, str]], None] = ignore
 
 
 def server_failed(server_id: str, reason: str, *, retryable: bool = True) -> ToolError:

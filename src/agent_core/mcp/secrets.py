@@ -54,6 +54,8 @@ def secret_values(servers: Mapping[str, ServerConfig]) -> dict[str, str]:
             named = [*server.env.items(), *(("args", each) for each in _in_arguments(server.args))]
         else:
             named = [*server.headers.items(), *(("url", key) for key in _in_address(server.url))]
+            if server.oauth.client_secret:
+                named.append(("client_secret", server.oauth.client_secret))
         for name, value in named:
             for part in _parts(name, value):
                 if is_harmless(part) or part in found.values():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
+    from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderRegistry
     from agent_core.tools.registry import ToolRegistry
@@ -24,6 +25,7 @@ class RuntimeOptions:
     home_dir: str | Path | None = None
     session_db_path: str | Path | None = None
     permission_callback: "PermissionCallback | None" = None
+    elicitation_callback: "ElicitationCallback | None" = None
     provider_registry: "ProviderRegistry | None" = None
     tool_registry: "ToolRegistry | None" = None
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])

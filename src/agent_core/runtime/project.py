@@ -26,7 +26,7 @@ from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentDefinition, CleanupResult, RunIdentity
 
 if TYPE_CHECKING:
-    from agent_core.mcp import McpTools
+    from agent_core.mcp import ElicitationCallback, McpTools
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Project:
         self._redactor = redactor
         self._paths = PathPolicy.of(setup)
         self.make_hooks = _load_hooks(setup, launcher)
-        self.mcp = _load_servers(setup, redactor, launcher)
+        self.mcp = _load_servers(setup, redactor, launcher, options.elicitation_callback)
         self.toolboxes = Toolboxes(
             setup,
             options.tools,
@@ -144,7 +144,9 @@ class Project:
         self._redactor.learn(model_secrets(self.setup.config, *profiles, environ=os.environ))
 
 
-def _load_servers(setup: Setup, redactor: Redactor, launcher: Launcher) -> "McpTools | None":
+def _load_servers(
+    setup: Setup, redactor: Redactor, launcher: Launcher, elicit: "ElicitationCallback | None"
+) -> "McpTools | None":
     """Read `<home>/mcp.json`; no server is started yet. Secrets of disabled ones are learnt too."""
     if not (setup.home / "mcp.json").exists():
         return None
@@ -155,16 +157,17 @@ def _load_servers(setup: Setup, redactor: Redactor, launcher: Launcher) -> "McpT
         enabled,
         read_servers,
         secret_values,
+        stored_secrets,
     )
 
     declared = read_servers(setup.home, setup.project)
-    redactor.learn(secret_values(declared))
+    redactor.learn(secret_values(declared) | stored_secrets(setup.home))
     servers = enabled(declared)
 
     def log(server_id: str, line: str) -> None:
         logger.debug("%s: %s", server_id, redactor.text(line))
 
-    host = Host(log=log, launcher=launcher)
+    host = Host(log=log, launcher=launcher, elicit=elicit, home=setup.home, learn=redactor.learn)
     return McpTools(servers, setup.config.tools, host=host) if servers else None
 
 

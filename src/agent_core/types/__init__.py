@@ -87,6 +87,8 @@ from agent_core.types.records import (
 from agent_core.types.tools import (
     Access,
     Decision,
+    ElicitationAnswer,
+    ElicitationRequest,
     PermissionDecision,
     PermissionRequest,
     ToolCall,
@@ -121,6 +123,8 @@ __all__ = [
     "Decision",
     "DeleteSessionResult",
     "Draft",
+    "ElicitationAnswer",
+    "ElicitationRequest",
     "EndReason",
     "ErrorPayload",
     "EventDraft",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -128,3 +128,40 @@ class PermissionDecision(Frozen):
     decision: Decision
     reason: str | None = None
     metadata: dict[str, Any] = {}
+
+
+class ElicitationRequest(Frozen):
+    """What an MCP server asks the user: to fill in a form, to open an address, or to log in.
+
+    All of it but `server_id` and `host` is the server's: data, to be shown as such.
+
+    Attributes:
+        server_id: as `mcp.json` names it.
+        mode: `form` has a `requested_schema`; `url` has a `url` and its `host`.
+        purpose: `login` for the log-in of an HTTP server (mode `url`).
+        message: why it asks.
+        requested_schema: a JSON Schema of one object with plain fields.
+        url: what is to be opened, `http` or `https`.
+        host: whose address that is, in ASCII.
+    """
+
+    server_id: str
+    mode: Literal["form", "url"]
+    purpose: Literal["question", "login"] = "question"
+    message: str
+    requested_schema: dict[str, Any] | None = None
+    url: str | None = None
+    host: str | None = None
+
+
+class ElicitationAnswer(Frozen):
+    """The answer to an `ElicitationRequest`.
+
+    Attributes:
+        action: `accept`, `decline` (the user said no), or `cancel` (there is no answer).
+        content: the fields of a form. For a log-in, `redirect_url` is the address that the
+            browser was sent to, where it runs on another machine.
+    """
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None

@@ -182,7 +182,7 @@ class StagedRuntime:
 
 
 def open_staged(
-    path: str | None, callback: PermissionCallback
+    path: str | None, callback: PermissionCallback, _: object
 ) -> AbstractAsyncContextManager[StagedRuntime]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[StagedRuntime]:

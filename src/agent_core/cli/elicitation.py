@@ -1,0 +1,282 @@
+"""Puts the questions of MCP servers to the person at the terminal: forms, addresses, log-ins.
+
+What a server says is shown as its words. Values that promise to be secret are not shown while
+they are typed.
+"""
+
+import asyncio
+import os
+import sys
+import termios
+import webbrowser
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, cast
+
+from agent_core.cli.prompt import InputLines
+from agent_core.cli.terminal import Style, Terminal
+from agent_core.errors import ToolError
+from agent_core.text import shortened, visible
+from agent_core.types import ElicitationAnswer, ElicitationRequest
+
+_DECLINE = "/decline"
+_MOST_TRIES = 5
+_MOST_CHOICES = 40
+_LONGEST_LINE = 400
+_YES = {"y", "yes", "true", "1"}
+_NO = {"n", "no", "false", "0"}
+
+_ACCEPTED = ElicitationAnswer(action="accept")
+_DECLINED = ElicitationAnswer(action="decline")
+_CANCELLED = ElicitationAnswer(action="cancel")
+
+
+class TerminalElicitation:
+    """The elicitation callback of the command line; one question at a time.
+
+    Args:
+        terminal: where to ask.
+        lines: where to read from.
+        turn: shared with whatever else asks there.
+        descriptor: the input's, to hide what is typed.
+        waits_for_login: a log-in is what the command is for: it is asked for without a terminal
+            too.
+    """
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        lines: InputLines,
+        *,
+        turn: asyncio.Lock,
+        descriptor: int,
+        waits_for_login: bool = False,
+    ) -> None:
+        self._terminal = terminal
+        self._lines = lines
+        self._turn = turn
+        self._descriptor = descriptor
+        self._waits_for_login = waits_for_login
+        self._is_interactive = os.isatty(descriptor) and terminal.is_watched
+
+    async def __call__(self, request: ElicitationRequest) -> ElicitationAnswer:
+        """Show the question and read the answer."""
+        async with self._turn:
+            self._lines.forget_typed_ahead()
+            try:
+                if request.mode == "form":
+                    return await self._fill_in(request)
+                return await self._visit(request)
+            except asyncio.CancelledError:
+                self._terminal.leave_line()
+                self._terminal.line("the question is no longer open", Style.DIM)
+                raise
+
+    async def _visit(self, request: ElicitationRequest) -> ElicitationAnswer:
+        is_login = request.purpose == "login"
+        if is_login and not self._is_interactive and not self._waits_for_login:
+            return _DECLINED
+        wish = "wants you to log in" if is_login else "wants you to open an address"
+        self._show(request, wish)
+        self._terminal.line(f"  host: {_line(request.host)}", Style.BOLD)
+        self._terminal.line(f"  {visible(request.url or '', one_line=True)}")
+        choices = "  y open it in the browser   n do not"
+        if not self._is_interactive:
+            choices = "  y agree, and visit it yourself   n do not"
+        if is_login:
+            choices += "   or paste the address that the browser is sent to in the end"
+        self._terminal.line(choices)
+        for _ in range(_MOST_TRIES):
+            line = await self._read("> ")
+            answer = (line or "").strip()
+            if line is None:
+                return _CANCELLED
+            if is_login and answer.startswith(("http://", "https://")):
+                return ElicitationAnswer(action="accept", content={"redirect_url": answer})
+            if answer.casefold() in _YES:
+                if not self._is_interactive or await self._open(request.url or ""):
+                    return _ACCEPTED
+                if not is_login:
+                    return _ACCEPTED
+            elif not self._is_interactive or answer.casefold() in {*_NO, _DECLINE}:
+                return _DECLINED
+        return _CANCELLED
+
+    async def _open(self, url: str) -> bool:
+        """Open the address in a browser that has a window of its own."""
+        has_window = sys.platform == "darwin" or any(
+            os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+        )
+        if has_window and await asyncio.to_thread(webbrowser.open, url):
+            return True
+        self._terminal.line("no browser could be opened: visit the address yourself", Style.WARN)
+        return False
+
+    async def _fill_in(self, request: ElicitationRequest) -> ElicitationAnswer:
+        schema = request.requested_schema or {}
+        fields = cast("dict[str, dict[str, Any]]", schema.get("properties", {}))
+        required = cast("list[str]", schema.get("required", []))
+        self._show(request, "asks you")
+        if not fields:
+            line = await self._read("  y agree   n do not > ")
+            if line is None:
+                return _CANCELLED
+            return _ACCEPTED if line.strip().casefold() in _YES else _DECLINED
+        self._terminal.line(
+            f"  An empty line takes the default or leaves a field out; {_DECLINE} answers nothing.",
+            Style.DIM,
+        )
+        content: dict[str, Any] = {}
+        for name, field in fields.items():
+            answer = await self._ask_field(name, field, is_required=name in required)
+            if isinstance(answer, ElicitationAnswer):
+                return answer
+            content |= answer
+        return ElicitationAnswer(action="accept", content=content)
+
+    async def _ask_field(
+        self, name: str, field: Mapping[str, Any], *, is_required: bool
+    ) -> dict[str, Any] | ElicitationAnswer:
+        """The field with its value, without one if it was left out, or how the form has ended."""
+        # The server side is imported for users who have servers.
+        from agent_core.mcp.elicitation import is_secret_field  # noqa: PLC0415
+        from agent_core.tools.schema import SchemaCheck  # noqa: PLC0415
+
+        is_secret = is_secret_field(name, field)
+        choices = _choices(field)
+        self._describe(name, field, choices, is_required=is_required)
+        check = SchemaCheck(
+            "form", {"type": "object", "properties": {name: dict(field)}, "required": [name]}
+        )
+        for _ in range(_MOST_TRIES):
+            with _hidden(self._descriptor) if is_secret else nullcontext():
+                line = await self._read("  > ")
+            if is_secret and self._is_interactive:
+                self._terminal.leave_line()
+            if line is None:
+                return _CANCELLED
+            if line.strip() == _DECLINE:
+                return _DECLINED
+            if not line.strip():
+                if "default" in field:
+                    return {name: field["default"]}
+                if not is_required:
+                    return {}
+                problem = "it has to be filled in"
+            else:
+                try:
+                    typed = line if is_secret else line.strip()
+                    return check({name: _parse(typed, field, choices)})
+                except ToolError as error:
+                    problem = "; ".join(each["message"] for each in error.details["errors"])
+                    problem = "this does not fit" if is_secret else problem
+                except ValueError as error:
+                    problem = str(error)
+            self._terminal.line(f"  {_line(problem)}", Style.WARN)
+            if not self._is_interactive:
+                break  # the next line was not meant for this
+        return _CANCELLED
+
+    def _show(self, request: ElicitationRequest, wish: str) -> None:
+        self._terminal.leave_line()
+        self._terminal.line(f"MCP server {request.server_id} {wish}:", Style.BOLD)
+        for line in visible(request.message).splitlines():
+            self._terminal.line(f"  {line}")
+
+    def _describe(
+        self,
+        name: str,
+        field: Mapping[str, Any],
+        choices: Mapping[str, Any],
+        *,
+        is_required: bool,
+    ) -> None:
+        facts = [str(field.get("format") or field.get("type") or "text")]
+        facts += ["required"] if is_required else []
+        facts += [f"default {field['default']}"] if "default" in field else []
+        title = str(field.get("title") or name)
+        self._terminal.line(f"  {_line(title)} ({_line(', '.join(facts))})")
+        if description := field.get("description"):
+            self._terminal.line(f"    {_line(str(description))}", Style.DIM)
+        for number, choice in enumerate(choices, 1):
+            self._terminal.line(f"    {number} {_line(choice)}")
+        if field.get("type") == "array":
+            self._terminal.line("    several, with commas", Style.DIM)
+
+    async def _read(self, ask: str) -> str | None:
+        self._terminal.ask(ask)
+        line = await self._lines.next()
+        if not self._is_interactive:
+            self._terminal.leave_line()
+        return line
+
+
+def _line(text: str | None) -> str:
+    return shortened(visible(text or "", one_line=True), _LONGEST_LINE)
+
+
+def _choices(field: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be chosen, by title: `enum` with `enumNames`, or constants with titles."""
+    source = field.get("items", field) if field.get("type") == "array" else field
+    if titled := source.get("oneOf") or source.get("anyOf"):
+        pairs = ((each.get("title", each.get("const")), each.get("const")) for each in titled)
+    else:
+        values = source.get("enum") or ()
+        pairs = zip(source.get("enumNames") or values, values, strict=False)
+    return {str(title): value for title, value in [*pairs][:_MOST_CHOICES]}
+
+
+def _parse(text: str, field: Mapping[str, Any], choices: Mapping[str, Any]) -> Any:
+    """What was typed, as the field's type wants it.
+
+    Raises:
+        ValueError: it is none of that type; the message says what would be.
+    """
+    kind = field.get("type")
+    if kind == "array":
+        return [_choose(part.strip(), choices) for part in text.split(",") if part.strip()]
+    if choices:
+        return _choose(text, choices)
+    if kind == "boolean":
+        if text.casefold() in _YES | _NO:
+            return text.casefold() in _YES
+        raise ValueError("write y or n")
+    if kind in {"integer", "number"}:
+        number: Callable[[str], float] = int if kind == "integer" else float
+        try:
+            return number(text)
+        except ValueError:
+            wanted = "a whole number" if kind == "integer" else "a number"
+            raise ValueError(f"write {wanted}") from None
+    return text
+
+
+def _choose(text: str, choices: Mapping[str, Any]) -> Any:
+    """A choice by its number, its title or its value; anything, where there are no choices."""
+    if not choices:
+        return text
+    if text.isdecimal() and 0 < int(text) <= len(choices):
+        return [*choices.values()][int(text) - 1]
+    if text in choices:
+        return choices[text]
+    if text in choices.values():
+        return text
+    raise ValueError("choose one by its number")
+
+
+@contextmanager
+def _hidden(descriptor: int) -> Generator[None]:
+    """Show nothing of what is typed; a pipe shows nothing anyway."""
+    try:
+        before = termios.tcgetattr(descriptor)
+    except (termios.error, OSError):
+        yield
+        return
+    quiet = [*before]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        with suppress(termios.error, OSError):
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

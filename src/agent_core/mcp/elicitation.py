@@ -1,0 +1,108 @@
+"""Questions of servers to the user: put to the program's callback, checked, never left open."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from agent_core.errors import ToolError
+from agent_core.redaction.shapes import kind_of_name
+from agent_core.text import shortened
+from agent_core.tools.schema import SchemaCheck
+from agent_core.types import ElicitationAnswer, ElicitationRequest
+
+ElicitationCallback = Callable[[ElicitationRequest], Awaitable[ElicitationAnswer]]
+"""Puts one question to the user. What it raises, and what is no answer, cancels the question."""
+
+MAX_MESSAGE_CHARS = 4000
+MAX_URL_CHARS = 8000
+MAX_FIELDS = 50
+_CANCELLED = ElicitationAnswer(action="cancel")
+
+logger = logging.getLogger(__name__)
+
+
+def form_request(server_id: str, message: str, schema: Mapping[str, Any]) -> ElicitationRequest:
+    """A question for the fields of a form.
+
+    Raises:
+        ValueError: the schema is none that a form can be made of.
+    """
+    given: object = schema.get("properties")
+    fields = cast("dict[str, object]", given) if isinstance(given, dict) else None
+    if fields is None or not all(isinstance(field, dict) for field in fields.values()):
+        raise ValueError("its schema has no fields")
+    if len(fields) > MAX_FIELDS:
+        raise ValueError(f"it has more than {MAX_FIELDS} fields")
+    try:
+        SchemaCheck("form", schema).compile()
+    except ToolError as error:
+        raise ValueError(error.message) from None
+    text = shortened(message, MAX_MESSAGE_CHARS)
+    return ElicitationRequest(
+        server_id=server_id, mode="form", message=text, requested_schema=dict(schema)
+    )
+
+
+def url_request(server_id: str, message: str, url: str, **facts: Any) -> ElicitationRequest:
+    """A question whether an address may be opened.
+
+    Raises:
+        ValueError: it is none that a browser should be sent to.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or len(url) > MAX_URL_CHARS:
+        raise ValueError("it is no http or https address")
+    if not url.isascii() or not url.isprintable():
+        raise ValueError("it has characters that no address has")
+    text = shortened(message, MAX_MESSAGE_CHARS)
+    return ElicitationRequest(
+        server_id=server_id, mode="url", message=text, url=url, host=parts.netloc, **facts
+    )
+
+
+def is_secret_field(name: str, schema: Mapping[str, Any]) -> bool:
+    """Whether a field of a form promises to hold a secret."""
+    return (
+        schema.get("format") == "password"
+        or schema.get("writeOnly") is True
+        or kind_of_name(name) is not None
+    )
+
+
+def secret_answers(request: ElicitationRequest, answer: ElicitationAnswer) -> dict[str, str]:
+    """The values of an answer that must not be stored or shown, by kind."""
+    fields = (request.requested_schema or {}).get("properties", {})
+    return {
+        f"{request.server_id}_{name}": value
+        for name, value in (answer.content or {}).items()
+        if isinstance(value, str) and is_secret_field(name, fields.get(name, {}))
+    }
+
+
+async def put_question(
+    callback: ElicitationCallback | None, request: ElicitationRequest
+) -> ElicitationAnswer:
+    """The user's answer; a form that was accepted fits its schema. No callback declines."""
+    if callback is None:
+        return ElicitationAnswer(action="decline")
+    try:
+        answer = await callback(request)
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        logger.exception("the question of %s could not be put to the user", request.server_id)
+        return _CANCELLED
+    if not isinstance(answer, ElicitationAnswer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        logger.warning("a question was answered with a %s", type(answer).__name__)
+        return _CANCELLED
+    if request.requested_schema is None or answer.action != "accept":
+        return answer
+    try:
+        content = SchemaCheck("form", request.requested_schema)(answer.content or {})
+    except ToolError as error:
+        paths = [each["path"] for each in error.details.get("errors", ())]
+        logger.warning("an answer to %s does not fit at %s", request.server_id, paths)
+        return _CANCELLED
+    return ElicitationAnswer(action="accept", content=content)

@@ -1,0 +1,88 @@
+"""Log-ins of HTTP servers on disk: one file for each address, for this user only.
+
+They lie in `<home>/mcp-auth`. What they hold (tokens, the client's secret) is secret everywhere
+else: `stored_secrets` gives it to redaction.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from agent_core.config.problems import read_json_file
+from agent_core.disk.folders import make_private
+from agent_core.errors import ConfigError
+
+FOLDER = "mcp-auth"
+
+_SECRET_KEYS = ("access_token", "refresh_token", "client_secret")
+
+
+class StoredLogin:
+    """The log-in at one address. Does file work: call it in a thread."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self._url = url
+        self._path = home / FOLDER / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
+
+    def read(self) -> dict[str, Any]:
+        """What is stored; empty if there is none, or nothing that can be read."""
+        with suppress(ConfigError, OSError):
+            found: object = read_json_file(self._path, "a log-in")
+            if isinstance(found, dict):
+                fields = cast("dict[str, Any]", found)
+                return fields if fields.get("url") == self._url else {}
+        return {}
+
+    def write(self, **fields: Any) -> None:
+        """Put these fields beside those that are stored, whole or not at all.
+
+        Raises:
+            OSError: the disk is full, read-only …
+        """
+        content = json.dumps(self.read() | fields | {"url": self._url}, indent=1)
+        make_private(self._path.parent)
+        draft = self._path.with_suffix(f".{secrets.token_hex(4)}")
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+    def forget(self) -> bool:
+        """Delete it; False if there was none."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def secrets_in(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What in a stored log-in, or a part of one, is secret: kind and value."""
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            yield from secrets_in(cast("dict[str, Any]", value))
+        elif key in _SECRET_KEYS and isinstance(value, str) and value:
+            yield f"mcp_{key}", value
+
+
+def stored_secrets(home: Path) -> dict[str, str]:
+    """The secrets of all stored log-ins, those of servers that are gone included."""
+    found: dict[str, str] = {}
+    for path in sorted((home / FOLDER).glob("*.json")):
+        with suppress(ConfigError, OSError):
+            content: object = read_json_file(path, "a log-in")
+            if isinstance(content, dict):
+                for kind, value in secrets_in(cast("dict[str, Any]", content)):
+                    found[f"{kind}_{len(found) + 1}"] = value
+    return found

@@ -139,7 +139,12 @@ class ModelServer:
 
     def base_url(self, protocol: str) -> str:
         """What `[model] base_url` must say for this protocol."""
-        return f"{self.url}/v1" if protocol == "openai" else self.url
+        return f"{self.url}/v1" if protocol in {"openai", "responses"} else self.url
+
+    def settings(self, protocol: str) -> dict[str, Any]:
+        """What `[model]` must say for this protocol; `responses` is of provider `openai`."""
+        named: dict[str, Any] = {"provider": protocol, "base_url": self.base_url(protocol)}
+        return named | ({"provider": "openai", "api": protocol} if protocol == "responses" else {})
 
     def add(self, *replies: Reply | Answer) -> None:
         """More replies, after those there are."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+import responses_events
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
 from agent_core.providers.requests import wire_name
@@ -30,6 +31,7 @@ STATUS = {
 
 class Protocol(StrEnum):
     OPENAI = "openai"
+    RESPONSES = "responses"
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
     GEMINI = "gemini"
@@ -53,6 +55,8 @@ class Protocol(StrEnum):
             return cls.BEDROCK
         if path.endswith("/chat/completions"):
             return cls.OPENAI
+        if path.endswith("/responses"):
+            return cls.RESPONSES
         return cls.ANTHROPIC if path.endswith("/messages") else cls.OLLAMA
 
 
@@ -71,6 +75,8 @@ def events(protocol: Protocol, reply: Says | Calls | Hangs | Fails, *, serial: i
     match protocol:
         case Protocol.OPENAI:
             return [_sse(body) for body in _openai(reply, said, serial)]
+        case Protocol.RESPONSES:
+            return responses_events.sse(_responses(reply, said, serial))
         case Protocol.ANTHROPIC:
             return [
                 f"event: {body['type']}\n".encode() + _sse(body)
@@ -87,7 +93,7 @@ def events(protocol: Protocol, reply: Says | Calls | Hangs | Fails, *, serial: i
 def error_body(protocol: Protocol, message: str, code: str = "") -> bytes:
     """The body of a refusal as the service would write it."""
     match protocol:
-        case Protocol.OPENAI:
+        case Protocol.OPENAI | Protocol.RESPONSES:
             body: dict[str, Any] = {"error": {"message": message, "type": "error", "code": code}}
         case Protocol.ANTHROPIC:
             body = {"type": "error", "error": {"type": code or "api_error", "message": message}}
@@ -103,7 +109,7 @@ def error_body(protocol: Protocol, message: str, code: str = "") -> bytes:
 def overflow(protocol: Protocol) -> bytes:
     """What the service says when the prompt is too long."""
     match protocol:
-        case Protocol.OPENAI:
+        case Protocol.OPENAI | Protocol.RESPONSES:
             message = "This model's maximum context length is 8192 tokens."
             return error_body(protocol, message, "context_length_exceeded")
         case Protocol.ANTHROPIC:
@@ -191,6 +197,54 @@ def _openai_usage(usage: Usage) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def _responses(
+    reply: Says | Calls | Hangs | Fails, said: list[_Piece], serial: int
+) -> list[dict[str, Any]]:
+    output: list[dict[str, Any]] = []
+    for index, block in enumerate(_joined(said)):
+        piece = block[0].call
+        joined = "".join(each.text for each in block)
+        if piece is not None:
+            call_id = piece.tool_call_id or f"call_{serial}_{index}"
+            name = wire_name(piece.name)
+            item = responses_events.call(name, _arguments(piece), call_id=call_id)
+        elif block[0].kind == "text":
+            item = responses_events.message(joined)
+        else:
+            item = responses_events.reasoning(joined)
+        prefix = item["id"].partition("_")[0]
+        output.append({**item, "id": f"{prefix}_{serial}_{index}"})
+    if isinstance(reply, Hangs):
+        return responses_events.events_of(output)[:-1]
+    if isinstance(reply, Fails):
+        code = _RESPONSES_ERRORS.get(reply.code, "server_error")
+        error = {"error": {"code": code, "message": reply.message}, "usage": None}
+        return responses_events.events_of(output, status="failed", **error)
+    usage = {
+        "input_tokens": reply.usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": reply.usage.cache_read_tokens},
+        "output_tokens": reply.usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reply.usage.reasoning_tokens},
+        "total_tokens": reply.usage.input_tokens + reply.usage.output_tokens,
+    }
+    if reason := _RESPONSES_STOPS.get(reply.stop_reason):
+        more = {"incomplete_details": {"reason": reason}, "usage": usage}
+        return responses_events.events_of(output, status="incomplete", **more)
+    return responses_events.events_of(output, usage=usage)
+
+
+_RESPONSES_STOPS = {
+    StopReason.MAX_TOKENS: "max_output_tokens",
+    StopReason.CONTENT_FILTER: "content_filter",
+    StopReason.ERROR: "steered",
+}
+_RESPONSES_ERRORS = {
+    ErrorCode.PROVIDER_AUTH_FAILED: "invalid_api_key",
+    ErrorCode.PROVIDER_RATE_LIMITED: "rate_limit_exceeded",
+    ErrorCode.VALIDATION_ERROR: "invalid_prompt",
+}
 
 
 def _anthropic(

@@ -43,7 +43,7 @@ from model_server import ModelServer
 
 Script = Sequence[str | Reply]
 Open = Callable[[Script], AbstractAsyncContextManager[ProviderAdapter]]
-HTTP = ("openai", "anthropic", "ollama", "gemini", "bedrock")
+HTTP = ("openai", "responses", "anthropic", "ollama", "gemini", "bedrock")
 TOOLS = [ToolDefinition(name="code.list_dir", description="List a directory.")]
 
 
@@ -51,6 +51,10 @@ TOOLS = [ToolDefinition(name="code.list_dir", description="List a directory.")]
 class Kind:
     key: str
     open: Open
+
+    @property
+    def provider(self) -> str:
+        return "openai" if self.key == "responses" else self.key
 
 
 @asynccontextmanager
@@ -65,10 +69,7 @@ def over_http(key: str) -> Open:
     async def open_adapter(script: Script) -> AsyncGenerator[ProviderAdapter]:
         async with ModelServer(script) as server:
             config = ModelConfig(
-                provider=key,
-                name="m",
-                base_url=server.base_url(key),
-                retry=RetryConfig(max_attempts=1),
+                name="m", retry=RetryConfig(max_attempts=1), **server.settings(key)
             )
             provider = ProviderRegistry().create(config)
             yield provider
@@ -115,7 +116,7 @@ def shown(events: Sequence[ModelEvent]) -> str:
 async def test_text_streams_between_started_and_completed(kind: Kind) -> None:
     events = await played(kind, Says(text="Grüße, 世界 🌍!", chunks=5))
 
-    assert events[0] == ModelStarted(provider=kind.key, model="m")
+    assert events[0] == ModelStarted(provider=kind.provider, model="m")
     assert shown(events) == "Grüße, 世界 🌍!"
     reply = completed(events)
     assert reply.content == [TextBlock(text="Grüße, 世界 🌍!")]
@@ -162,7 +163,7 @@ async def test_text_reasoning_and_calls_stand_in_order(kind: Kind) -> None:
     reasoning, text, *blocks = completed(events).content
     assert isinstance(reasoning, ReasoningBlock)
     assert reasoning.text == "I should look."
-    assert reasoning.metadata["provider"] == kind.key
+    assert reasoning.metadata["provider"] == kind.provider
     assert text == TextBlock(text="Let me look.")
     assert [block.type for block in blocks] == ["tool_call", "tool_call"]
     assert [call.tool_call_id for call in completed(events).tool_calls] == ["one", "two"]

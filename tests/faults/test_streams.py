@@ -25,7 +25,7 @@ from model_server_wire import Protocol, events as wire_events
 
 pytestmark = pytest.mark.timeout(600)
 PROTOCOLS = pytest.mark.parametrize(
-    "protocol", ["openai", "anthropic", "ollama", "gemini", "bedrock"]
+    "protocol", ["openai", "responses", "anthropic", "ollama", "gemini", "bedrock"]
 )
 REPLY = Calls(
     text="Grüße 🌍",
@@ -37,6 +37,7 @@ REPLY = Calls(
 )
 STOPS = {
     "openai": b'"finish_reason":"tool_calls"',
+    "responses": b'"type":"response.completed"',
     "anthropic": b'"stop_reason":"tool_use"',
     "ollama": b'"done":true',
     "gemini": b'"finishReason":"STOP"',
@@ -64,9 +65,10 @@ class Notes:
 
     def __init__(self, home: Home, project: Path, protocol: str, server: ModelServer) -> None:
         self.taken: list[str] = []
+        service = "".join(f'{key} = "{told}"\n' for key, told in server.settings(protocol).items())
         home.write_config(
-            f'[model]\nprovider = "{protocol}"\nname = "m"\ncontext_window = 32000\n'
-            f'base_url = "{server.base_url(protocol)}"\nretry = {{ max_attempts = 1 }}\n'
+            f'[model]\n{service}name = "m"\ncontext_window = 32000\n'
+            "retry = { max_attempts = 1 }\n"
         )
         self.runtime = AgentRuntime(home_dir=home.path, project_dir=project)
 
@@ -148,7 +150,7 @@ async def test_an_agent_of_the_toolkit_never_finishes_a_turn_that_did_not(
     config = AgentConfig(cycle=CycleConfig(retry=RetryConfig(max_attempts=1)))
     service = Service()
     async with ModelServer(service) as server:
-        model = ModelConfig(provider=protocol, name="m", base_url=server.base_url(protocol))
+        model = ModelConfig(name="m", **server.settings(protocol))
         async with AdapterProvider.open(model) as provider:
             for at in depth.of(range(len(body)), 6):
                 for ending in (Ending.CLOSE, Ending.COMPLETE):
@@ -175,6 +177,7 @@ async def answer_of(parts: RuntimeBundle) -> str | None:
 
 ENDS = (
     b'"finish_reason":"stop"',
+    b'"type":"response.completed"',
     b'"stop_reason":"end_turn"',
     b'"done":true',
     b'"finishReason":"STOP"',

@@ -79,7 +79,7 @@ _BUILTIN: Mapping[str, str] = MappingProxyType(
         "gemini": "agent_core.providers.gemini.GeminiProvider",
         "local": "agent_core.providers.local.create",
         "ollama": "agent_core.providers.ollama.OllamaProvider",
-        "openai": "agent_core.providers.openai.OpenAIProvider",
+        "openai": "agent_core.providers.openai.create",
         "scripted": "agent_core.providers.scripted.create",
     }
 )

@@ -94,9 +94,18 @@ def server_of(url: str, config: CompatConfig) -> ServerName | None:
     """The server that the configuration names, or that the address is known to be of."""
     if config.server:
         return config.server
-    host = (urlsplit(url).hostname or "").lower()
+    host = host_of(url)
     known = (suffix for suffix in HOSTS if f".{host}".endswith(f".{suffix}"))
     return HOSTS.get(next(known, ""))
+
+
+def host_of(url: str) -> str:
+    """The host of an address in lower case; nothing if it is no address."""
+    try:
+        parts = urlsplit(url)
+        return (parts.hostname or "").lower() if parts.port != 0 else ""
+    except ValueError:
+        return ""
 
 
 def dialect_of(server: ServerName | None, config: CompatConfig) -> Dialect:

@@ -93,6 +93,12 @@ _STATUS_OF_KIND: Mapping[str, int] = {
 }
 """What an error event inside a stream would have been as a status; kinds in lower case."""
 
+_OF_THE_REQUEST = (
+    *("bio_", "data_residency_", "empty_", "failed_to_download_", "image_", "invalid_"),
+    *("misalignment_", "unsupported_"),
+)
+"""How other kinds begin of what is wrong with the request: the next one would fail, too."""
+
 _USED_UP = re.compile(
     r"insufficient[ _](quota|credits?|balance|funds)|billing[ _](hard[ _]limit|not[ _]active)"
     r"|(credit )?balance is too low|(out of|run out of|no|more) credits|payment required"
@@ -312,7 +318,9 @@ def status_in(document: Any) -> int:
         if isinstance(status, int) and 400 <= status < 600:
             return status
     kinds = [kind.lower() for kind in _kinds(fields)]
-    return next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), 500)
+    is_of_request = any(kind.startswith(_OF_THE_REQUEST) for kind in kinds)
+    unknown = 400 if is_of_request else 500
+    return next((_STATUS_OF_KIND[kind] for kind in kinds if kind in _STATUS_OF_KIND), unknown)
 
 
 def retry_delay_in(document: Any) -> float | None:

@@ -20,6 +20,7 @@ from yarl import URL
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import RawExchange, RawExchangeSink
+from agent_core.providers.compat import host_of
 from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
@@ -118,7 +119,8 @@ class HttpProvider(ABC):
     def __init__(self, config: ModelConfig) -> None:
         url = (config.base_url or self.default_url).strip().rstrip("/")
         scheme, _, rest = url.partition("://")
-        if scheme not in {"http", "https"} or not rest or any(char in rest for char in "?#@ "):
+        is_plain = bool(host_of(url)) and not any(char in rest for char in "?#@ ")
+        if scheme not in {"http", "https"} or not is_plain:
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
                 "[model] base_url must be http://host/path or https://host/path, without a name, a "

@@ -1,32 +1,31 @@
-"""OpenAI's Chat Completions, and every server that is compatible with it.
+"""OpenAI's two protocols, Responses and Chat Completions, and the servers that speak one of them.
 
-`provider_options.openai` takes what is listed in `KNOWN_OPTIONS`; `extra_body` and `headers` are
-tables for whatever else a compatible server wants.
+`provider_options.openai` takes what is listed in `KNOWN_OPTIONS`, as far as the protocol has it;
+`extra_body` and `headers` are tables for whatever else a compatible server wants.
 """
 
 import re
+from collections.abc import Mapping, Set as AbstractSet
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from agent_core.config.models import ModelConfig
-from agent_core.providers.compat import dialect_of, server_of, without
+from agent_core.providers.compat import dialect_of, host_of, server_of, without
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
+from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, HEADERS, sampling_fields
+from agent_core.providers.responses_wire import ResponsesEvents, ResponsesRequests
 from agent_core.types import ModelRequest
 
-KNOWN_OPTIONS = frozenset(
+_BOTH = frozenset(
     {
-        "frequency_penalty",
-        "logit_bias",
         "parallel_tool_calls",
-        "presence_penalty",
         "prompt_cache_key",
         "reasoning_effort",
         "response_format",
         "safety_identifier",
-        "seed",
         "service_tier",
         "store",
         "top_p",
@@ -36,13 +35,27 @@ KNOWN_OPTIONS = frozenset(
         HEADERS,
     }
 )
+_CHAT_ONLY = frozenset({"frequency_penalty", "logit_bias", "presence_penalty", "seed"})
+_RESPONSES_ONLY = frozenset(
+    {
+        "include",
+        "max_tool_calls",
+        "metadata",
+        "prompt_cache_retention",
+        "reasoning",
+        "text",
+        "top_logprobs",
+        "truncation",
+    }
+)
+KNOWN_OPTIONS = _BOTH | _CHAT_ONLY | _RESPONSES_ONLY
 
 _API_VERSION = re.compile(r"api-version=[A-Za-z0-9.-]{1,40}")
 """The only query that an address may have: Azure's, which holds no secret."""
 
 
 class OpenAIProvider(HttpProvider):
-    """The adapter for `provider = "openai"`."""
+    """The adapter for `provider = "openai"` over Chat Completions."""
 
     provider = "openai"
     default_url = "https://api.openai.com/v1"
@@ -88,12 +101,16 @@ class OpenAIProvider(HttpProvider):
         """Where a call of `model` is sent; Azure has a deployment, or a version, in the address."""
         url = self._url.removesuffix(self.path).removesuffix(self.path)  # Azure's portal has both
         if self._server == "azure" and urlsplit(url).path in {"", "/openai"}:
-            root = url.removesuffix("/openai") + "/openai"
-            url = f"{root}/deployments/{quote(model, safe='')}" if self._query else f"{root}/v1"
+            place = self._versioned_place(model) if self._query else "/v1"
+            url = url.removesuffix("/openai") + "/openai" + place
         return url + self.path + self._query
+
+    def _versioned_place(self, model: str) -> str:
+        return f"/deployments/{quote(model, safe='')}"
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a Chat Completions body."""
+        _refuse(options, _RESPONSES_ONLY, called, protocol="responses")
         extra = options.pop(EXTRA_BODY, {})
         refused = self.refused(request.model)
         head = sampling_fields(self._config, request, self._dialect.max_tokens_field)
@@ -104,3 +121,100 @@ class OpenAIProvider(HttpProvider):
                 head.pop("temperature", None)
         fields = {**without({**head, **options}, refused), **extra}
         return self._requests.body(request, fields, called, refused=refused)
+
+
+class OpenAIResponsesProvider(OpenAIProvider):
+    """The adapter for `provider = "openai"` over Responses.
+
+    Nothing is stored at the service: every request has the whole conversation, with the reasoning
+    in its encrypted form.
+    """
+
+    path = "/responses"
+    parser = ResponsesEvents
+    optional_fields = frozenset(
+        {
+            "effort",
+            "include",
+            "parallel_tool_calls",
+            "prompt_cache_key",
+            "summary",
+            "temperature",
+            "tool_choice",
+            "top_p",
+        }
+    )
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        strict = self._dialect.strict_tools
+        self._items = ResponsesRequests(self.provider, strict_tools=strict)
+
+    def _versioned_place(self, model: str) -> str:  # noqa: ARG002 - it is in the body
+        return ""
+
+    def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
+        """Write a Responses body."""
+        _refuse(options, _CHAT_ONLY, called, protocol="chat")
+        extra = options.pop(EXTRA_BODY, {})
+        refused = self.refused(request.model)
+        head = sampling_fields(self._config, request, "max_output_tokens")
+        head["store"] = False
+        if not _WITHOUT_REASONING.match(request.model):
+            head["include"] = ["reasoning.encrypted_content"]
+        reasoning = self._reasoning(options, refused)
+        if reasoning:
+            head["reasoning"] = reasoning
+        if reasoning.get("effort", "none") != "none":  # refused beside reasoning
+            head.pop("temperature", None)
+        if answer := _text_fields(options):
+            head["text"] = answer
+        fields = {**without({**head, **options}, refused), **extra}
+        return self._items.body(request, fields, called)
+
+    def _reasoning(self, options: dict[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
+        """How much to reason, and a summary of it to read; takes its options from `options`."""
+        effort = options.pop("reasoning_effort", None) or self._config.reasoning
+        said = {"effort": effort, "summary": "auto"} if effort else {}
+        if effort == "none":
+            del said["summary"]
+        said |= table(options.pop("reasoning", None))
+        if "effort" in refused or "reasoning_effort" in refused:
+            return {}
+        return {field: value for field, value in said.items() if field not in refused}
+
+
+def _text_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """What the answer is to look like, from the options of both protocols."""
+    said: dict[str, Any] = {}
+    if verbosity := options.pop("verbosity", None):
+        said["verbosity"] = verbosity
+    if wanted := table(options.pop("response_format", None)):
+        said["format"] = {**wanted, **table(wanted.get("json_schema"))}
+        said["format"].pop("json_schema", None)
+    return said | table(options.pop("text", None))
+
+
+def _refuse(
+    options: Mapping[str, Any], foreign: AbstractSet[str], called: Called, *, protocol: str
+) -> None:
+    """Refuse options that only the other protocol has: they would be dropped, or fail the call."""
+    for option in sorted(foreign & options.keys()):
+        where = f"provider_options.{called.provider}.{option}"
+        raise called.unsupported(
+            where,
+            f'{where} is of another protocol; leave it out, or set [model] api = "{protocol}"',
+        )
+
+
+_WITHOUT_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
+"""Models of OpenAI that refuse to be asked for encrypted reasoning; all later ones reason."""
+
+
+def create(config: ModelConfig) -> OpenAIProvider:
+    """The adapter for `provider = "openai"`: OpenAI itself is spoken to in Responses."""
+    host = host_of(config.base_url or OpenAIProvider.default_url)
+    is_openai = f".{host}".endswith(".api.openai.com")
+    if config.api == "responses" or (config.api == "auto" and is_openai):
+        return OpenAIResponsesProvider(config)
+    return OpenAIProvider(config)

@@ -37,7 +37,7 @@ def system_message(blocks: Sequence[SystemBlock]) -> bytes:
 
 def function_tool(tool: ToolDefinition) -> bytes:
     """A tool in the form that OpenAI made common."""
-    return jsontext.dump({"type": "function", "function": _function(tool)})
+    return jsontext.dump({"type": "function", "function": function_of(tool)})
 
 
 def strict_function_tool(tool: ToolDefinition) -> bytes:
@@ -45,11 +45,12 @@ def strict_function_tool(tool: ToolDefinition) -> bytes:
 
     These have every property required, and no others allowed, at every depth.
     """
-    strict = {"strict": True} if _is_strict(tool.input_schema) else {}
-    return jsontext.dump({"type": "function", "function": _function(tool) | strict})
+    strict = {"strict": True} if is_strict(tool.input_schema) else {}
+    return jsontext.dump({"type": "function", "function": function_of(tool) | strict})
 
 
-def _function(tool: ToolDefinition) -> dict[str, Any]:
+def function_of(tool: ToolDefinition) -> dict[str, Any]:
+    """What a model is told of a tool."""
     return {
         "name": wire_name(tool.name),
         "description": tool.description,
@@ -57,9 +58,10 @@ def _function(tool: ToolDefinition) -> dict[str, Any]:
     }
 
 
-def _is_strict(schema: Any) -> bool:
+def is_strict(schema: Any) -> bool:
+    """Whether every property is required, and no others allowed, at every depth."""
     if isinstance(schema, list):
-        return all(map(_is_strict, cast("list[Any]", schema)))
+        return all(map(is_strict, cast("list[Any]", schema)))
     if not isinstance(schema, dict):
         return True
     fields = cast("dict[str, Any]", schema)
@@ -70,7 +72,7 @@ def _is_strict(schema: Any) -> bool:
             fields.get("required", ())
         ):
             return False
-    return all(map(_is_strict, fields.values()))
+    return all(map(is_strict, fields.values()))
 
 
 def chosen_tool(request: ModelRequest, called: Called) -> str:
@@ -280,6 +282,8 @@ HEADERS = "headers"
 _RESERVED_BODY = frozenset(
     {
         "contents",
+        "input",
+        "instructions",
         "messages",
         "model",
         "stream",

@@ -5,6 +5,7 @@ is admitted: keys with scalars, flat lists of scalars, and tables of such values
 bounded before values are built, and an unreadable head is a fact in `problem`, not an exception.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ _BOM = b"\xef\xbb\xbf"
 _HEAD = re.compile(
     rb"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
+_JSON_TEXT = r'"(?:[^"\\]|\\["\\nt])*+"'
+_JSON_LINE = re.compile(rf"[a-z_]++: (?:{_JSON_TEXT}|\[(?:{_JSON_TEXT}(?:, {_JSON_TEXT})*+)?\])")
 _CONSTANTS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
@@ -90,10 +93,12 @@ def _parse_head(head: str) -> dict[str, Any]:
     Raises:
         ValueError: it is none, or has something that a head may not have.
     """
-    import yaml  # noqa: PLC0415 - most runs read no front matter
-
     if not head.strip():
         return {}
+    if (fields := _parse_json_lines(head)) is not None:
+        return fields
+    import yaml  # noqa: PLC0415 - most runs read no front matter
+
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     try:
         return _Reader(yaml.parse(head, Loader=loader)).read()
@@ -102,6 +107,19 @@ def _parse_head(head: str) -> dict[str, Any]:
         place = f" in line {mark.line + 2}" if mark else ""
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise ValueError(f"{reason}{place}"[:200]) from None
+
+
+def _parse_json_lines(head: str) -> dict[str, Any] | None:
+    """Read a head as this program writes it: each line a name, and a JSON text or list of texts.
+
+    YAML means the same by these lines, and takes ten times as long. None for any other head.
+    """
+    lines = head.rstrip("\n").split("\n")
+    if not all(map(_JSON_LINE.fullmatch, lines)) or not "".join(lines).isprintable():
+        return None
+    members = (f'"{key}":{written}' for key, _, written in (line.partition(": ") for line in lines))
+    fields: dict[str, Any] = json.loads(f"{{{','.join(members)}}}")
+    return fields if len(fields) == len(lines) else None
 
 
 class _Reader:

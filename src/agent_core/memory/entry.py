@@ -68,9 +68,14 @@ class Memory:
 
     def as_json_line(self) -> str:
         """The head for a model that chooses or compares, as one line."""
-        head = {key: self.head[key] for key in ("id", "category", "summary", "tags")}
-        head["updated_at"] = f"{self.updated_at:%Y-%m-%d}"
-        head["source_node_ids"] = list(self.source_node_ids)[-5:]
+        head = {
+            "id": self.memory_id,
+            "category": self.category,
+            "summary": self.summary,
+            "tags": list(self.tags),
+            "updated_at": self.updated_at.date().isoformat(),
+            "source_node_ids": list(self.source_node_ids)[-5:],
+        }
         return json.dumps(head, ensure_ascii=False)
 
     def as_catalog_line(self) -> str:

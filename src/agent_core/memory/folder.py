@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,11 @@ class MemoryFolder:
         found: dict[str, Memory] = {}
         problems: list[str] = []
         parsed: dict[str, tuple[_Stamp, Memory | str]] = {}
-        for path, stamp in self._files():
+        for path, stamp, inside in self._files():
             known = self._parsed.get(path)
             shown = path.encode("utf-8", "replace").decode()
             try:
-                one = known[1] if known and known[0] == stamp else self._read_one(path)
+                one = known[1] if known and known[0] == stamp else _read_one(path, inside)
             except OSError as error:
                 problems.append(f"{shown}: {error.strerror or error}")
                 continue  # it may be readable the next time, without a change
@@ -92,7 +92,9 @@ class MemoryFolder:
     def catalog(self) -> str:
         """The catalog as it stands, as far as it is read; empty if there is none."""
         try:
-            return self._content(CATALOG)[:MAX_CATALOG_BYTES].decode("utf-8", "replace")
+            with self.opened() as inside:
+                content = _content(CATALOG, inside, MAX_CATALOG_BYTES)
+            return content[:MAX_CATALOG_BYTES].decode("utf-8", "replace")
         except (OSError, ValueError):
             return ""
 
@@ -104,7 +106,8 @@ class MemoryFolder:
             ValueError: it is no regular file, or longer than `MAX_CATALOG_BYTES`.
         """
         try:
-            content = self._content(CATALOG)
+            with self.opened() as inside:
+                content = _content(CATALOG, inside, MAX_CATALOG_BYTES)
         except FileNotFoundError:
             return []
         if len(content) > MAX_CATALOG_BYTES:
@@ -118,13 +121,9 @@ class MemoryFolder:
             OSError: it is not there, is a link, or cannot be read.
             ValueError: it is no regular file, is too large, or is not UTF-8.
         """
-        content = self._content(path)
-        if len(content) > MAX_FILE_BYTES:
-            raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            raise ValueError("it is not UTF-8") from None
+        folder, _, name = path.rpartition("/")
+        with self.opened(folder) as inside:
+            return _text(name, inside)
 
     @contextlib.contextmanager
     def opened(self, category: str = "") -> Generator[int]:
@@ -165,38 +164,17 @@ class MemoryFolder:
         finally:
             os.close(descriptor)
 
-    def _read_one(self, path: str) -> Memory | str:
-        """A memory, or why the file is none.
+    def _files(self) -> Iterator[tuple[str, _Stamp, int]]:
+        """Every file that may be a memory: its path, what changes when it is written, its folder.
 
-        Raises:
-            OSError: it cannot be read.
+        The folder is a descriptor, open until the next file is asked for.
         """
-        try:
-            return parse_memory(self.text(path), path)
-        except ValueError as error:
-            return str(error)
-
-    def _content(self, path: str) -> bytes:
-        folder, _, name = path.rpartition("/")
-        with self.opened(folder) as inside:
-            descriptor = os.open(name, _READ, dir_fd=inside)
-            with os.fdopen(descriptor, "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise ValueError("it is no regular file")
-                return file.read((MAX_FILE_BYTES if folder else MAX_CATALOG_BYTES) + 1)
-
-    def _files(self) -> list[tuple[str, _Stamp]]:
-        """Every file that may be a memory, by path, with what changes when it is written."""
-        files: list[tuple[str, _Stamp]] = []
         for category in CATEGORIES:
             try:
                 with self.opened(category) as inside:
-                    names = sorted(os.listdir(inside))  # noqa: PTH208 - a descriptor, no path
-                    files += [
-                        (f"{category}/{name}", _stamp(inside, name))
-                        for name in names
-                        if name.endswith(".md") and name[0] != "."
-                    ]
+                    for name in sorted(os.listdir(inside)):  # noqa: PTH208 - a descriptor, no path
+                        if name.endswith(".md") and name[0] != ".":
+                            yield f"{category}/{name}", _stamp(inside, name), inside
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -204,7 +182,6 @@ class MemoryFolder:
                     continue
                 message = f"the memory folder {self.root / category} cannot be read: {error}"
                 raise AgentCoreError(ErrorCode.MEMORY_RECALL_FAILED, message) from error
-        return files
 
 
 class MemoryWriter:
@@ -326,6 +303,37 @@ def _lock(descriptor: int) -> None:
             time.sleep(0.02)
         else:
             return
+
+
+def _read_one(path: str, inside: int) -> Memory | str:
+    """A memory, or why the file is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return parse_memory(_text(path.rpartition("/")[2], inside), path)
+    except ValueError as error:
+        return str(error)
+
+
+def _text(name: str, inside: int) -> str:
+    content = _content(name, inside, MAX_FILE_BYTES)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+
+
+def _content(name: str, inside: int, limit: int) -> bytes:
+    """A file of an open folder, as far as a byte beyond `limit`."""
+    descriptor = os.open(name, _READ, dir_fd=inside)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        return file.read(limit + 1)
 
 
 def _stamp(inside: int, name: str) -> _Stamp:

@@ -42,9 +42,15 @@ _SUMMARY_WEIGHT, _TAG_WEIGHT = 3, 3
 _LEAST_SHARE = 0.2
 """Of the best match's score: what matches less than that matches by chance."""
 _LEAST_TOKENS = 32
-_STOP_WORDS = re.compile(
-    "an?|about|are|at|by|can|do|does|for|from|has|have|how|in|is|it|me|my|of|on|or|our|should|"
-    "that|the|their|them|they|this|to|use|user|want|was|we|what|when|which|who|will|with|your?|and"
+_STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a about an and are at by can do does for from has have how in is it me my of on or our
+        should that the their them they this to use user want was we what when which who will with
+        you your
+        """,
+    )
 )
 
 
@@ -102,20 +108,28 @@ class Selector:
 
 def ranked(query: str, memories: Sequence[Memory]) -> list[Memory]:
     """The memories that share words with the query, the rarest and most prominent ones first."""
-    bags = [_weigh_words(memory) for memory in memories]
+    wanted = list(dict.fromkeys(_words(query[:_MOST_CHARS])))[:_MOST_WORDS]
+    # Words are taken apart only where one of them can be: the letters are found much faster.
+    likely = [memory for memory in memories if _has_letters_of(wanted, memory)]
+    bags = [weigh_words(memory) for memory in likely]
     worth = {
         word: math.log(1 + len(memories) / spread)
-        for word in list(dict.fromkeys(_words(query[:_MOST_CHARS])))[:_MOST_WORDS]
+        for word in wanted
         if (spread := sum(word in bag for bag in bags))
     }
     scores = [sum(bag.get(word, 0) * each for word, each in worth.items()) for bag in bags]
-    order = sorted(range(len(memories)), key=lambda place: (-scores[place], place))
+    order = sorted(range(len(likely)), key=lambda place: (-scores[place], place))
     least = max(scores, default=0) * _LEAST_SHARE
-    return [memories[place] for place in order if scores[place] > least]
+    return [likely[place] for place in order if scores[place] > least]
 
 
-@lru_cache(maxsize=2048)
-def _weigh_words(memory: Memory) -> dict[str, float]:
+def _has_letters_of(words: Sequence[str], memory: Memory) -> bool:
+    text = f"{memory.summary} {' '.join(memory.tags)} {memory.content[:_MOST_CHARS]}".casefold()
+    return any(word in text for word in words)
+
+
+@lru_cache(maxsize=8192)
+def weigh_words(memory: Memory) -> dict[str, float]:
     """Weigh each word of a memory; worked out once for every version of it."""
     bag: dict[str, float] = dict.fromkeys(_words(memory.content[:_MOST_CHARS]), 1)
     bag |= dict.fromkeys(_words(" ".join(memory.tags)), _TAG_WEIGHT)
@@ -125,12 +139,14 @@ def _weigh_words(memory: Memory) -> dict[str, float]:
 
 def _words(text: str) -> list[str]:
     """Words in small letters, a plural's s left off; of scripts without spaces, pairs of signs."""
+    text = text.casefold()
+    has_pairs = not text.isascii() and _IDEOGRAPHS.search(text) is not None
     words: list[str] = []
-    for word in _WORD.findall(text.casefold()):
-        if _IDEOGRAPHS.search(word):
+    for word in _WORD.findall(text):
+        if has_pairs and _IDEOGRAPHS.search(word):
             words += [word[i : i + 2] for i in range(max(len(word) - 1, 1))]
-        elif len(word) > 1 and not _STOP_WORDS.fullmatch(word):
-            words.append(word[:-1] if len(word) > 3 and word.endswith("s") else word)
+        elif len(word) > 1 and word not in _STOP_WORDS:
+            words.append(word[:-1] if len(word) > 3 and word[-1] == "s" else word)
     return words
 
 

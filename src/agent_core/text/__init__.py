@@ -9,7 +9,8 @@ BYTES_PER_TOKEN = 4
 
 def one_line(text: str) -> str:
     """Return `text` without line breaks and control characters: a list entry stays one line."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())
+    joined = " ".join(text.split())
+    return joined if joined.isprintable() else "".join(c for c in joined if c.isprintable())
 
 
 def short_line(text: str, limit: int) -> str:

@@ -1,3 +1,4 @@
+import json
 from time import process_time
 from typing import Any
 
@@ -186,3 +187,20 @@ def _check_plain(value: Any, *, depth: int) -> None:
             assert all(each is None or isinstance(each, str | int | float) for each in value)  # pyright: ignore[reportUnknownVariableType]
         case _:
             assert value is None or isinstance(value, str | int | float)
+
+
+_KEYS = st.sampled_from(["id", "summary", "created_at", "y", "no", "null", "Key", "a-b", "<<", ""])
+_TEXTS = st.one_of(
+    st.text(max_size=20), st.sampled_from(['"', "\\", "\\u0041", "null", "x #y", " x ", "\x7f", ""])
+)
+_VALUES = st.one_of(_TEXTS, st.lists(_TEXTS, max_size=3), st.integers(), st.booleans())
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(_KEYS, _VALUES, st.booleans()), min_size=1, max_size=5))
+def test_a_head_of_json_means_what_yaml_says(lines: list[tuple[str, Any, bool]]) -> None:
+    """A comment makes it a head that only YAML reads."""
+    head = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=a)}" for key, value, a in lines)
+    quick = parse_front_matter(f"---\n{head}\n---\nbody".encode("utf-8", "replace"))
+    slow = parse_front_matter(f"---\n{head} # comment\n---\nbody".encode("utf-8", "replace"))
+    assert quick == slow

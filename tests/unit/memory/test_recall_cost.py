@@ -1,8 +1,10 @@
+from datetime import UTC, datetime
 from pathlib import Path
 from time import process_time
 
+from agent_core.memory.entry import Memory
 from agent_core.memory.folder import MemoryFolder
-from agent_core.memory.recall import Recall, Selector
+from agent_core.memory.recall import Recall, Selector, ranked, weigh_words
 from agent_core.tools.base import View
 from unit.memory.test_files import a_thousand, written_to
 
@@ -29,3 +31,25 @@ async def test_a_recall_among_a_thousand_memories_costs_no_more_than_50_ms(tmp_p
         assert isinstance(output.answer, dict)
         assert output.answer["memory_ids"] == ["mem_0500"]
     assert min(times) < 0.05
+
+
+def a_memory(number: int) -> Memory:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Memory(
+        memory_id=f"mem_{number}",
+        category="user",
+        path=f"user/{number}.md",
+        summary=f"thing {number}",
+        content="likes green tea" if number % 2 else "likes old cars",
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def test_the_words_of_a_memory_are_worked_out_once_and_only_where_the_question_may_fit() -> None:
+    memories = [a_memory(number) for number in range(4000)]
+    before = weigh_words.cache_info().misses
+    assert len(ranked("who drinks green tea?", memories)) == 2000
+    assert weigh_words.cache_info().misses - before == 2000
+    assert len(ranked("the tea that is green", memories)) == 2000
+    assert weigh_words.cache_info().misses - before == 2000

@@ -5,13 +5,15 @@ name alone decides nothing, for `..`, a link or another spelling of it may lead 
 """
 
 import os
+import re
 import stat
 import tempfile
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache, partial
 from glob import escape
 from inspect import cleandoc
 from itertools import chain
@@ -33,6 +35,7 @@ from agent_core.types import Access, ContentBlock, Draft, ErrorPayload, ToolPerm
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")
 _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
+_NEVER = r"(?!)"
 _LONGEST_PATH = 4096
 _MAX_LINKS_SEARCHED = 100_000
 
@@ -88,11 +91,15 @@ class PathPolicy:
         self.project = project
         self.protected = tuple(protected)
         self._own = tuple(own)
-        self._own_folded = tuple(map(_fold, self._own))
-        self._readable = tuple(readable)
+        self._own_folded = _Folders.of(map(_fold, self._own))
+        self._readable = _Folders.of(readable)
         self._write_roots = (project, *write_roots)
         self._names = [_same(pattern) for pattern in sensitive if "/" not in pattern]
-        self._paths = [_resolved_pattern(name, project) for name in sensitive if "/" in name]
+        paths = [_resolved_pattern(name, project) for name in sensitive if "/" in name]
+        self._sensitive_paths = _any_of(paths)
+        self._sensitive_folders = _Folders.of(map(Path, paths))
+        # The same few names stand in all the paths of a walk.
+        self._is_sensitive_name = lru_cache(maxsize=4096)(partial(_fits, _any_of(self._names)))
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
@@ -156,19 +163,17 @@ class PathPolicy:
 
     def shown(self, path: Path) -> str:
         """The path as people read it: relative inside the project."""
-        inside = path.is_relative_to(self.project)
-        return str(path.relative_to(self.project)) if inside else str(path)
+        text, project = str(path), str(self.project)
+        if text == project:
+            return "."
+        return text.removeprefix(project.rstrip("/") + "/") if path.is_absolute() else text
 
     def is_sensitive(self, path: Path) -> bool:
         """Whether its name or its folder is one that secrets have. `path` is absolute."""
-        parts = Path(self.shown(path)).parts
-        if any(fnmatchcase(_same(part), name) for part in parts for name in self._names):
+        if any(map(self._is_sensitive_name, self.shown(path).split("/"))):
             return True
-        folded = _fold(path)
-        return any(
-            fnmatchcase(str(folded), pattern) or folded.is_relative_to(pattern)
-            for pattern in self._paths
-        )
+        folded = _same(str(path))
+        return bool(self._sensitive_paths.match(folded)) or self._sensitive_folders.hold(folded)
 
     def is_closed(self, path: Path) -> bool:
         """Whether a listing or a search of a folder above it leaves it out. `path` is resolved."""
@@ -212,10 +217,33 @@ class PathPolicy:
         return False
 
     def _is_own(self, path: Path, *, is_same: bool = False) -> bool:
-        if any(path.is_relative_to(place) for place in self._readable):
-            return False
-        folded = _fold(path)
-        return is_same or any(folded.is_relative_to(root) for root in self._own_folded)
+        text = str(path)
+        return not self._readable.hold(text) and (is_same or self._own_folded.hold(_same(text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """Folders as text: whether a path is one of them or below one is a matter of its beginning."""
+
+    exact: frozenset[str]
+    beginnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, folders: Iterable[Path]) -> Self:
+        names = frozenset(map(str, folders))
+        return cls(names, tuple(f"{name.rstrip('/')}/" for name in names))
+
+    def hold(self, path: str) -> bool:
+        return path in self.exact or path.startswith(self.beginnings)
+
+
+def _any_of(globs: Iterable[str]) -> re.Pattern[str]:
+    """An expression for whatever one of the globs fits."""
+    return re.compile("|".join(map(translate, globs)) or _NEVER)
+
+
+def _fits(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.match(_same(name)) is not None
 
 
 def _is_below_same_folder(path: Path, roots: Iterable[Path]) -> bool:
@@ -243,6 +271,8 @@ def _fold(path: Path) -> Path:
 
 def _same(text: str) -> str:
     """The same for all spellings that some file system takes for one name."""
+    if text.isascii():
+        return text.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agent_core.config.load import read_setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
@@ -93,8 +95,8 @@ def test_the_programs_own_files_are_refused_under_every_name(
 def test_files_that_only_look_alike_are_not_refused(boundaries: PathPolicy, project: Path) -> None:
     (project / "a").write_text("", encoding="utf-8")
     os.link(project / "a", project / "b")
-    for given in ("a", "b", ".soong-agent/plans/p.md", "home/config.toml", "../home-2/x"):
-        assert not refused(boundaries, given)
+    for name in ("a", "b", ".soong-agent/plans/p.md", "home/config.toml", "../home-2/x"):
+        assert not refused(boundaries, name)
 
 
 @pytest.mark.parametrize(
@@ -164,3 +166,36 @@ def test_a_sensitive_name_is_known_in_every_spelling_of_its_letters(project: Pat
     boundaries = PathPolicy(project, sensitive=["cl\u00e9", "deep/cl\u00e9s"])
     for name in ("cl\u00e9", "cle\u0301", "CLE\u0301", "deep/cle\u0301s/x"):
         assert boundaries.resolve(name).sensitive
+
+
+_PARTS = st.sampled_from(["a", "ID_RSA", ".env", "x.pem", "ß", "Key.PEM", "secrets", "*", "a b"])
+_PATTERNS = st.lists(
+    st.sampled_from(
+        ["*.pem", ".env", "id_*", "s?crets", "[ab]", "/a/secrets", "/a/*/x.pem", "*/secrets/*", "/"]
+    ),
+    max_size=4,
+    unique=True,
+)
+
+
+@given(st.lists(_PARTS, max_size=5), _PATTERNS)
+def test_a_path_is_sensitive_if_a_part_or_the_whole_fits_a_pattern(
+    parts: list[str], patterns: list[str]
+) -> None:
+    path = Path("/", *parts)
+    policy = PathPolicy(Path("/project"), sensitive=patterns)
+    folded = Path(str(path).casefold())
+    names = [pattern for pattern in patterns if "/" not in pattern]
+    expected = any(fnmatchcase(part, name) for part in folded.parts for name in names) or any(
+        fnmatchcase(str(folded), pattern) or folded.is_relative_to(pattern)
+        for pattern in patterns
+        if "/" in pattern
+    )
+    assert policy.is_sensitive(path) == expected
+
+
+def test_names_are_compared_once_however_many_paths_have_them(project: Path) -> None:
+    policy = PathPolicy(project, sensitive=["*.pem", ".env"])
+    for number in range(5000):
+        assert not policy.is_sensitive(project / "src" / f"part{number % 10}" / "main.py")
+    assert policy._is_sensitive_name.cache_info().misses == 12

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import islice
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from pydantic import Field
@@ -217,8 +217,9 @@ def _list(
         open_folder(place.path) as folder,
         open_below(".", folder) as top,
     ):
-        shown = PurePath(boundaries.shown(place.path))
-        found = _entries(top, place.path, shown, depth=depth, enters=enters)
+        shown = boundaries.shown(place.path)
+        prefix = "" if shown == "." else f"{shown.rstrip('/')}/"
+        found = _entries(top, place.path, prefix, depth=depth, enters=enters)
         for entry in islice(found, arguments.limit + 1):
             if context.is_cancelled():
                 raise ToolError(ErrorCode.CANCELLED, "the run was cancelled")
@@ -228,7 +229,7 @@ def _list(
 
 
 def _entries(
-    folder: int, path: Path, shown: PurePath, *, depth: int, enters: Callable[[Path], bool]
+    folder: int, path: Path, prefix: str, *, depth: int, enters: Callable[[Path], bool]
 ) -> Iterator[dict[str, Any]]:
     """Depth first, by name; beneath descriptors, so that neither length nor links lead astray."""
     with os.scandir(folder) as found:
@@ -243,9 +244,11 @@ def _entries(
             kind = "file"
             with suppress(OSError):
                 size = entry.stat(follow_symlinks=False).st_size
-        below = shown / entry.name
-        yield {"name": entry.name, "path": str(below), "type": kind, "size": size}
+        below = f"{prefix}{entry.name}"
+        yield {"name": entry.name, "path": below, "type": kind, "size": size}
         if depth and kind == "dir" and enters(path / entry.name):
             # A folder that may not be read, or has just gone, is listed and not entered.
             with suppress(OSError), open_below(entry.name, folder) as inner:
-                yield from _entries(inner, path / entry.name, below, depth=depth - 1, enters=enters)
+                yield from _entries(
+                    inner, path / entry.name, f"{below}/", depth=depth - 1, enters=enters
+                )

@@ -165,7 +165,9 @@ async def test_runtimes_with_the_same_servers_share_a_discovery(diary: Path) -> 
     cache = DiscoveryCache()
     servers = {"shop": plain(diary)}
     first, second = (McpTools(servers, ToolsConfig(), cache=cache) for _ in range(2))
-    assert len(await first.tools()) == len(await second.tools()) > 0
+    made = await first.tools()
+    assert len(made) == len(await second.tools()) > 0
+    assert all(one is other for one, other in zip(made, await first.tools(), strict=True))
     await first.aclose()
     await second.aclose()
     assert len(diary_lines(diary, "start")) == 1

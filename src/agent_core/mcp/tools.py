@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -172,6 +172,10 @@ class ServerFailure:
     message: str
 
 
+_Offer = tuple[Sequence[ToolSpec], list[Tool], list[ServerFailure]]
+"""What a server offers, and what was made of it: the next run gets the same."""
+
+
 class McpTools:
     """Every configured server, none of them started before its tools are asked for.
 
@@ -191,6 +195,7 @@ class McpTools:
         cache: DiscoveryCache = PROCESS_CACHE,
     ) -> None:
         self._config = config
+        self._offered: dict[str, _Offer] = {}
         surroundings = replace(host or Host(), env_allowlist=tuple(config.env_allowlist))
         self._servers = {
             server_id: McpServer(server_id, server, surroundings, cache=cache)
@@ -245,9 +250,13 @@ class McpTools:
             specs = await server.specs(self._config.mcp.discovery_cache_ttl_ms / 1e3)
         except ToolError as error:
             return [], [ServerFailure(server.server_id, error.message)]
-        tools = (self._tool(server, spec) for spec in specs if not spec.fault)
-        failures = [ServerFailure(server.server_id, spec.fault) for spec in specs if spec.fault]
-        return [tool for tool in tools if tool is not None], failures[:_MOST_REPORTED]
+        known = self._offered.get(server.server_id)
+        if known is None or known[0] is not specs:
+            tools = (self._tool(server, spec) for spec in specs if not spec.fault)
+            failures = [ServerFailure(server.server_id, spec.fault) for spec in specs if spec.fault]
+            made = [tool for tool in tools if tool is not None]
+            known = self._offered[server.server_id] = specs, made, failures[:_MOST_REPORTED]
+        return known[1], known[2]
 
     def _tool(self, server: McpServer, spec: ToolSpec) -> Tool | None:
         """The tool as it is configured; None if it is disabled."""

@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
@@ -52,9 +53,6 @@ class BoundedValidator:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        from jsonschema import validators  # noqa: PLC0415 - a tenth of a second
-        from referencing import Registry  # noqa: PLC0415
-
         _check_plain(schema, 0)
         try:
             size = len(orjson.dumps(schema))
@@ -62,24 +60,34 @@ class BoundedValidator:
             raise SchemaUnusableError(f"it is not plain JSON ({error})") from error
         if size > MAX_SCHEMA_BYTES:
             raise SchemaUnusableError(f"it is larger than {MAX_SCHEMA_BYTES:,} bytes")
+        self._schema = dict(schema)
         self._end = math.inf
+        try:
+            if not _is_simple(self._schema, is_root=True):
+                dialect = _dialect(self._schema)
+                _check_form(self._schema, dialect, place="#")
+                _check_graph(self._schema, dialect)
+        except RecursionError:
+            raise SchemaUnusableError("it is nested too deeply") from None
+
+    @cached_property
+    def _validator(self) -> Any:
+        from jsonschema import validators  # noqa: PLC0415 - a tenth of a second
+        from referencing import Registry  # noqa: PLC0415
+
         own: dict[str, Rule] = {
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
             "additionalProperties": self._additional_properties,
             "uniqueItems": _unique_items,
         }
-        try:
-            dialect = _dialect(schema)
-            _check_form(schema, dialect, place="#")
-            _check_graph(dict(schema), dialect)
-            known: dict[str, Rule] = dialect.VALIDATORS
-            rules = {name: self._timed(own.get(name, rule)) for name, rule in known.items()}
-            bounded = cast("Any", validators).extend(dialect, rules)
-        except RecursionError:
-            raise SchemaUnusableError("it is nested too deeply") from None
+        dialect = _dialect(self._schema)
+        known: dict[str, Rule] = dialect.VALIDATORS
+        rules = {name: self._timed(own.get(name, rule)) for name, rule in known.items()}
         # An empty registry of its own: references to other documents are never fetched.
-        self._validator = bounded(dict(schema), registry=Registry[Any]())
+        return cast("Any", validators).extend(dialect, rules)(
+            self._schema, registry=Registry[Any]()
+        )
 
     def errors(self, value: Any) -> Iterator[Any]:
         """What is wrong with a value, one after another.
@@ -149,6 +157,82 @@ class BoundedValidator:
             shown += f" and {left} more" if left > 0 else ""
             verb = "was" if len(extras) == 1 else "were"
             yield _error(f"Additional properties are not allowed ({shown} {verb} unexpected)")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in {int, float}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_truth(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_type(value: object) -> bool:
+    return isinstance(value, str) and value in _TYPES
+
+
+def _is_names(value: object) -> bool:
+    names = cast("list[object]", value) if isinstance(value, list) else [None]
+    return all(map(_is_text, names)) and len(set(names)) == len(names)
+
+
+def _is_simple_or_truth(value: object) -> bool:
+    return isinstance(value, bool) or _is_simple(value)
+
+
+def _is_simple_list(value: object) -> bool:
+    return isinstance(value, list) and value != [] and all(map(_is_simple, cast("Any", value)))
+
+
+def _is_simple_table(value: object) -> bool:
+    return isinstance(value, dict) and all(map(_is_simple, cast("Any", value).values()))
+
+
+def _is_simple(value: object, *, is_root: bool = False) -> bool:
+    """Whether a schema says only what needs no look at its dialect: most of all schemas.
+
+    Checking one against the schema of its dialect takes a hundred times as long.
+    """
+    if not isinstance(value, dict):
+        return False
+    table = cast("dict[str, object]", value)
+    return all(
+        _SIMPLE[name](part)
+        if name in _SIMPLE
+        else is_root and name == "$schema" and part in _SIMPLE_DIALECTS
+        for name, part in table.items()
+    )
+
+
+_TYPES = frozenset(("object", "array", "string", "integer", "number", "boolean", "null"))
+_SIMPLE_DIALECTS = (
+    "https://json-schema.org/draft/2020-12/schema",
+    "http://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-07/schema#",
+)
+_SIMPLE: Mapping[str, Callable[[object], bool]] = {
+    "type": _is_type,
+    **dict.fromkeys(("title", "description", "format"), _is_text),
+    **dict.fromkeys(("default", "const"), lambda _: True),
+    **dict.fromkeys(("enum", "examples"), lambda value: isinstance(value, list)),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _is_count),
+    **dict.fromkeys(("uniqueItems", "deprecated"), _is_truth),
+    "required": _is_names,
+    "properties": _is_simple_table,
+    "items": _is_simple,
+    "additionalProperties": _is_simple_or_truth,
+    **dict.fromkeys(("anyOf", "oneOf", "allOf"), _is_simple_list),
+}
+"""Words that mean the same in these dialects and refer to nothing, and what may stand there."""
 
 
 def whole_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,6 +150,7 @@ class ModelConfig(Section):
     """One model, resolved: what a provider factory gets.
 
     `reasoning` has one spelling for all providers; each adapter writes it as its service wants it.
+    `supports_images` is None where that is not known before it was tried.
     `api` is the protocol of `provider = "openai"`. `path`, `chat_template` and `threads` are for
     `provider = "local"`; for `"scripted"`, `path` is the script.
     """
@@ -162,6 +163,8 @@ class ModelConfig(Section):
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
     reasoning: ReasoningEffort | None = None
+    supports_images: bool | None = None
+    max_image_bytes: Bytes = 3_750_000
     timeout_ms: Milliseconds = 60_000
     proxy: ProxyAddress | None = None
     ca_file: str | None = None
@@ -197,6 +200,8 @@ class ModelProfile(Section):
     max_output_tokens: Tokens | None = None
     temperature: Temperature | None = None
     reasoning: ReasoningEffort | None = None
+    supports_images: bool | None = None
+    max_image_bytes: Bytes | None = None
     timeout_ms: Milliseconds | None = None
     proxy: ProxyAddress | None = None
     ca_file: str | None = None

@@ -22,6 +22,7 @@ from agent_core.providers.aws_signing import AwsSigner, region_of
 from agent_core.providers.decoding import FrameDecoder
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
+from agent_core.providers.images import PDF
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -83,7 +84,6 @@ _CACHES_PROMPTS = re.compile(
 )
 _RICH_RESULTS = re.compile(r"anthropic\.claude-|amazon\.nova-")
 """Models that take pictures and a status in results."""
-PDF = "application/pdf"
 _CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 _MARKED_USER_TURNS = 2
 _FORMATS = frozenset({"gif", "jpeg", "png", "webp"})

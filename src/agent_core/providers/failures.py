@@ -40,7 +40,10 @@ _MISSING_CAPABILITIES = {
         re.IGNORECASE,
     ),
     "images": re.compile(
-        r"(image|vision)( input)?s? (is|are) not supported|support (the )?(images?|vision)",
+        r"(image|vision)s?( (input|content))?s?( modality)? (is|are) not (supported|enabled)"
+        r"|supports? (the )?(images?|vision|multimodal)|image_url.{0,60}(only supported|expected)"
+        r"|not a (multimodal|vision)|required for image input|at most 0 image"
+        r"|unknown variant `?image_url|invalid content type.{0,20}image|content must be a string",
         re.IGNORECASE,
     ),
     "documents": re.compile(r"support (the )?(documents?|pdf)", re.IGNORECASE),

@@ -34,13 +34,12 @@ from agent_core.providers.failures import (
     retry_after_s,
     retry_delay_in,
 )
+from agent_core.providers.images import ImageRules
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
 from agent_core.providers.requests import (
     HEADERS,
     ToolNames,
-    has_result_images,
     own_options,
-    without_result_images,
 )
 from agent_core.providers.route import Route, find_route
 from agent_core.types import (
@@ -64,8 +63,6 @@ REUSE_S = 0.05
 KEEPALIVE_LIMIT = 10
 """Comments and pings alone hold a call open for this many times the timeout."""
 
-_IMAGE_REFUSALS = {400, 415, 422}
-HTTP_TOO_LARGE = 413
 _LOST = (TimeoutError, aiohttp.ClientError, OSError)
 
 
@@ -113,6 +110,7 @@ class HttpProvider(ABC):
     headers: ClassVar[Mapping[str, str]] = {"Content-Type": "application/json"}
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
     unreachable_cure: ClassVar[str] = "check [model] base_url"
+    takes_documents: ClassVar[bool] = True
     optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
     """Fields of a body that a call can do without, or under another name, if they are refused."""
 
@@ -133,7 +131,9 @@ class HttpProvider(ABC):
         self._route: Route | None = None
         self._closed = False
         self._sink: RawExchangeSink | None = None
-        self._shows_result_images = True
+        self._images = ImageRules(
+            supports_images=config.supports_images, takes_documents=self.takes_documents
+        )
         self._refused: dict[str, frozenset[str]] = {}
 
     def refused(self, model: str) -> frozenset[str]:
@@ -188,18 +188,18 @@ class HttpProvider(ABC):
         """Make one model call; see `ProviderAdapter.stream`.
 
         A service that refuses a field it can do without is asked again without it, and one that
-        refuses the pictures in results with words in their place; so is every later call.
+        refuses the pictures in results or in older messages with words in their place; so is
+        every later call.
         """
         called = Called(self.provider, request.model, offers_tools=bool(request.tools))
-        has_images = has_result_images(request.messages)
-        shows_images = has_images and self._shows_result_images
-        asked = without_result_images(request) if has_images and not shows_images else request
+        self._images.require_newest(request, called)
+        asked = self._images.apply(request)
         prepared = self.prepare(asked, called)
         key = _key(self._config, called)
         route = self._route = self._route or await find_route(self._url, self._config)
         yield ModelStarted(provider=called.provider, model=request.model)
 
-        is_worded = False
+        worded_for: ErrorPayload | None = None
         for number in count(1):
             begun, refusal = False, None
             async with aclosing(self._tries(asked, prepared, key=key, route=route)) as events:
@@ -207,17 +207,18 @@ class HttpProvider(ABC):
                     if isinstance(event, ModelFailed) and not begun:
                         refusal = event.error
                     else:
-                        if is_worded and isinstance(event, ModelCompleted):
-                            self._shows_result_images = False
+                        if worded_for and isinstance(event, ModelCompleted):
+                            self._images.learn(worded_for)
                         begun = begun or not isinstance(event, ModelRetry)
                         yield event
             if refusal is None:
                 return
             adjusted = self._adjusted(asked, prepared, refusal)
-            if adjusted is None and shows_images and not is_worded and _is_of_images(refusal):
-                is_worded = True
-                asked = without_result_images(request)
-                adjusted = self.prepare(asked, called)
+            if adjusted is None and worded_for is None:
+                reduced = self._images.reduced(asked, refusal)
+                if reduced is not None:
+                    worded_for, asked = refusal, reduced
+                    adjusted = self.prepare(asked, called)
             if adjusted is None:
                 yield ModelFailed(error=refusal)
                 return
@@ -503,13 +504,3 @@ def _key(config: ModelConfig, called: Called) -> str:
             details={**called.details, "variable": name},
         )
     return key
-
-
-def _is_of_images(error: ErrorPayload) -> bool:
-    """Whether the pictures in results may be why a call was refused."""
-    missing = error.details.get("capability")
-    if missing is not None:
-        return missing == "images"
-    status = error.details.get("status")
-    too_large = error.code is ErrorCode.PROMPT_TOO_LONG and status == HTTP_TOO_LARGE
-    return too_large or (error.code is ErrorCode.PROVIDER_ERROR and status in _IMAGE_REFUSALS)

@@ -21,15 +21,14 @@ from typing import Any, Protocol, cast
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.failures import Called, CallError, bounded_line
+from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.requests import (
     EXTRA_BODY,
     ToolNames,
-    has_result_images,
     own_options,
     sampling_fields,
-    without_result_images,
 )
 from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
@@ -116,8 +115,11 @@ class LocalProvider:
                 **({"reasoning_effort": effort} if thinks else {}),
             }
         # An engine without a projector takes no pictures.
-        worded = without_result_images(request) if has_result_images(request.messages) else request
-        body = self._requests.body(worded, {**head, **options, **extra}, called).decode()
+        rules = ImageRules(supports_images=False)
+        rules.require_newest(request, called)
+        body = self._requests.body(
+            rules.apply(request), {**head, **options, **extra}, called
+        ).decode()
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
         yield ModelStarted(provider=KEY, model=request.model)

@@ -98,6 +98,7 @@ class OllamaProvider(HttpProvider):
     known_options = KNOWN_OPTIONS
     parser = OllamaLines
     decoder = JsonLineDecoder
+    takes_documents = False
     unreachable_cure = "start Ollama, or check [model] base_url"
 
     def __init__(self, config: ModelConfig) -> None:

@@ -13,6 +13,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers.compat import dialect_of, host_of, server_of, without
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
+from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, HEADERS, sampling_fields
@@ -91,7 +92,10 @@ class OpenAIProvider(HttpProvider):
         self._requests = OpenAIRequests(self.provider, self._dialect)
         if self._dialect.key_header == "api-key":
             self.key_header = ("api-key", "")
-        self._shows_result_images = self._dialect.tool_result_images != "none"
+        self._images = ImageRules(
+            supports_images=config.supports_images,
+            shows_results=self._dialect.tool_result_images != "none",
+        )
 
     def refused(self, model: str) -> frozenset[str]:
         """The fields that this server, or this model, is not sent."""

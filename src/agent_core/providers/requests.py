@@ -158,7 +158,8 @@ def block_text(block: ContentBlock) -> str:
             return f"[kept as artifact {block.artifact_id}{about}]"
         case ImageBlock():
             where = f", artifact {block.artifact_id}" if block.artifact_id else ""
-            return f"[an image, {block.mime_type}{where}]"
+            kind = "an image" if block.mime_type.startswith("image/") else "a document"
+            return f"[{kind}, {block.mime_type}{where}]"
         case _:
             return ""
 
@@ -204,37 +205,6 @@ def alternating(turns: Iterable[Turn], field: str) -> list[bytes]:
         % (role.encode(), field.encode(), b",".join([turn.parts for turn in same]))
         for role, same in groupby(spoken, role_of)
     ]
-
-
-def has_result_images(messages: Iterable[ModelMessage]) -> bool:
-    """Whether some result of these messages has a picture."""
-    return any(
-        images_of(block)
-        for message in messages
-        for block in message.content
-        if isinstance(block, ToolResultBlock)
-    )
-
-
-def without_result_images(request: ModelRequest) -> ModelRequest:
-    """The request with words in place of the pictures in results, for models that see none."""
-
-    def in_words(block: ContentBlock) -> ContentBlock:
-        if not isinstance(block, ImageBlock):
-            return block
-        return TextBlock(text=f"{block_text(block)[:-1]}; this model was not shown it]")
-
-    messages = list(request.messages)
-    for place, message in enumerate(messages):
-        if has_result_images([message]):
-            content = [
-                block.model_copy(update={"content": list(map(in_words, block.content))})
-                if isinstance(block, ToolResultBlock)
-                else block
-                for block in message.content
-            ]
-            messages[place] = message.model_copy(update={"content": content})
-    return request.model_copy(update={"messages": messages})
 
 
 def joined_text(blocks: Iterable[ContentBlock], between: str) -> str:

@@ -1,0 +1,150 @@
+"""Which pictures and documents a service is shown, and words in place of all others."""
+
+from collections.abc import Iterable, Sequence, Set as AbstractSet
+
+from agent_core.errors import ErrorCode
+from agent_core.providers.failures import Called
+from agent_core.providers.requests import block_text
+from agent_core.types import (
+    ContentBlock,
+    ErrorPayload,
+    ImageBlock,
+    ModelMessage,
+    ModelRequest,
+    Role,
+    TextBlock,
+    ToolResultBlock,
+)
+
+DOCUMENTS = "documents"
+IMAGES = "images"
+KINDS = frozenset({DOCUMENTS, IMAGES})
+PDF = "application/pdf"
+_IMAGE_REFUSALS = {400, 415, 422}
+_TOO_LARGE = 413
+
+
+def kind_of(block: ImageBlock) -> str:
+    """The capability that a model needs to be shown the block."""
+    return DOCUMENTS if block.mime_type == PDF else IMAGES
+
+
+class ImageRules:
+    """What one service is shown. It learns from what the service refuses.
+
+    The user's newest message is shown whole or not sent at all: an answer to it would be about
+    something else. Older pictures, and those in results, may give way to words, so that a
+    conversation goes on after a model has refused one.
+
+    Args:
+        supports_images: as configured; None: not known before it was tried.
+        takes_documents: the service's protocol has a form for them.
+        shows_results: the pictures in results are shown.
+    """
+
+    def __init__(
+        self,
+        *,
+        supports_images: bool | None,
+        takes_documents: bool = True,
+        shows_results: bool = True,
+    ) -> None:
+        self._may_learn = supports_images is None
+        self._missing: AbstractSet[str] = frozenset() if takes_documents else {DOCUMENTS}
+        if supports_images is False:
+            self._missing = KINDS
+        self._worded: AbstractSet[str] = frozenset()
+        self._shows_results = shows_results
+
+    def require_newest(self, request: ModelRequest, called: Called) -> None:
+        """Return if the user's newest message can be sent.
+
+        Raises:
+            ProviderError: `unsupported_capability`: the model is known not to take what is in it.
+        """
+        for kind in sorted(_kinds(_newest(request.messages)) & self._missing):
+            raise called.unsupported(
+                kind, f"this model takes no {kind}; send text, or choose a model that takes them"
+            )
+
+    def apply(self, request: ModelRequest) -> ModelRequest:
+        """The request with words in place of what the service has not taken so far."""
+        hidden = self._missing | self._worded
+        return _worded(request, hidden, in_results=hidden if self._shows_results else KINDS)
+
+    def reduced(self, request: ModelRequest, refusal: ErrorPayload) -> ModelRequest | None:
+        """The request without the pictures that may be why it was refused; None if none were.
+
+        A refusal that names the capability counts for all later requests.
+        """
+        hidden = _refused_kinds(refusal)
+        if self._may_learn and refusal.details.get("capability") in hidden:
+            self._missing = self._missing | hidden
+            if _kinds(_newest(request.messages)) & hidden:
+                return None
+        reduced = _worded(request, hidden, in_results=hidden)
+        return None if reduced is request else reduced
+
+    def learn(self, refusal: ErrorPayload) -> None:
+        """Older pictures stay words: the service took these in place of what it refused."""
+        self._worded = self._worded | _refused_kinds(refusal)
+
+
+def _newest(messages: Sequence[ModelMessage]) -> ModelMessage | None:
+    for message in reversed(messages):
+        if message.role is Role.USER and not message.metadata.get("synthetic"):
+            return message
+    return None
+
+
+def _kinds(message: ModelMessage | None) -> set[str]:
+    blocks = message.content if message else ()
+    return {kind_of(block) for block in blocks if isinstance(block, ImageBlock) and block.data}
+
+
+def _worded(
+    request: ModelRequest, hidden: AbstractSet[str], *, in_results: AbstractSet[str]
+) -> ModelRequest:
+    """The same request if nothing in it is hidden."""
+    if not hidden and not in_results:
+        return request
+    newest = _newest(request.messages)
+    messages = [
+        message if message is newest else _without(message, hidden, in_results)
+        for message in request.messages
+    ]
+    if all(new is old for new, old in zip(messages, request.messages, strict=True)):
+        return request
+    return request.model_copy(update={"messages": messages})
+
+
+def _without(
+    message: ModelMessage, hidden: AbstractSet[str], in_results: AbstractSet[str]
+) -> ModelMessage:
+    content = list(_in_words(message.content, hidden))
+    for place, block in enumerate(content):
+        if isinstance(block, ToolResultBlock):
+            inner = list(_in_words(block.content, in_results))
+            if inner != block.content:
+                content[place] = block.model_copy(update={"content": inner})
+    if all(new is old for new, old in zip(content, message.content, strict=True)):
+        return message
+    return message.model_copy(update={"content": content})
+
+
+def _in_words(blocks: Iterable[ContentBlock], hidden: AbstractSet[str]) -> Iterable[ContentBlock]:
+    for block in blocks:
+        if isinstance(block, ImageBlock) and block.data and kind_of(block) in hidden:
+            yield TextBlock(text=f"{block_text(block)[:-1]}; this model was not shown it]")
+        else:
+            yield block
+
+
+def _refused_kinds(error: ErrorPayload) -> AbstractSet[str]:
+    """What may be why a call was refused; services do not always say so."""
+    capability, status = error.details.get("capability"), error.details.get("status")
+    if capability is not None:
+        return KINDS & {capability}
+    too_large = error.code is ErrorCode.PROMPT_TOO_LONG and status == _TOO_LARGE
+    is_possible = error.code is ErrorCode.PROVIDER_ERROR and status in _IMAGE_REFUSALS
+    return KINDS if too_large or is_possible else frozenset()

@@ -5,6 +5,7 @@ What only one command needs is imported there: help and usage errors answer at o
 
 import argparse
 import contextlib
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     written, 0 becomes 1, or 141 if its reader is gone.
     """
     open_missing_streams()
-    return flush_output(_execute(argv))
+    code = flush_output(_execute(argv))
+    if argv is None:
+        gc.freeze()  # the process ends: looking for garbage once more would delay that
+    return code
 
 
 def _execute(argv: Sequence[str] | None) -> int:

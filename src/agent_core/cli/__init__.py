@@ -1,5 +1,6 @@
 """The command line. Nothing is imported before it is known what is wanted."""
 
+import gc
 from collections.abc import Sequence
 
 
@@ -10,4 +11,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from agent_core.cli.command import execute  # noqa: PLC0415 - importing a name must be free
 
-    return execute(argv)
+    code = execute(argv)
+    if argv is None:
+        gc.freeze()  # the process ends: looking for garbage once more would delay that
+    return code

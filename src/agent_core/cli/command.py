@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from agent_core.cli.options import INTERRUPTED, MISUSED, Options
 from agent_core.cli.streams import flush_output, open_missing_streams, report_output_error
+from agent_core.loading import without_collection
 from agent_core.text import visible
 
 _SYNOPSIS = (
@@ -64,17 +65,18 @@ def _execute(argv: Sequence[str] | None) -> int:
     except SystemExit as leaving:  # how argparse ends: help, version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else MISUSED
     # What the others need is not imported: help must not wait for it.
-    match options.command:
-        case "tasks":
-            from agent_core.cli.tasks import show_task as do  # noqa: PLC0415
-        case "memory":
-            from agent_core.cli.memories import manage_memories as do  # noqa: PLC0415
-        case "mcp":
-            from agent_core.cli.servers import manage_servers as do  # noqa: PLC0415
-        case "sessions":
-            from agent_core.cli.sessions import manage_sessions as do  # noqa: PLC0415
-        case _:
-            from agent_core.cli.run import run_message as do  # noqa: PLC0415
+    with without_collection():
+        match options.command:
+            case "tasks":
+                from agent_core.cli.tasks import show_task as do  # noqa: PLC0415
+            case "memory":
+                from agent_core.cli.memories import manage_memories as do  # noqa: PLC0415
+            case "mcp":
+                from agent_core.cli.servers import manage_servers as do  # noqa: PLC0415
+            case "sessions":
+                from agent_core.cli.sessions import manage_sessions as do  # noqa: PLC0415
+            case _:
+                from agent_core.cli.run import run_message as do  # noqa: PLC0415
     return do(options)
 
 

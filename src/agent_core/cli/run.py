@@ -16,7 +16,6 @@ from agent_core.cli.elicitation import TerminalElicitation
 from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, OUTPUT_CLOSED, Options
 from agent_core.cli.prompt import InputLines, TerminalPrompt
 from agent_core.cli.streams import catch_signals
-from agent_core.cli.tasks import LiveTasks
 from agent_core.cli.terminal import (
     OutputClosedError,
     Style,
@@ -27,12 +26,13 @@ from agent_core.cli.terminal import (
 from agent_core.cli.view import PlainView
 from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError, ConfigError
-from agent_core.permissions import PermissionCallback
 from agent_core.redaction import Redactor
 from agent_core.types import RunStatus
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
+    from agent_core.cli.tasks import LiveTasks
+    from agent_core.permissions import PermissionCallback
 
 
 def run_message(options: Options) -> int:
@@ -97,7 +97,7 @@ async def _run_until_signal(options: Options, terminal: Terminal, view: PlainVie
 
 
 def _open_runtime(
-    path: str | None, callback: PermissionCallback, elicit: TerminalElicitation
+    path: str | None, callback: "PermissionCallback", elicit: TerminalElicitation
 ) -> "AgentRuntime":
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
 
@@ -122,6 +122,8 @@ async def _run(
         view.session(handle.session_id)
         tasks = None
         if options.orchestrator:
+            from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
+
             tasks = LiveTasks.of(options.path, handle.session_id, terminal)
         watching = asyncio.create_task(_watch(handle, view, tasks))
         try:
@@ -150,7 +152,7 @@ async def _run(
         return COMPLETED if handle.status is RunStatus.COMPLETED else FAILED
 
 
-async def _watch(handle: "RunHandle", view: PlainView, tasks: LiveTasks | None) -> None:
+async def _watch(handle: "RunHandle", view: PlainView, tasks: "LiveTasks | None") -> None:
     drawing = asyncio.create_task(tasks.watch()) if tasks is not None else None
     try:
         async with aclosing(handle.events()) as events:

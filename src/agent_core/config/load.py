@@ -158,6 +158,7 @@ def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
     return config.model_copy(
         update={
             "model": place_model(config.model),
+            "model_fallbacks": [place_model(model) for model in config.model_fallbacks],
             "model_overrides": {
                 name: place_model(model) for name, model in config.model_overrides.items()
             },
@@ -176,6 +177,8 @@ def _with_placed_models(config: Config, place: Callable[[str], Path]) -> Config:
 
 def _models(config: Config) -> Iterator[tuple[str, str | ModelConfig | ModelProfile | None]]:
     yield "model", config.model
+    for number, model in enumerate(config.model_fallbacks):
+        yield f"model_fallbacks[{number}]", model
     for name, model in config.model_overrides.items():
         yield f"model_overrides.{name}", model
     yield "compact.model_profile", config.compact.model_profile

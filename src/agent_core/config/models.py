@@ -172,6 +172,7 @@ class ModelConfig(Section):
     api: OpenAIProtocol = "auto"
     compat: CompatConfig = CompatConfig.model_construct()
     retry: RetryConfig = RetryConfig.model_construct()
+    fallbacks: bool = True
     path: str | None = None
     chat_template: str | None = None
     threads: Threads | None = None
@@ -209,6 +210,7 @@ class ModelProfile(Section):
     api: OpenAIProtocol | None = None
     compat: CompatConfig | None = None
     retry: RetryConfig | None = None
+    fallbacks: bool | None = None
     path: str | None = None
     chat_template: str | None = None
     threads: Threads | None = None
@@ -435,6 +437,7 @@ class Config(Section):
 
     runtime: RuntimeConfig = RuntimeConfig.model_construct()
     model: ModelConfig
+    model_fallbacks: list[ModelConfig] = []
     model_overrides: dict[str, ModelProfile] = {}
     context: ContextConfig = ContextConfig.model_construct()
     compact: CompactionConfig = CompactionConfig.model_construct()

@@ -347,6 +347,7 @@ class Composer:
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._model = model
+        self._context = context
         self._scale = scale or TokenScale()
         self._board = board
         self._budget = budget = Budget.share_out(model, context)
@@ -418,6 +419,12 @@ class Composer:
         self._last = Built(request, report, self._budget, use)
         self._view.show(self._loaded_texts)
         return self._last
+
+    def use(self, model: ModelConfig) -> bool:
+        """Build the next requests for another model; returns whether the last one fits it, too."""
+        self._model = model
+        self._budget = Budget.share_out(model, self._context)
+        return self._estimated * self._scale.of(model.name) <= self._budget.prompt
 
     def keep(self, text: str) -> None:
         """Take what must not be lost, should the next request leave exchanges out."""

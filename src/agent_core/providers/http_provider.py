@@ -487,8 +487,8 @@ def _key(config: ModelConfig, called: Called) -> str:
         return ""
     key = os.environ.get(name, "").strip()
     where = (
-        f"[model] api_key_env (or a profile of [model_overrides]) names it as the key of provider "
-        f"{called.provider}, model {called.model}"
+        "[model] api_key_env (or a profile of [model_overrides], or [[model_fallbacks]]) names it "
+        f"as the key of provider {called.provider}, model {called.model}"
     )
     if not key:
         raise ConfigError(

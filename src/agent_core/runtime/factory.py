@@ -143,7 +143,7 @@ class RunFactory:
         ctx = RunContext(
             run=run,
             journal=journal,
-            provider=self._models.adapter(model),
+            provider=self._models.open(model, composer.use),
             composer=source,
             history=spec.history,
             compactor=source,
@@ -176,7 +176,7 @@ class RunFactory:
         return RunContext(
             run=run,
             journal=journal,
-            provider=self._models.adapter(model),
+            provider=self._models.open(model, composer.use),
             composer=composer,
             history=null,
             compactor=null,
@@ -192,8 +192,10 @@ class RunFactory:
         return self._models.resolve(self._setup.config.compact.model_profile)
 
     def _piece_room(self, policy: CompactPolicy) -> int:
+        """What fits the compact model, and the fallback that the conversation may be with."""
         model = self._compact_model()
-        return policy.piece(model.context_window, self._scale.of(model.name))
+        window = min(model.context_window, policy.window)
+        return policy.piece(window, self._scale.of(model.name))
 
     def _build_composer(
         self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: Surroundings

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError
 from agent_core.loop import require_whole, stream_reply
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
+from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
@@ -77,6 +78,28 @@ class Models:
                 adapter.trace(self._traces.keep_exchange)
             self._adapters[key] = RedactingAdapter(adapter, self._redactor)
         return self._adapters[key]
+
+    def open(
+        self, model: ModelConfig, on_switch: Callable[[ModelConfig], bool] = lambda _: True
+    ) -> ProviderAdapter:
+        """The adapter for one run with this model: it falls back on the others as configured.
+
+        Args:
+            model: resolved.
+            on_switch: gets the model that is asked from now on; returns whether the request that
+                is under way fits it.
+
+        Raises:
+            ConfigError: a provider is not registered, or a configuration does not suit it.
+        """
+        first = self.adapter(model)
+        others = [
+            (other, self.adapter(other))
+            for other in (self._config.model_fallbacks if model.fallbacks else ())
+            if (other.provider, other.name, other.base_url)
+            != (model.provider, model.name, model.base_url)
+        ]
+        return FallbackProvider([(model, first), *others], on_switch) if others else first
 
     async def close(self) -> None:
         """Close every adapter. Later runs would get new ones."""
@@ -234,7 +257,7 @@ class OneShotModelCall:
         )
         try:
             reply: ModelCompleted | None = None
-            async with aclosing(stream_reply(self._models.adapter(model), request)) as events:
+            async with aclosing(stream_reply(self._models.open(model), request)) as events:
                 async for event in events:
                     reply = event if isinstance(event, ModelCompleted) else reply
             completed = require_whole(reply)

@@ -173,7 +173,7 @@ class Runs:
                 `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
         """
-        self._models.adapter(self._models.resolve())
+        self._models.open(self._models.resolve())
         stored_prompt = None
         if prompt is not None:
             content = [await self._with_image_data(block) for block in prompt.content]

@@ -18,6 +18,8 @@ TABLES = {"model_overrides": "x", "tools.overrides": "x", "tools.mcp.tool_overri
 def numeric_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     """Each key of the schema that takes a number, with a name where the user chooses one."""
     for name, field in section.model_fields.items():
+        if name == "model_fallbacks":
+            continue  # each is a whole [model]
         key = f"{prefix}{name}"
         key = f"{key}.{TABLES[key]}" if key in TABLES else key
         if inner := next(sections_in(field.annotation), None):

@@ -52,7 +52,8 @@ def test_the_template_has_exactly_the_keys_of_the_model() -> None:
     table = tomllib.loads(uncommented())
     written = {NAMED.sub("overrides.*.", key) for key in leaves(table)}
     known = {key for key in model_keys(Config) if key.rsplit(".", 1)[-1] not in LOCAL_ONLY}
-    named_model = {key for key in known if key.startswith("model_overrides.*.")}
+    whole_models = ("model_overrides.*.", "model_fallbacks[].")
+    named_model = {key for key in known if key.startswith(whole_models)}
     assert written - known == set()
     # A named model may have every key of [model]; two are enough to show it.
     assert known - written <= named_model
@@ -74,7 +75,7 @@ def test_keys_without_a_default_stand_commented_out() -> None:
     written = leaves(tomllib.loads(TEMPLATE))
     defaults = leaves(Config.model_validate(tomllib.loads(TEMPLATE)).model_dump())
     unset = {key for key, value in defaults.items() if value is None}
-    named_tables = {"model_overrides", "agents.worker_pools", "tools.overrides"}
+    named_tables = {"model_overrides", "model_fallbacks", "agents.worker_pools", "tools.overrides"}
     named_tables.add("tools.mcp.tool_overrides")
     assert set(defaults) - set(written) == unset | named_tables
 

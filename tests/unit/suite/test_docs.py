@@ -56,6 +56,8 @@ def settings(model: type[BaseModel], *path: str, is_list: bool = False) -> Itera
     name = ".".join(path)
     heading = f"`[[{name}]]`" if is_list else f"`[{name}]`"
     for key, field in model.model_fields.items():
+        if key == "model_fallbacks":
+            continue  # each is a whole [model]
         table, origin = table_in(field.annotation), get_origin(field.annotation)
         if table is None:
             yield heading, key, default_of(field)

@@ -1,0 +1,101 @@
+"""Several models behind one adapter: when one cannot answer, the next one is asked."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+
+from agent_core.config.models import ModelConfig
+from agent_core.errors import ErrorCode, ProviderError
+from agent_core.providers.base import ProviderAdapter
+from agent_core.types import (
+    ErrorPayload,
+    ModelEvent,
+    ModelFailed,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+)
+
+
+class FallbackProvider:
+    """The adapter of one run: its model, and those that are asked in its place.
+
+    A model that is unreachable, overloaded or out of quota before the first delta hands over to
+    the next one, which is asked from then on.
+
+    Args:
+        models: with their adapters, which belong to others; the first one is asked first.
+        on_switch: gets the model that is asked from now on; returns whether the request fits it.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[tuple[ModelConfig, ProviderAdapter]],
+        on_switch: Callable[[ModelConfig], bool],
+    ) -> None:
+        self._models = models
+        self._on_switch = on_switch
+        self._current = 0
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`; there is nothing to give back."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`; each model that is asked begins with `ModelStarted`."""
+        attempt = 1
+        while True:
+            model, adapter = self._models[self._current]
+            failure, begun = None, False
+            async with aclosing(_events(adapter, _addressed(request, model))) as events:
+                async for event in events:
+                    if isinstance(event, ModelFailed) and not begun and self._hands_over(event):
+                        failure = event.error
+                        break
+                    if isinstance(event, ModelRetry):
+                        attempt = max(attempt, event.attempt + 1)
+                    else:
+                        begun = begun or not isinstance(event, ModelStarted)
+                    yield event
+            if failure is None:
+                return
+            self._current += 1
+            model = self._models[self._current][0]
+            named = {"provider": model.provider, "model": model.name}
+            details = {**failure.details, "fallback": named}
+            error = failure.model_copy(update={"details": details})
+            yield ModelRetry(attempt=attempt, delay_ms=0, error=error)
+            if not self._on_switch(model):
+                too_long = ProviderError(
+                    ErrorCode.PROMPT_TOO_LONG,
+                    f"the request does not fit into the {model.context_window} tokens of"
+                    f" {model.name}, which answers in place of {request.model}",
+                    details=named,
+                )
+                yield ModelFailed(error=ErrorPayload.of(too_long))
+                return
+
+    def _hands_over(self, failed: ModelFailed) -> bool:
+        error = failed.error
+        is_passing = error.retryable or error.details.get("quota_used_up") is True
+        return is_passing and self._current + 1 < len(self._models)
+
+
+def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
+    """The request as this model is asked; one that was made for it stays as it is."""
+    if request.model == model.name:
+        return request
+    most = min(request.max_output_tokens or model.max_output_tokens, model.max_output_tokens)
+    update = {"model": model.name, "temperature": model.temperature, "max_output_tokens": most}
+    return request.model_copy(update=update)
+
+
+async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    """The events of one model; a failure that its adapter has raised is one of them."""
+    stream: AsyncIterator[ModelEvent] = adapter.stream(request)
+    try:
+        async for event in stream:
+            yield event
+    except ProviderError as error:
+        yield ModelFailed(error=ErrorPayload.of(error))
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()

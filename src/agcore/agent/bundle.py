@@ -139,8 +139,8 @@ class AgentBuilder:
     """Collects the parts of a `RuntimeBundle`: the only way to one."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, Any] = {"memory_store": None, "retriever": None}
-        self._parts |= {"session_memory_backend": None, "secrets": {}}
+        optional = ("memory_store", "retriever", "session_memory_backend")
+        self._parts: dict[str, Any] = {**dict.fromkeys(optional), "secrets": {}}
 
     def provider(self, provider: LlmProvider) -> Self:
         """The model; required."""

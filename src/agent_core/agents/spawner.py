@@ -371,12 +371,8 @@ class ChildSpawner:
             reason = child.stop_reason or ChildCancelReason.RUNTIME_CLOSED
             details = {"reason": reason.value}
         run_id = child.run.run_id
-        return ErrorPayload(
-            type="ToolError",
-            code=code,
-            message=f"the child agent's run {run_id}: {what}",
-            details={**details, "child_run_id": run_id},
-        )
+        message, facts = f"the child agent's run {run_id}: {what}", {"child_run_id": run_id}
+        return ErrorPayload.of(ToolError(code, message, details={**details, **facts}))
 
     async def _store_report(self, child: ChildRun, *, step_id: str | None = None) -> dict[str, Any]:
         """Build the report of a child that has ended, and keep it with its agent."""

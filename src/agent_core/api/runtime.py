@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -211,12 +210,7 @@ class AgentRuntime:
         await self._services()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

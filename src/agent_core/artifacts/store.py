@@ -79,7 +79,6 @@ class ArtifactStore:
         session_id: str,
         agent_id: str | None = None,
         run_id: str | None = None,
-        node_id: str | None = None,
         tool_call_id: str | None = None,
         kind: str,
         filename: str,
@@ -102,7 +101,6 @@ class ArtifactStore:
             session_id=session_id,
             agent_id=agent_id,
             run_id=run_id,
-            node_id=node_id,
             tool_call_id=tool_call_id,
             kind=kind,
             path=str(place),
@@ -190,25 +188,19 @@ class ArtifactStore:
                 break
             chosen.append(record)
             rest -= record.size_bytes
-        if dry_run:
-            return CleanupResult(
-                dry_run=True,
-                candidates=[one.artifact_id for one in chosen],
-                freed_bytes=sum(one.size_bytes for one in chosen),
-            )
         deleted: list[str] = []
         failed: list[CleanupFailure] = []
         freed = 0
         for record in chosen:
             try:
-                await self._delete(record)
+                if not dry_run:
+                    await self._delete(record)
+                    deleted.append(record.artifact_id)
+                freed += record.size_bytes
             except StorageError as error:
                 failed.append(CleanupFailure(id=record.artifact_id, error=ErrorPayload.of(error)))
-            else:
-                deleted.append(record.artifact_id)
-                freed += record.size_bytes
         return CleanupResult(
-            dry_run=False,
+            dry_run=dry_run,
             candidates=[record.artifact_id for record in chosen],
             deleted=deleted,
             failed=failed,

@@ -3,20 +3,16 @@
 from agent_core.assets.front_matter import FrontMatter, parse_front_matter
 from agent_core.assets.load import (
     AGENT_IDS,
-    FRAME_IDS,
     REQUIRED_ASSETS,
     SYSTEM_IDS,
-    Asset,
     check_assets,
     load_asset,
 )
 
 __all__ = [
     "AGENT_IDS",
-    "FRAME_IDS",
     "REQUIRED_ASSETS",
     "SYSTEM_IDS",
-    "Asset",
     "FrontMatter",
     "check_assets",
     "load_asset",

@@ -18,22 +18,19 @@ SYSTEM_IDS = (
 )
 """The static system prompt, in its order."""
 
-FRAME_IDS = (
+_OTHER_IDS = (
+    # the words around dynamic blocks
     "system.agent_definition",
     "system.skill_catalog",
     "system.memory_catalog",
     "system.tool_catalog",
     "system.runtime_state",
-)
-"""The words around dynamic blocks."""
-
-JOB_IDS = (
+    # instructions for model calls outside of runs: to summarise, to remember, to choose memories
     "system.compact_history",
     "system.compact_turn",
     "system.memory_extraction",
     "system.memory_recall",
 )
-"""Instructions for model calls outside of runs: to summarise, to remember, to choose memories."""
 
 AGENT_IDS = (
     "agent.default_sub_agent",
@@ -48,7 +45,7 @@ _TEMPLATES = {
     "template.config.default": "templates/config_default.toml",
 }
 
-REQUIRED_ASSETS = (*SYSTEM_IDS, *FRAME_IDS, *JOB_IDS, *AGENT_IDS, *_TEMPLATES)
+REQUIRED_ASSETS = (*SYSTEM_IDS, *_OTHER_IDS, *AGENT_IDS, *_TEMPLATES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The user's own commands at fixed points of a run. They may refuse; they never rewrite."""
 
-from agent_core.hooks.file import HookFile, HookPoint, load_hooks
+from agent_core.hooks.file import load_hooks
 from agent_core.hooks.run_hooks import HookRunner, RunHooks
 
-__all__ = ["HookFile", "HookPoint", "HookRunner", "RunHooks", "load_hooks"]
+__all__ = ["HookRunner", "RunHooks", "load_hooks"]

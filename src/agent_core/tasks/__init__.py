@@ -7,30 +7,17 @@
 from agent_core.tasks.board import BoardSettings, TaskBoard, open_board
 from agent_core.tasks.board_view import BoardLimits, render_board
 from agent_core.tasks.log_store import cleanup_ended_tasks
-from agent_core.tasks.model import (
-    AbortTask,
-    Actor,
-    Report,
-    RunEnding,
-    TaskJournal,
-    TaskScope,
-    TaskStatus,
-    TaskStepStatus,
-)
+from agent_core.tasks.model import Actor, RunEnding, TaskScope, TaskStatus
 from agent_core.tasks.tools import build_task_tools
 
 __all__ = [
-    "AbortTask",
     "Actor",
     "BoardLimits",
     "BoardSettings",
-    "Report",
     "RunEnding",
     "TaskBoard",
-    "TaskJournal",
     "TaskScope",
     "TaskStatus",
-    "TaskStepStatus",
     "build_task_tools",
     "cleanup_ended_tasks",
     "open_board",

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
-from agent_core.text import shorten_text
+from agent_core.text import join_surrogates, shorten_text
 from agent_core.tools.base import ArtifactWriter
 from agent_core.types import (
     ArtifactRefBlock,
@@ -45,8 +45,6 @@ MAX_TEXT = 256 * 1024 * 1024
 
 QUICK_VALUES = 20_000
 """So many are converted without a pause that the event loop would notice."""
-
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class TooManyValuesError(TypeError):
@@ -85,11 +83,7 @@ def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
 
 def storable_text(text: str) -> str:
     """`text` without NULs and lone surrogates; each becomes U+FFFD."""
-    if "\0" in text:
-        text = text.replace("\0", _REPLACEMENT)
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return join_surrogates(text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
 
 
 def storable(value: object) -> Any:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.hooks import HookPoint, load_hooks
-from agent_core.hooks.file import Matcher, matches
+from agent_core.hooks.file import HookPoint, Matcher, load_hooks, matches
 from agent_core.types import ToolCall, ToolDefinition
 
 COMMAND = {"type": "command", "command": "true"}

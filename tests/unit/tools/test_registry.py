@@ -7,15 +7,8 @@ import pytest
 
 from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.tools import (
-    Concurrency,
-    Toolbox,
-    ToolContext,
-    ToolRegistry,
-    apply_override,
-    tool,
-    tool_from,
-)
+from agent_core.tools import Concurrency, Toolbox, ToolContext, ToolRegistry, tool, tool_from
+from agent_core.tools.registry import apply_override
 from agent_core.types import ToolCall, ToolDefinition, ToolPermission
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
-from agent_core.tools import storable, storable_text, wrap
+from agent_core.tools.results import storable, storable_text, wrap
 from agent_core.types import JsonBlock, TextBlock, ToolResult
 
 

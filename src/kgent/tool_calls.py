@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from inspect import cleandoc
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, cast
@@ -377,7 +376,6 @@ def build_tool(
 
     made = model_tool(
         name,
-        cleandoc(model.__doc__ or ""),
         model,
         prepare,
         permission=ToolPermission.READONLY if reads else ToolPermission.WRITE,

@@ -60,17 +60,21 @@ class ChildAssignment(Assignment):
 
 
 class SubAssignment(ChildAssignment):
-    """Arguments of `agent.create_sub_agent`."""
+    """Hand a task to a new agent, which sees only what you pass, and get its report."""
 
     context: Words | None = None
 
 
 class ForkAssignment(ChildAssignment):
-    """Arguments of `agent.fork_agent`."""
+    """Hand a task to an agent that has this conversation so far, and get its report."""
 
 
 class Dispatch(Assignment):
-    """Arguments of `agent.dispatch_worker`."""
+    """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
+    allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
+    one turn run side by side. With wait=false you get its child_run_id at once and go on;
+    agent.wait_workers collects the result. Workers still running when you end are stopped.
+    """
 
     task_id: str
     worker_pool_id: str | None = None
@@ -84,43 +88,22 @@ class Dispatch(Assignment):
 
 
 class WaitWorkers(Arguments):
-    """Arguments of `agent.wait_workers`."""
+    """Wait for workers that were sent with wait=false, and get their results: of run_ids, or of
+    all that you have not collected. After timeout_ms those not done are listed as running.
+    """
 
     run_ids: tuple[str, ...] | None = None
     timeout_ms: Annotated[int | None, Field(ge=0)] = None
 
 
 class ListDefinitions(Arguments):
-    """`agent.list_agent_definitions` takes no arguments."""
+    """List the kinds of agents and what they are good at."""
 
 
 class ListWorkers(Arguments):
-    """Arguments of `agent.list_workers`."""
+    """List the workers, whether they are idle, and what they are working on."""
 
     worker_pool_id: str | None = None
-
-
-_DESCRIPTIONS = {
-    "create_sub_agent": (
-        "Hand a task to a new agent, which sees only what you pass, and get its report."
-    ),
-    "fork_agent": (
-        "Hand a task to an agent that has this conversation so far, and get its report."
-    ),
-    "dispatch_worker": (
-        "Send a worker to a Task and wait for it. The worker claims a step itself, one at most; "
-        "allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. "
-        "Several in one turn run side by side. With wait=false you get its child_run_id at once "
-        "and go on; agent.wait_workers collects the result. Workers still running when you end "
-        "are stopped."
-    ),
-    "wait_workers": (
-        "Wait for workers that were sent with wait=false, and get their results: of run_ids, or of "
-        "all that you have not collected. After timeout_ms those not done are listed as running."
-    ),
-    "list_agent_definitions": "List the kinds of agents and what they are good at.",
-    "list_workers": "List the workers, whether they are idle, and what they are working on.",
-}
 
 
 def build_agent_tool(
@@ -136,7 +119,6 @@ def build_agent_tool(
 
     return model_tool(
         f"agent.{name}",
-        _DESCRIPTIONS[name],
         arguments,
         prepare,
         tags=("internal",),

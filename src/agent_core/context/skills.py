@@ -18,7 +18,7 @@ from agent_core.types import Access, NodeType, user_text
 
 
 class PlanTemplate(Arguments):
-    """Arguments of `agent.plan_template`."""
+    """Get the template and rules for a plan file; writes nothing."""
 
     goal: str | None = None
     suggested_dir: str | None = None
@@ -51,8 +51,7 @@ def plan_template_tool(plans_dir: Path, project: Path) -> Tool:
 
         return Action(Access(summary=arguments.goal or "", target=str(folder)), run)
 
-    description = "Get the template and rules for a plan file; writes nothing."
-    return model_tool("agent.plan_template", description, PlanTemplate, prepare)
+    return model_tool("agent.plan_template", PlanTemplate, prepare)
 
 
 def _instruction(goal: str | None, folder: str) -> ToolOutput:
@@ -178,7 +177,7 @@ def _read_skill(path: Path) -> Skill:
 
 
 class LoadSkill(Arguments):
-    """Arguments of `internal.load_skill`."""
+    """Load a skill of the catalog; its text follows the result."""
 
     name: str
 
@@ -192,8 +191,7 @@ def load_skill_tool(catalog: SkillCatalog, view: View) -> Tool:
         access = Access(summary=skill.name, target=str(skill.path))
         return Action(access, lambda: _load(skill, loaded, context.tool_call_id))
 
-    description = "Load a skill of the catalog; its text follows the result."
-    return model_tool(LOAD_SKILL, description, LoadSkill, prepare)
+    return model_tool(LOAD_SKILL, LoadSkill, prepare)
 
 
 async def _load(skill: Skill, loaded: LoadedTexts, tool_call_id: str) -> ToolOutput:

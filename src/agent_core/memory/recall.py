@@ -247,7 +247,7 @@ class Recall:
 
 
 class RecallArguments(Arguments):
-    """Arguments of `internal.recall_memory`."""
+    """Recall what is remembered about the user; the texts follow the result."""
 
     query: str = Field(min_length=1)
 
@@ -259,5 +259,4 @@ def recall_tool(recall: Callable[[str, str], Awaitable[ToolOutput]]) -> Tool:
         access = Access(summary=arguments.query[:200])
         return Action(access, lambda: recall(arguments.query, context.tool_call_id))
 
-    description = "Recall what is remembered about the user; the texts follow the result."
-    return model_tool("internal.recall_memory", description, RecallArguments, prepare)
+    return model_tool("internal.recall_memory", RecallArguments, prepare)

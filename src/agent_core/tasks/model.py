@@ -155,7 +155,9 @@ class StepFields(Arguments):
 
 
 class NewTask(Arguments):
-    """What an orchestrator wants a Task to be."""
+    """Create a Task: a graph of steps that workers claim. task_id and step_id are yours to choose
+    ([a-z0-9_-]); wal_name names its log file. Steps without open dependencies are ready at once.
+    """
 
     task_id: TaskId
     wal_name: WalName

@@ -59,15 +59,21 @@ _MAX_STEPS = 100
 
 
 class TemplateArguments(Arguments):
+    """Get the instructions for turning a goal into a Task. Read them before task_create."""
+
     goal: Text | None = None
 
 
 class GetArguments(Arguments):
+    """Look at a Task and its steps."""
+
     task_id: TaskId
     include_terminal_steps: bool = False
 
 
 class ListArguments(Arguments):
+    """List this session's Tasks, the last changed first."""
+
     status: TaskStatus | None = None
     include_terminal: bool = False
     limit: Limit = _LIMIT
@@ -75,11 +81,17 @@ class ListArguments(Arguments):
 
 
 class UpdateArguments(Arguments):
+    """Change a Task's graph: operations are applied in order, all or none. Steps that workers
+    hold stay with them; blocking the Task stops new claims and dispatches.
+    """
+
     task_id: TaskId
     operations: Annotated[tuple[Operation, ...], Field(min_length=1)]
 
 
 class QueryArguments(Arguments):
+    """Find steps of a Task by status, pool or agent, in order of creation."""
+
     task_id: TaskId
     statuses: tuple[TaskStepStatus, ...] | None = None
     worker_pool_id: SafeId | None = None
@@ -92,11 +104,19 @@ class QueryArguments(Arguments):
 
 
 class ClaimArguments(Arguments):
+    """Claim one ready step for this run; a run claims one step only. If another run was faster,
+    the answer says so: query again and take another step.
+    """
+
     task_id: TaskId
     step_id: StepId
 
 
 class UpdateStepArguments(Arguments):
+    """Report on a step: running when you begin, completed with a result_summary, or blocked,
+    failed or cancelled with a reason. Without status it is a sign of life and renews the claim.
+    """
+
     task_id: TaskId
     step_id: StepId
     status: Literal["running", "blocked", "completed", "failed", "cancelled"] | None = None
@@ -106,13 +126,21 @@ class UpdateStepArguments(Arguments):
 
 
 class CompleteArguments(Arguments):
+    """End a Task whose required steps are all completed; optional steps not begun are cancelled."""
+
     task_id: TaskId
     result_summary: Text | None = None
 
 
-class AbortArguments(Arguments):
+class FailArguments(Arguments):
+    """End a Task as failed: its workers are stopped, every unfinished step fails. Final."""
+
     task_id: TaskId
     reason: Text | None = None
+
+
+class CancelArguments(FailArguments):
+    """Cancel a Task: its workers are stopped, every unfinished step is cancelled. Final."""
 
 
 def build_task_tools(
@@ -134,12 +162,12 @@ def build_task_tools(
     calls = _Calls(board, scope)
     tool = partial(_tool, journal, scope)
     shared = [
-        tool("get", _GET, GetArguments, calls.get),
-        tool("query_steps", _QUERY, QueryArguments, calls.query_steps),
-        tool("update_step", _UPDATE_STEP, UpdateStepArguments, calls.update_step, writes=True),
+        tool("get", GetArguments, calls.get),
+        tool("query_steps", QueryArguments, calls.query_steps),
+        tool("update_step", UpdateStepArguments, calls.update_step, writes=True),
     ]
     if scope is not None:
-        claims = tool("claim_step", _CLAIM, ClaimArguments, calls.claim_step, writes=True)
+        claims = tool("claim_step", ClaimArguments, calls.claim_step, writes=True)
         return [*shared, claims]
 
     async def create(new: NewTask, by: Actor) -> ToolReturn:
@@ -151,56 +179,28 @@ def build_task_tools(
     async def complete(given: CompleteArguments, by: Actor) -> ToolReturn:
         return build_answer(await board.change(given.task_id, Complete(given.result_summary), by))
 
-    async def abort(status: TaskStatus, given: AbortArguments, by: Actor) -> ToolReturn:
+    async def abort(status: TaskStatus, given: FailArguments, by: Actor) -> ToolReturn:
         end = AbortTask(status, given.reason)
         return build_answer(await board.abort(given.task_id, end, by, stop_run=stop_run))
 
     fail, cancel = partial(abort, TaskStatus.FAILED), partial(abort, TaskStatus.CANCELLED)
     end = Concurrency.END
     return [
-        tool("template", _TEMPLATE, TemplateArguments, _template),
-        tool("create", _CREATE, NewTask, create, writes=True),
-        tool("list", _LIST, ListArguments, calls.list_tasks),
-        tool("update", _UPDATE, UpdateArguments, update, writes=True),
-        tool("complete", _COMPLETE, CompleteArguments, complete, writes=True),
-        tool("fail", _FAIL, AbortArguments, fail, writes=True, concurrency=end),
-        tool("cancel", _CANCEL, AbortArguments, cancel, writes=True, concurrency=end),
+        tool("template", TemplateArguments, _template),
+        tool("create", NewTask, create, writes=True),
+        tool("list", ListArguments, calls.list_tasks),
+        tool("update", UpdateArguments, update, writes=True),
+        tool("complete", CompleteArguments, complete, writes=True),
+        tool("fail", FailArguments, fail, writes=True, concurrency=end),
+        tool("cancel", CancelArguments, cancel, writes=True, concurrency=end),
         *shared,
     ]
-
-
-_TEMPLATE = "Get the instructions for turning a goal into a Task. Read them before task_create."
-_CREATE = (
-    "Create a Task: a graph of steps that workers claim. task_id and step_id are yours to choose "
-    "([a-z0-9_-]); wal_name names its log file. Steps without open dependencies are ready at once."
-)
-_GET = "Look at a Task and its steps."
-_LIST = "List this session's Tasks, the last changed first."
-_UPDATE = (
-    "Change a Task's graph: operations are applied in order, all or none. Steps that workers hold "
-    "stay with them; blocking the Task stops new claims and dispatches."
-)
-_QUERY = "Find steps of a Task by status, pool or agent, in order of creation."
-_CLAIM = (
-    "Claim one ready step for this run; a run claims one step only. If another run was faster, the "
-    "answer says so: query again and take another step."
-)
-_UPDATE_STEP = (
-    "Report on a step: running when you begin, completed with a result_summary, or blocked, failed "
-    "or cancelled with a reason. Without status it is a sign of life and renews the claim."
-)
-_COMPLETE = (
-    "End a Task whose required steps are all completed; optional steps not begun are cancelled."
-)
-_FAIL = "End a Task as failed: its workers are stopped, every unfinished step fails. Final."
-_CANCEL = "Cancel a Task: its workers are stopped, every unfinished step is cancelled. Final."
 
 
 def _tool(
     journal: TaskJournal,
     scope: TaskScope | None,
     name: str,
-    description: str,
     arguments: type[A],
     run: Callable[[A, Actor], Awaitable[ToolReturn | ToolOutput]],
     *,
@@ -222,7 +222,6 @@ def _tool(
 
     return model_tool(
         full_name,
-        description,
         arguments,
         prepare,
         permission=ToolPermission.WRITE if writes else ToolPermission.READONLY,

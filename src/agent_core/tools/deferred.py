@@ -34,7 +34,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class FindTools(Arguments):
-    """Arguments of `internal.find_tools`."""
+    """Read the definitions of tools in the catalog; they follow the result."""
 
     query: str = Field(min_length=1, description="Names from the catalog, or words.")
 
@@ -50,7 +50,7 @@ def _read_json(given: object) -> object:
 
 
 class CallTool(Arguments):
-    """Arguments of `internal.call_tool`."""
+    """Call a tool whose definition you have read."""
 
     name: str
     arguments: Annotated[dict[str, Any], BeforeValidator(_read_json)] = Field(
@@ -141,8 +141,7 @@ class DeferringToolbox(Toolbox):
             access = Access(summary=arguments.query[:200])
             return Action(access, lambda: self._find(arguments.query, context.tool_call_id))
 
-        description = "Read the definitions of tools in the catalog; they follow the result."
-        return model_tool(FIND_TOOLS, description, FindTools, prepare)
+        return model_tool(FIND_TOOLS, FindTools, prepare)
 
     async def _find(self, query: str, tool_call_id: str) -> ToolOutput:
         held_back = [tool for tool in self if self._is_deferred(tool.name)]
@@ -180,8 +179,7 @@ def _call_tool() -> Tool:
         message = f"{CALL_TOOL} calls a tool of the catalog, not {arguments.name}"
         raise ToolError(ErrorCode.VALIDATION_ERROR, message, details={"path": "$.name"})
 
-    description = "Call a tool whose definition you have read."
-    return model_tool(CALL_TOOL, description, CallTool, prepare)
+    return model_tool(CALL_TOOL, CallTool, prepare)
 
 
 def _name(tool: Tool) -> str:

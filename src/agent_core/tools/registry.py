@@ -74,7 +74,6 @@ def tool_from(definition: ToolDefinition, handler: Handler) -> Tool:
 
 def model_tool(
     name: str,
-    description: str,
     arguments: type[Arguments],
     prepare: Prepare,
     *,
@@ -86,9 +85,10 @@ def model_tool(
 ) -> Tool:
     """Make a tool of the program's own, whose arguments are a model that `prepare` takes.
 
-    The concurrency follows from the permission where none is given.
+    The docstring of that model is what the model of a run reads about the tool. The concurrency
+    follows from the permission where none is given.
     """
-    definition = _definition(name, description, arguments, permission, frozenset(tags))
+    definition = _definition(name, arguments, permission, frozenset(tags))
     return Tool(
         definition=definition,
         parse=model_check(name, arguments),
@@ -101,16 +101,12 @@ def model_tool(
 
 @cache
 def _definition(
-    name: str,
-    description: str,
-    arguments: type[Arguments],
-    permission: ToolPermission,
-    tags: frozenset[str],
+    name: str, arguments: type[Arguments], permission: ToolPermission, tags: frozenset[str]
 ) -> ToolDefinition:
     """One object for all runs: what is made of a definition is kept by identity."""
     return ToolDefinition(
         name=name,
-        description=description,
+        description=inspect.cleandoc(arguments.__doc__ or ""),
         input_schema=shown_schema(arguments),
         permission=permission,
         tags=set(tags),

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache, partial
 from glob import escape
-from inspect import cleandoc
 from itertools import chain
 from pathlib import Path
 from typing import Protocol, Self
@@ -417,7 +416,6 @@ def code_tool(
     """
     return model_tool(
         f"code.{name}",
-        cleandoc(arguments.__doc__ or ""),
         arguments,
         prepare,
         permission=permission,

@@ -71,3 +71,24 @@ async def test_the_cost_does_not_grow_with_history() -> None:
         few, many = await steps(small, work), await steps(large, work)
         assert few > 5, name
         assert many <= few * 1.1 + 10, name
+
+
+async def crowded(sessions: int) -> SqliteSessionStore:
+    """A session of some length, among others that have ended."""
+    store = await grown(20)
+    for i in range(sessions):
+        session_id, run_id = f"other_{i}", f"run_other_{i}"
+        await store.open_run(an_opening(session_id, run_id), is_dead=alive)
+        end = RunChange(status=RunStatus.COMPLETED)
+        await store.append(a_batch(session_id=session_id, run_id=run_id, run=end, release="me"))
+    return store
+
+
+async def test_the_cost_does_not_grow_with_the_number_of_sessions() -> None:
+    few_sessions, many_sessions = await crowded(60), await crowded(1500)
+    for name, work in WORK:
+        few, many = await steps(few_sessions, work), await steps(many_sessions, work)
+        assert many <= few * 1.1 + 10, name
+    later = [await steps(store, lambda s: s.sessions(limit=20, offset=30))
+             for store in (few_sessions, many_sessions)]  # fmt: skip
+    assert later[1] <= later[0] * 1.1 + 10

@@ -311,7 +311,7 @@ class ChildRuns:
         with ExitStack() as unless_started:
             unless_started.callback(cleanup.close)
             taken = self._take_place(parent)
-            cleanup.callback(self._places.subtract, taken)
+            cleanup.callback(lambda: self._places.subtract(taken))
             child = await build()
             unless_started.pop_all()
         run_id = child.run.run_id

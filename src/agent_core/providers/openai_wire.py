@@ -53,6 +53,8 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where compatible services put reasoning; the first one they use is the one it returns in."""
 _IN_CONTENT = "content"
 """Where Mistral puts it: thinking parts among the parts of the content."""
+_EXTRA = "extra_content"
+"""Where Gemini puts the signature of a call."""
 _DETAILS = "reasoning_details"
 """Where OpenRouter puts what reasoning models want back: signed texts, encrypted data."""
 
@@ -137,7 +139,8 @@ class OpenAIRequests:
                 arguments = jsontext.dump_text(block.arguments)
                 function = {"name": wire_name(block.name), "arguments": arguments}
                 call = {"id": self._call_id(block), "type": "function", "function": function}
-                call |= opaque_of(block, self._provider, model)
+                opaque = opaque_of(block, self._provider, model)
+                call |= {key: opaque[key] for key in opaque if key == _EXTRA}
                 answer.setdefault("tool_calls", []).append(call)
             elif isinstance(block, ReasoningBlock) and is_own(block, self._provider, model):
                 opaque = opaque_of(block, self._provider, model)
@@ -147,7 +150,7 @@ class OpenAIRequests:
                 elif field == _IN_CONTENT:
                     thought = [_text_part(block.text)] if block.text else []
                     thoughts.append({**opaque, "type": "thinking", "thinking": thought})
-                elif block.text:
+                elif block.text and field in _REASONING_FIELDS:
                     answer[field] = answer.get(field, "") + block.text
         if _DETAILS in answer:  # they hold the same words
             for field in _REASONING_FIELDS:
@@ -352,8 +355,8 @@ class OpenAIChunks(ChunkParser):
                 self._calls[index] = call
         elif name and name != call.wire_name and not call.has_text:
             call.wire_name += name  # a name in pieces
-        if extra := table(delta.get("extra_content")):  # Gemini's signatures
-            call.opaque["extra_content"] = extra
+        if extra := table(delta.get(_EXTRA)):
+            call.opaque[_EXTRA] = extra
         arguments = function.get("arguments")
         if isinstance(arguments, str):
             self.draft.feed(call, arguments)

@@ -102,7 +102,7 @@ class ProseDraft(_Growing):
         text = self.text
         if not self.is_reasoning:
             return TextBlock(text=text) if text else None
-        goes_back = self.signature or self.metadata.keys() & {OPAQUE, "redacted_thinking"}
+        goes_back = self.signature or any(map(self.metadata.get, (OPAQUE, "redacted_thinking")))
         if not text and not goes_back:
             return None
         return ReasoningBlock(text=text, signature=self.signature or None, metadata=self.metadata)

@@ -52,6 +52,8 @@ MAX_CALL_ID = 64
 _ITEM, _MESSAGE, _ID = "item", "message", "id"
 """Keys of opaque fields: an item that goes back whole, the fields of the message after it, and the
 id of the item that a call was."""
+_FIELD = "output"
+"""Where blocks of this protocol come from; Chat Completions has other fields for its own."""
 _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
 _MESSAGE_FIELDS = ("id", "phase")
 _SERVER_ITEMS = frozenset(
@@ -127,7 +129,12 @@ class ResponsesRequests:
         reasoning cannot go back has none.
         """
         thoughts = [block for block in message.content if isinstance(block, ReasoningBlock)]
-        own = [block for block in thoughts if is_own(block, self._provider, model)]
+        own = [
+            block
+            for block in thoughts
+            if is_own(block, self._provider, model)
+            and block.metadata.get("field", _FIELD) == _FIELD
+        ]
         has_ids = all(map(_goes_back, (opaque_of(each, self._provider, model) for each in own)))
         head: dict[str, Any] = {}
         words: list[str] = []
@@ -416,8 +423,14 @@ class ResponsesEvents(ChunkParser):
 
     def _part(self, item: _Item, place: int) -> ProseDraft:
         if place not in item.parts:
-            item.parts[place] = self.draft.open_prose(is_reasoning=item.kind == "reasoning")
+            is_thought = item.kind == "reasoning"
+            item.parts[place] = (
+                self._open_thought() if is_thought else self.draft.open_prose(is_reasoning=False)
+            )
         return item.parts[place]
+
+    def _open_thought(self, **opaque: Any) -> ProseDraft:
+        return self.draft.open_prose(is_reasoning=True, field=_FIELD, **{OPAQUE: opaque})
 
     def _read_text(self, chunk: dict[str, Any], whole: str | None) -> None:
         item = self._find(chunk, _MESSAGES) or self._open("message", chunk.get("output_index"))
@@ -473,10 +486,10 @@ class ResponsesEvents(ChunkParser):
             own = {key: fields[key] for key in _REASONING_FIELDS if fields.get(key)}
             if own:
                 thought = self._part(item, 0)
-                thought.metadata[OPAQUE] = {_ITEM: {"summary": [], **own}}
+                thought.metadata[OPAQUE][_ITEM] = {"summary": [], **own}
             parts += item.parts.values()
         elif item.kind in _SERVER_ITEMS:
-            parts.append(self.draft.open_prose(is_reasoning=True, **{OPAQUE: {_ITEM: fields}}))
+            parts.append(self._open_thought(**{_ITEM: fields}))
 
     def _keep_beside(self, own: dict[str, Any], parts: list[ProseDraft | CallDraft]) -> None:
         """Keep a message's own fields: a text has no place for them, a thought before it has.
@@ -485,9 +498,9 @@ class ResponsesEvents(ChunkParser):
         """
         last = parts[-1] if parts else None
         if isinstance(last, ProseDraft) and last.is_reasoning:
-            last.metadata.setdefault(OPAQUE, {})[_MESSAGE] = own
+            last.metadata[OPAQUE][_MESSAGE] = own
         elif "phase" in own:
-            parts.append(self.draft.open_prose(is_reasoning=True, **{OPAQUE: {_MESSAGE: own}}))
+            parts.append(self._open_thought(**{_MESSAGE: own}))
 
 
 def _arguments(fields: Mapping[str, Any]) -> str:

@@ -191,8 +191,6 @@ class Journal:
         """
         self._flush()
         last = self._recorded
-        if self._writing is None:
-            await asyncio.sleep(0)  # a run that never waits leaves room for others, and for a stop
         while self._stored < last and self._writing is not None:
             await asyncio.wait([self._writing])
         if self._failure is not None:

@@ -58,6 +58,7 @@ async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
         ProviderError: the call failed, or the request does not fit whatever is left out.
         StorageError: the history so far could not be stored; nothing more is asked.
     """
+    await asyncio.sleep(0)  # a run whose parts never wait leaves room for others
     stop_if_cancelled()
     if ctx.journal.failure is not None:
         raise ctx.journal.failure

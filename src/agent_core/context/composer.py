@@ -1,7 +1,7 @@
 """Path in, request out: what the model sees in each turn of one run, and the report of why."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from agent_core.assets import load_asset
@@ -162,7 +162,10 @@ class ContextReporter:
                 "reattached": budget.reattached,
             },
             "use": {
-                **asdict(use),
+                "static_system": use.static_system,
+                "dynamic_system": use.dynamic_system,
+                "tools": use.tools,
+                "messages": use.messages,
                 "estimated": use.estimated,
                 "total": use.total,
                 "scale": round(use.scale, 4),

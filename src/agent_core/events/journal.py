@@ -251,9 +251,9 @@ class Journal:
     ) -> None:
         if not self._is_open:
             return
-        clean: dict[str, Any] = self._redactor.payload(payload) if payload else {}
+        clean, text = self._redactor.payload_and_json(payload or {})
         draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
-        self._events.append(pending(draft))
+        self._events.append(pending(draft, text))
         self._recorded += 1
         if not self._scheduled:
             self._scheduled = True
@@ -290,8 +290,8 @@ class Journal:
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
             for event in end.events:
-                clean = replace(event, payload=self._redactor.payload(event.payload))
-                events.append(pending(clean))
+                clean, text = self._redactor.payload_and_json(event.payload)
+                events.append(pending(replace(event, payload=clean), text))
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(
@@ -341,7 +341,7 @@ class Journal:
         self, event: PendingEvent, start: Position | None = None, offset: int = 0
     ) -> RuntimeEvent:
         draft = event.draft
-        return RuntimeEvent(
+        return RuntimeEvent.of_checked(
             event_id=event.event_id,
             seq=start.seq + offset if start else None,
             run_seq=start.run_seq + offset if start else None,
@@ -357,9 +357,9 @@ class Journal:
         )
 
 
-def pending(draft: EventDraft) -> PendingEvent:
+def pending(draft: EventDraft, payload_json: str | None = None) -> PendingEvent:
     """The event with its id and time, not yet stored."""
-    return PendingEvent(new_id("evt"), utc_now(), draft)
+    return PendingEvent(new_id("evt"), utc_now(), draft, payload_json)
 
 
 def build_node(
@@ -374,7 +374,7 @@ def build_node(
 ) -> Node:
     """The draft as a node without secrets; its `node_seq` comes from the store."""
     content = redactor.content(draft.content)
-    return Node(
+    return Node.of_checked(
         node_id=new_id("node"),
         session_id=session_id,
         node_seq=0,

@@ -114,7 +114,7 @@ class EventStream:
         is_full = self._is_consumed and len(self._waiting) >= self._capacity
         if is_full and not self._closed:
             self._writable.clear()
-        else:
+        elif not self._writable.is_set():
             self._writable.set()
 
 

@@ -345,14 +345,15 @@ class Redactor:
 
         A string under a name that promises a secret (`{"password": "…"}`) is replaced whole.
         """
-        try:  # one look at the whole as JSON: most payloads hold nothing that could be a secret
-            text = orjson.dumps(value).decode()
-        except (TypeError, ValueError):
-            return walk(value, self.text, named=True)
+        text = _json(value)
+        is_plain = text is not None and self.is_plain(text)
+        return value if is_plain else walk(value, self.text, named=True)
+
+    def is_plain(self, text: str) -> bool:
+        """Whether nothing in a JSON text could be a secret: so it is in most payloads."""
         # Counts of tokens stand in many payloads, and none of these names a secret.
         counted = text.replace("tokens", "").replace("token_count", "")
-        is_plain = not has_lead(counted) and self._values.replace(text) is text
-        return value if is_plain else walk(value, self.text, named=True)
+        return not has_lead(counted) and self._values.replace(text) is text
 
     def payload_secrets_only(self, value: Any) -> Any:
         """A JSON-like value with `secrets_only` applied to every string, keys included."""
@@ -442,7 +443,14 @@ class JournalRedactor:
 
     def payload(self, value: Any) -> Any:
         """The data of an event; the same object where there is nothing to remove."""
-        return _encodable(self._redactor.payload(value))
+        return self.payload_and_json(value)[0]
+
+    def payload_and_json(self, value: Any) -> tuple[Any, str | None]:
+        """The data of an event, and its JSON text where that had to be made."""
+        text = _json(value)
+        if text is not None and self._redactor.is_plain(text):
+            return value, text
+        return _encodable(self._redactor.payload(value)), None
 
     def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
         """The blocks of a node; the same objects where there is nothing to remove."""
@@ -483,8 +491,12 @@ def _encodable_block(block: ContentBlock) -> ContentBlock:
 
 def _encodable(value: Any) -> Any:
     """The value with every half of a surrogate pair replaced; the same object if it has none."""
+    return walk(value, join_surrogates) if _json(value) is None else value
+
+
+def _json(value: Any) -> str | None:
+    """The value as JSON text; None for what the fast encoder does not take."""
     try:
-        orjson.dumps(value)
+        return orjson.dumps(value).decode()
     except (TypeError, ValueError):
-        return walk(value, join_surrogates)
-    return value
+        return None

@@ -47,8 +47,8 @@ _TABLES: Mapping[type[BaseModel], tuple[str, str]] = {
 }
 _PLAIN = {str, int}
 _JSON_FIELDS = {"metadata", "result", "usage", "error", "prompt"}
-_CONTENT: TypeAdapter[Sequence[ContentBlock]] = TypeAdapter(
-    Sequence[ContentBlock], config=ConfigDict(defer_build=True)
+_CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
+    list[ContentBlock], config=ConfigDict(defer_build=True)
 )
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
 _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
@@ -57,6 +57,8 @@ _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
 def iso(moment: datetime) -> str:
     """ISO-8601 in UTC, always with microseconds: text order is time order."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    if utc.microsecond:  # the fast way leaves zeros out
+        return orjson.dumps(utc).decode()[1:-1]
     return utc.isoformat(timespec="microseconds")
 
 
@@ -187,8 +189,8 @@ def node_row(node: Node) -> Row:
         node.parent_id,
         node.agent_id,
         node.run_id,
-        node.role.value,
-        node.node_type.value,
+        str(node.role),
+        str(node.node_type),
         content,
         dumps(node.metadata),
         node.token_count,
@@ -208,11 +210,11 @@ def event_row(event: PendingEvent) -> Row:
             raise unreadable(f"an id like {one[:40]!r}")
     return (
         event.event_id,
-        draft.level.value,
-        draft.event_type.value,
+        str(draft.level),
+        str(draft.event_type),
         draft.node_id,
         draft.tool_call_id,
-        dumps(draft.payload),
+        event.payload_json or dumps(draft.payload),
         iso(event.created_at),
     )
 
@@ -234,8 +236,10 @@ def _as_columns(values: Mapping[str, Any]) -> dict[str, Any]:
             row[f"{name}_json"] = None if value is None else dumps(value)
         elif value is None or type(value) in _PLAIN:
             row[name] = value
+        elif isinstance(value, datetime):
+            row[name] = iso(value)
         else:
-            row[name] = iso(value) if isinstance(value, datetime) else value.value
+            row[name] = str(value) if isinstance(value, str) else value
     return row
 
 

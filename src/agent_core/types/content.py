@@ -21,6 +21,8 @@ from pydantic import (
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 
+_set = object.__setattr__  # of an object that refuses changes
+
 
 class Frozen(BaseModel):
     """Base of every public type: unknown fields are refused, values do not change.
@@ -29,6 +31,16 @@ class Frozen(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @classmethod
+    def of_checked(cls, **values: Any) -> Self:
+        """An object of valid values, one for every field: they are not looked at again."""
+        made = cls.__new__(cls)
+        _set(made, "__dict__", values)
+        _set(made, "__pydantic_fields_set__", set(values))
+        _set(made, "__pydantic_extra__", None)
+        _set(made, "__pydantic_private__", None)
+        return made
 
 
 SafeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$")]
@@ -153,7 +165,7 @@ class Usage(Frozen):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
-    raw_usage: dict[str, Any] = {}
+    raw_usage: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @classmethod
     def from_input_output(cls, input_tokens: int, output_tokens: int) -> "Usage":
@@ -193,7 +205,7 @@ class ErrorPayload(Frozen):
     code: ErrorCode
     message: str
     retryable: bool = False
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = Field(default_factory=dict[str, Any])
     redacted: bool = False
 
     @classmethod
@@ -238,8 +250,8 @@ class ToolCallBlock(Frozen):
     type: Literal["tool_call"] = "tool_call"
     tool_call_id: SafeId
     name: str
-    arguments: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ArtifactRefBlock(Frozen):
@@ -257,7 +269,7 @@ class ReasoningBlock(Frozen):
     type: Literal["reasoning"] = "reasoning"
     text: str
     signature: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ImageBlock(Frozen):
@@ -283,7 +295,7 @@ class ToolResultBlock(Frozen):
     is_error: bool = False
     content: list["ContentBlock"] = []
     error: ErrorPayload | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 ContentBlock = Annotated[
@@ -316,7 +328,7 @@ class UserMessage(Frozen):
     """A message from a caller to an agent."""
 
     content: str | list[ContentBlock]
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class Role(StrEnum):
@@ -415,7 +427,7 @@ class Node(Frozen):
     role: Role
     node_type: NodeType = NodeType.MESSAGE
     content: list[ContentBlock]
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     token_count: int = 0
     created_at: UtcDatetime
 

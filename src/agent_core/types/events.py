@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pydantic import Field
+
 from agent_core.types.content import Frozen, SafeId, UtcDatetime
 
 
@@ -131,5 +133,5 @@ class RuntimeEvent(Frozen):
     event_type: EventType
     node_id: SafeId | None = None
     tool_call_id: SafeId | None = None
-    payload: dict[str, Any] = {}
+    payload: dict[str, Any] = Field(default_factory=dict[str, Any])
     created_at: UtcDatetime

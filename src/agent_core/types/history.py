@@ -40,11 +40,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """An event on its way into the store, where it gets its sequence numbers."""
+    """An event on its way into the store, where it gets its sequence numbers.
+
+    `payload_json` is the draft's payload as JSON text, where that is known already.
+    """
 
     event_id: str
     created_at: datetime
     draft: EventDraft
+    payload_json: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ class SystemBlock(Frozen):
     priority: int = 0
     dynamic: bool = False
     token_count: int = 0
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ModelMessage(Frozen):
@@ -31,7 +31,7 @@ class ModelMessage(Frozen):
 
     role: Role
     content: list[ContentBlock]
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ModelRequest(Frozen):
@@ -49,8 +49,8 @@ class ModelRequest(Frozen):
     temperature: float | None = None
     max_output_tokens: int | None = None
     stop: list[str] = []
-    provider_options: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
+    provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class StopReason(StrEnum):
@@ -113,7 +113,7 @@ class ModelCompleted(Frozen):
     usage: Usage = Field(default_factory=Usage)
     stop_reason: StopReason = StopReason.END_TURN
     raw_stop_reason: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ModelFailed(Frozen):

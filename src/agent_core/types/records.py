@@ -56,7 +56,7 @@ class AgentDefinition(Frozen):
     tags: list[str] = []
     overrides: str | None = None
     source: AgentSource = AgentSource.CODE
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class SessionRecord(Frozen):
@@ -74,7 +74,7 @@ class SessionRecord(Frozen):
     owner: str | None = None
     lease_expires_at: UtcDatetime | None = None
     epoch: int = 0
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
@@ -91,7 +91,7 @@ class AgentRecord(Frozen):
     fork_from_node_id: SafeId | None = None
     status: AgentStatus = AgentStatus.IDLE
     result: dict[str, Any] | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     created_at: UtcDatetime
     updated_at: UtcDatetime
 
@@ -100,7 +100,7 @@ class RunPrompt(Frozen):
     """The message a run was started with."""
 
     content: list[ContentBlock]
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class RunRecord(Frozen):
@@ -123,7 +123,7 @@ class RunRecord(Frozen):
     turn_count: int = 0
     usage: Usage = Field(default_factory=Usage)
     error: ErrorPayload | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     created_at: UtcDatetime
     updated_at: UtcDatetime
     prompt: RunPrompt | None = None
@@ -149,7 +149,7 @@ class ArtifactRecord(Frozen):
     mime_type: str | None = None
     size_bytes: int
     summary: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
     created_at: UtcDatetime
 
 

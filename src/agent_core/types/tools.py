@@ -31,7 +31,7 @@ class ToolDefinition(Frozen):
     )
     permission: ToolPermission = ToolPermission.WRITE
     tags: set[str] = set()
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ToolCall(Frozen):
@@ -39,8 +39,8 @@ class ToolCall(Frozen):
 
     tool_call_id: SafeId
     name: str
-    arguments: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ToolResult(Frozen):
@@ -51,7 +51,7 @@ class ToolResult(Frozen):
     content: list[ContentBlock] = []
     is_error: bool = False
     error: ErrorPayload | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class Decision(StrEnum):
@@ -119,7 +119,7 @@ class PermissionRequest(Frozen):
     dangerous: bool = False
     hook_summary: dict[str, Any] | None = None
     suggested_decision: Decision = Decision.DENY
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class PermissionDecision(Frozen):
@@ -127,7 +127,7 @@ class PermissionDecision(Frozen):
 
     decision: Decision
     reason: str | None = None
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class ElicitationRequest(Frozen):

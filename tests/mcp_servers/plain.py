@@ -61,7 +61,15 @@ def listing() -> list[dict[str, Any]]:
         {"name": "environment", "inputSchema": schema()} | readonly,
         {"name": "raw", "inputSchema": schema(line="string")} | readonly,
         {"name": "change", "inputSchema": schema()},
-        {"name": "ask", "inputSchema": schema(method="string")} | readonly,
+        {
+            "name": "ask",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"method": {"type": "string"}, "params": {"type": "object"}},
+                "required": ["method"],
+            },
+        }
+        | readonly,
     ]
     if "changed" in TRAITS:
         tools[1]["description"] = "Changes something else."
@@ -171,7 +179,9 @@ def change(_: "Call") -> str:
 
 
 def ask(call: "Call") -> str:
-    send({"id": "q1", "method": call.arguments["method"], "params": {}})
+    send(
+        {"id": "q1", "method": call.arguments["method"], "params": call.arguments.get("params", {})}
+    )
     raise AnsweredElsewhereError  # by what our question is answered with, see `serve`
 
 
@@ -249,7 +259,12 @@ def serve() -> None:
         if message.get("method") == "tools/call":
             last_call = message["id"]
         if message.get("id") == "q1" and "method" not in message:
-            send({"id": last_call, "result": text(json.dumps(message.get("error")))})
+            send(
+                {
+                    "id": last_call,
+                    "result": text(json.dumps(message.get("error", message.get("result")))),
+                }
+            )
             continue
         answer(message)
 

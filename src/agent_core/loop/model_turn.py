@@ -11,6 +11,7 @@ from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import RunContext, RunStats
+from agent_core.providers.adapter_faults import AdapterCheck
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import shorten_name
 from agent_core.types import (
@@ -143,12 +144,15 @@ async def stream_reply(
     """Ask the model and yield what arrives; `require_whole` judges the reply at the end.
 
     Raises:
-        ProviderError: the call failed.
+        ProviderError: the call failed, or the adapter does not do what it promises.
     """
+    check = AdapterCheck(request)
     events = provider.stream(request)
+    check.begin(events)
     paused = perf_counter()
     try:
         async for event in events:
+            check.take(event)
             if perf_counter() - paused > _LONGEST_STRETCH_S:
                 await asyncio.sleep(0)  # what comes without a wait leaves room for a cancellation
                 paused = perf_counter()
@@ -156,6 +160,10 @@ async def stream_reply(
                 error = event.error
                 raise ProviderError(error.code, error.message, error.retryable, error.details)
             yield event
+    except AgentCoreError:
+        raise
+    except Exception as error:
+        raise check.explain(error) from error
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()  # the connection closes now, not when it is collected

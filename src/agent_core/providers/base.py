@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
@@ -85,6 +85,10 @@ _BUILTIN: Mapping[str, str] = MappingProxyType(
 )
 
 
+ENTRY_POINTS = "soong_agent.providers"
+"""The group of entry points by which installed distributions add providers."""
+
+
 class ProviderRegistry:
     """Provider keys and the factories behind them; each runtime has its own.
 
@@ -97,7 +101,7 @@ class ProviderRegistry:
 
     @property
     def keys(self) -> list[str]:
-        """Every key a configuration may name, sorted."""
+        """Every key that is built in or registered, sorted."""
         return sorted([*_BUILTIN, *self._registered])
 
     def register(self, key: str, factory: ProviderFactory) -> None:
@@ -129,24 +133,18 @@ class ProviderRegistry:
         """Make an adapter for a resolved model configuration. Nothing is connected yet.
 
         Raises:
-            ConfigError: `config.provider` is not registered, the configuration does not suit it, or
-                its factory fails or returns no adapter.
+            ConfigError: `config.provider` is neither registered nor installed, the configuration
+                does not suit it, or its factory fails or returns no adapter.
         """
         if config.provider in _BUILTIN:
             module, _, name = _BUILTIN[config.provider].rpartition(".")
             with without_collection():
                 adapter = import_module(module)
             return getattr(adapter, name)(config)
+        details: dict[str, Any] = {"provider": config.provider}
         factory = self._registered.get(config.provider)
         if factory is None:
-            raise ConfigError(
-                ErrorCode.CONFIG_ERROR,
-                f"[model] provider = {config.provider!r} is not a known provider; "
-                f"known: {', '.join(self.keys)}; a program adds its own with "
-                "register_provider before start",
-                details={"provider": config.provider, "known": self.keys},
-            )
-        details = {"provider": config.provider}
+            factory, details["distribution"] = self._installed(config.provider)
         try:
             adapter = factory(config)
         except ConfigError:
@@ -154,17 +152,76 @@ class ProviderRegistry:
         except Exception as error:
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,
-                f"the factory of provider {config.provider!r} failed: "
+                f"the factory of provider {config.provider!r}{_from(details)} failed: "
                 f"{type(error).__name__}: {error}",
                 details=details,
             ) from error
         if any(not callable(getattr(adapter, name, None)) for name in ("stream", "close")):
             message = (
-                f"the factory of provider {config.provider!r} returned a {type(adapter).__name__}, "
-                "which is no adapter: an adapter has the methods stream and close"
+                f"the factory of provider {config.provider!r}{_from(details)} returned a "
+                f"{type(adapter).__name__}, which is no adapter: an adapter has the methods stream "
+                "and close"
             )
             if inspect.iscoroutine(adapter):
                 adapter.close()
                 message += "; a factory is a plain function, not an async one"
             raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
         return adapter
+
+    def _installed(self, key: str) -> tuple[ProviderFactory, str]:
+        """The factory that an installed distribution has for this key, and the distribution.
+
+        Raises:
+            ConfigError: none has one, two have one, or it cannot be loaded.
+        """
+        # Reading what is installed takes a while, and few programs need it.
+        from importlib.metadata import entry_points  # noqa: PLC0415
+
+        points = entry_points(group=ENTRY_POINTS)
+        found = {
+            (point.value, point.dist.name if point.dist else "?"): point
+            for point in points
+            if point.name == key
+        }
+        details: dict[str, Any] = {"provider": key}
+        if not found:
+            known = sorted({*self.keys, *points.names})
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"[model] provider = {key!r} is not a known provider; known: {', '.join(known)}; a "
+                "program adds its own with register_provider before start, and a distribution with "
+                f"an entry point of the group {ENTRY_POINTS}",
+                details={**details, "known": known},
+            )
+        if len(found) > 1:
+            names = ", ".join(sorted(name for _, name in found))
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"[model] provider = {key!r} is a key of several distributions: {names}; uninstall "
+                "all but one",
+                details=details,
+            )
+        [((_, distribution), point)] = found.items()
+        details["distribution"] = distribution
+        try:
+            factory: Any = point.load()
+        except Exception as error:
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"provider {key!r}{_from(details)} cannot be loaded ({point.value}): "
+                f"{type(error).__name__}: {error}",
+                details=details,
+            ) from error
+        if not callable(factory):
+            raise ConfigError(
+                ErrorCode.CONFIG_ERROR,
+                f"provider {key!r}{_from(details)} is a {type(factory).__name__} ({point.value}); "
+                "an entry point names a function or a class that takes a ModelConfig",
+                details=details,
+            )
+        return cast("ProviderFactory", factory), distribution
+
+
+def _from(details: Mapping[str, Any]) -> str:
+    distribution = details.get("distribution")
+    return f" of the distribution {distribution}" if distribution else ""

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
+from agent_core.providers.adapter_faults import AdapterCheck
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import (
     ErrorPayload,
@@ -91,6 +92,7 @@ def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
 async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
     """The events of one model; a failure that its adapter has raised is one of them."""
     stream: AsyncIterator[ModelEvent] = adapter.stream(request)
+    AdapterCheck(request).begin(stream)
     try:
         async for event in stream:
             yield event

@@ -263,7 +263,7 @@ class OneShotModelCall:
             completed = require_whole(reply)
         except AgentCoreError:
             raise
-        except Exception as error:
+        except Exception as error:  # of an adapter of the package: no work beside a run breaks it
             message = f"the model's adapter broke: {type(error).__name__}: {error}"
             raise ProviderError(ErrorCode.PROVIDER_ERROR, message) from error
         self.usage = self.usage.plus(completed.usage)

@@ -1,0 +1,117 @@
+"""Mistakes of adapters from outside of the package: where they are, and what mends them."""
+
+import traceback
+from pathlib import Path
+from typing import Any, get_args
+
+from agent_core.errors import ErrorCode, ProviderError
+from agent_core.types import (
+    ModelCompleted,
+    ModelEvent,
+    ModelRequest,
+    ModelStarted,
+    ModelTextDelta,
+    StopReason,
+    TextBlock,
+    ToolCallBlock,
+)
+
+_EVENTS: tuple[type, ...] = get_args(get_args(ModelEvent)[0])
+_PACKAGE = Path(__file__).parents[1]
+_WRAPPERS = {"adapter_faults.py", "fallback.py"}
+"""Modules beside the adapters of the package, which may stand above one from outside."""
+
+
+class AdapterCheck:
+    """Holds the events of one call against what `ProviderAdapter` promises.
+
+    What a service may do, like an empty answer, is no mistake of its adapter.
+    """
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._whose = f"the adapter of model {request.model!r}"
+        self._has_shown_text = False
+        self._is_over = False
+
+    def begin(self, events: Any) -> None:
+        """Check what `stream` has returned.
+
+        Raises:
+            ProviderError: it cannot be iterated.
+        """
+        if not hasattr(events, "__aiter__"):
+            if hasattr(events, "close"):
+                events.close()  # a coroutine that nothing will await
+            raise self._mistake(
+                f"returned a {type(events).__name__} from stream; write it as "
+                "`async def stream(self, request)` with `yield` for every event"
+            )
+
+    def take(self, event: Any) -> None:
+        """Check the next event.
+
+        Raises:
+            ProviderError: it breaks a promise.
+        """
+        if not isinstance(event, _EVENTS):
+            raise self._mistake(
+                f"yielded a {type(event).__name__}; yield ModelStarted, deltas and one "
+                "ModelCompleted or ModelFailed, from agent_core"
+            )
+        if self._is_over:
+            raise self._mistake(
+                f"yielded a {type(event).__name__} after its ModelCompleted, which must be the last"
+            )
+        if isinstance(event, ModelTextDelta):
+            self._has_shown_text = self._has_shown_text or bool(event.text)
+        elif isinstance(event, ModelCompleted):
+            self._is_over = True
+            self._check_reply(event)
+        elif isinstance(event, ModelStarted):
+            self._whose = f"the adapter of provider {event.provider!r}, model {event.model!r},"
+
+    def _check_reply(self, reply: ModelCompleted) -> None:
+        blocks = {b.tool_call_id for b in reply.content if isinstance(b, ToolCallBlock)}
+        calls = {call.tool_call_id for call in reply.tool_calls}
+        if lost := sorted(blocks - calls):
+            raise self._mistake(
+                f"has the call {lost[0]} in ModelCompleted.content and not in tool_calls; it "
+                "belongs into both"
+            )
+        if calls or reply.stop_reason not in {StopReason.END_TURN, StopReason.TOOL_USE}:
+            return
+        if reply.stop_reason is StopReason.TOOL_USE:
+            raise self._mistake('completed with stop_reason "tool_use" and without a tool call')
+        is_made_by_hand = reply.raw_stop_reason is None and not reply.metadata
+        has_text = any(isinstance(block, TextBlock) and block.text for block in reply.content)
+        if self._has_shown_text and not has_text:
+            raise self._mistake(
+                "completed without the text that its deltas have shown; deltas are only shown, and "
+                "ModelCompleted.content must hold all of the reply"
+            )
+        if is_made_by_hand and not reply.content and not reply.usage.output_tokens:
+            raise self._mistake(
+                "completed without content, calls, usage or raw_stop_reason; put the reply into "
+                "ModelCompleted.content, and for a reply that is really empty set raw_stop_reason"
+            )
+
+    def explain(self, error: Exception) -> Exception:
+        """What to raise for an exception: one from inside of the package is raised as it is."""
+        frames = traceback.extract_tb(error.__traceback__)
+        outside = (f for f in frames if not Path(f.filename).is_relative_to(_PACKAGE))
+        place = next(outside, None)
+        before = frames[: frames.index(place)] if place else frames
+        paths = [Path(frame.filename) for frame in before]
+        is_ours = any(
+            path.parent == Path(__file__).parent and path.name not in _WRAPPERS for path in paths
+        )
+        if place is None or is_ours:
+            return error
+        return self._mistake(
+            f"broke in {place.name}, {place.filename} line {place.lineno}: {type(error).__name__}: "
+            f"{error}; a failure of the service is a ModelFailed event, or a ProviderError raised "
+            "before ModelStarted"
+        )
+
+    def _mistake(self, what: str) -> ProviderError:
+        return ProviderError(ErrorCode.PROVIDER_ERROR, f"{self._whose} {what}")

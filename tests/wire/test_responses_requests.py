@@ -544,3 +544,28 @@ def test_the_address_of_responses(base_url: str, expected: str) -> None:
     config = ModelConfig(provider="openai", name="m", base_url=base_url, api="responses")
 
     assert OpenAIResponsesProvider(config).address("m") == expected
+
+
+async def test_reasoning_that_cannot_be_decrypted_any_more_is_left_out() -> None:
+    words = "The encrypted content gAAA could not be verified. Reason: it could not be decrypted."
+    error = {"message": words, "code": "invalid_encrypted_content"}
+    async with ModelServer(
+        [Sends(body(*OWN)), Status(400, orjson.dumps({"error": error})), Sends(body(*OWN)), "ok"]
+    ) as server:
+        adapter = ProviderRegistry().create(ModelConfig(name="m", **server.settings("responses")))
+
+        async def ask(*messages: ModelMessage) -> list[ModelMessage]:
+            last = [event async for event in adapter.stream(asked(*messages, tools=TOOLS))][-1]
+            assert isinstance(last, ModelCompleted), last
+            return [*messages, *answered(last)[1:]]
+
+        once = await ask(HELLO)
+        twice = await ask(*once)
+        await ask(*twice)
+        await adapter.close()
+
+    _, refused, mended, later = server.requests
+    assert "gAAAA" in refused.text
+    assert "gAAAA" not in mended.text
+    assert "fc_1" not in mended.text
+    assert later.text.count("gAAAA") == 1  # what was made since then goes back

@@ -12,13 +12,13 @@ from urllib.parse import quote, urlsplit
 from agent_core.config.models import ModelConfig
 from agent_core.providers.compat import dialect_of, host_of, server_of, without
 from agent_core.providers.failures import Called
-from agent_core.providers.http_provider import HttpProvider
+from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, HEADERS, sampling_fields
 from agent_core.providers.responses_wire import ResponsesEvents, ResponsesRequests
-from agent_core.types import ModelRequest
+from agent_core.types import ErrorPayload, ModelRequest
 
 _BOTH = frozenset(
     {
@@ -144,7 +144,6 @@ class OpenAIResponsesProvider(OpenAIProvider):
             "prompt_cache_key",
             "summary",
             "temperature",
-            "tool_choice",
             "top_p",
         }
     )
@@ -175,6 +174,16 @@ class OpenAIResponsesProvider(OpenAIProvider):
             head["text"] = answer
         fields = {**without({**head, **options}, refused), **extra}
         return self._items.body(request, fields, called)
+
+    def _adjusted(
+        self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
+    ) -> Prepared | None:
+        """Also the request without reasoning that the service cannot decrypt any more."""
+        if not _UNREADABLE.search(refusal.message):
+            return super()._adjusted(request, before, refusal)
+        self._items.disown(request.messages, request.model)
+        prepared = self.prepare(request, before.called)
+        return prepared if prepared.body != before.body else None
 
     def _reasoning(self, options: dict[str, Any], refused: AbstractSet[str]) -> dict[str, Any]:
         """How much to reason, and a summary of it to read; takes its options from `options`."""
@@ -211,6 +220,10 @@ def _refuse(
         )
 
 
+_UNREADABLE = re.compile(
+    r"invalid_encrypted_content|encrypted content.{0,200}(verified|decrypted|parsed)", re.IGNORECASE
+)
+"""What is written of reasoning from another organisation, or before a change of keys."""
 _WITHOUT_REASONING = re.compile(r"(ft:)?(gpt-3|gpt-4|chatgpt-4)")
 """Models of OpenAI that refuse to be asked for encrypted reasoning; all later ones reason."""
 

@@ -364,6 +364,11 @@ class MessageCache(Generic[V]):
         """The cache for requests to this model."""
         return self._by_model.setdefault(model, IdentityCache())
 
+    def renew(self, model: str) -> IdentityCache[ModelMessage, V]:
+        """An empty cache for requests to this model."""
+        self._by_model[model] = IdentityCache()
+        return self._by_model[model]
+
 
 def body_of(head: Mapping[str, Any], arrays: Mapping[str, Iterable[bytes]]) -> bytes:
     """A request body: the small fields in sorted order, then arrays of what is serialised already.

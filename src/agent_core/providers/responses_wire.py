@@ -1,7 +1,7 @@
 """OpenAI's Responses format: a conversation as items, a reply as the events of its items."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -108,6 +108,12 @@ class ResponsesRequests:
         )
         tools = self._tools.get_all(request.tools, self._write_tool)
         return body_of(fields, {"tools": tools, "input": history})
+
+    def disown(self, messages: Iterable[ModelMessage], model: str) -> None:
+        """Send these messages from now on as another model's: without their reasoning and ids."""
+        written = self._messages.renew(model)
+        for message in messages:
+            written.get(message, lambda message: self._write_message(message, ""))
 
     def _write_tool(self, tool: ToolDefinition) -> bytes:
         """A function; the service takes every schema for a strict one unless that is denied."""
@@ -244,6 +250,7 @@ class _Item:
 
 
 _CALLS = frozenset({"custom_tool_call", "function_call"})
+_TEXT_DELTAS = frozenset({"content_part.delta", "output_text.delta"})
 _MESSAGES, _THOUGHTS = frozenset({"message"}), frozenset({"reasoning"})
 
 
@@ -281,28 +288,26 @@ class ResponsesEvents(ChunkParser):
     def read(self, chunk: dict[str, Any]) -> None:
         """Take one event."""
         kind = text(chunk.get("type")).removeprefix("response.")
+        if kind in _TEXT_DELTAS:  # nearly every event
+            self._read_text(chunk, None)
+            return
         match kind.split("."):
-            case ["output_text" | "refusal" as part, "delta" | "done" as stage]:
-                self._has_refused = self._has_refused or part == "refusal"
-                whole = text(chunk.get("refusal" if part == "refusal" else "text"))
-                self._read_text(chunk, whole if stage == "done" else None)
+            case ["output_text", "done"]:
+                self._read_text(chunk, text(chunk.get("text")))
+            case ["refusal", "delta" | "done" as stage]:
+                self._has_refused = True
+                whole = text(chunk.get("refusal")) if stage == "done" else None
+                self._read_text(chunk, whole)
             case [
                 "reasoning_summary_text" | "reasoning_summary" | "reasoning_text" | "reasoning",
                 "delta" | "done",
             ]:
                 self._read_thought(chunk, *kind.split("."))
-            case ["function_call_arguments", "delta"]:
-                item = self._find(chunk, _CALLS)
-                if item is not None and item.call is not None:
-                    self.draft.feed(item.call, text(chunk.get("delta")))
-            case ["function_call_arguments", "done"]:
-                if item := self._find(chunk, _CALLS):
-                    self._complete(item, {"arguments": chunk.get("arguments")})
+            case ["function_call_arguments", "delta" | "done"]:
+                self._read_arguments(chunk)
             case ["output_item", "added" | "done" as stage]:
                 self._take_item(chunk, is_new=stage == "added")
-            case ["created" | "queued" | "in_progress"]:
-                self._usage = table(table(chunk.get("response")).get("usage")) or self._usage
-            case ["completed" | "incomplete" | "failed" | "cancelled" as status]:
+            case ["completed" | "done" | "incomplete" | "failed" | "cancelled" as status]:
                 self._end(table(chunk.get("response")), status)
             case ["error"]:
                 raise self._failure({**chunk, "type": None})
@@ -344,7 +349,8 @@ class ResponsesEvents(ChunkParser):
     def _end(self, response: dict[str, Any], event: str) -> None:
         """Take the last event."""
         self._usage = table(response.get("usage")) or self._usage
-        status = event if event != "completed" else text(response.get("status"))
+        is_any = event in {"completed", "done"}  # the response itself tells how it went
+        status = text(response.get("status")) if is_any else event
         if status == "failed":
             raise self._failure(table(response.get("error")))
         if status == "cancelled":
@@ -454,6 +460,15 @@ class ResponsesEvents(ChunkParser):
             said = f"\n\n{said}"
         item.begun.add(piece)
         self.draft.feed(self._part(item, 0), said)
+
+    def _read_arguments(self, chunk: dict[str, Any]) -> None:
+        item = self._find(chunk, _CALLS)
+        if item is None or item.call is None:
+            return  # it will come whole
+        if "arguments" in chunk:
+            self._complete(item, {"arguments": chunk["arguments"]})
+        else:
+            self.draft.feed(item.call, text(chunk.get("delta")))
 
     def _match(self, fields: dict[str, Any], waiting: list[_Item]) -> _Item:
         """What has streamed in of an item of the output, brought up to date."""

@@ -1,8 +1,14 @@
 """The real command against a model service on a socket."""
 
+import base64
+import random
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
+
+import pytest
+from PIL import Image
 
 from agent_core.providers.scripted import calls
 from isolation import Home
@@ -22,10 +28,10 @@ def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.Co
     )
 
 
-def configured(home: Home, server: ModelServer) -> Home:
+def configured(home: Home, server: ModelServer, more: str = "") -> Home:
     home.write_config(
         f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
-        "[memory]\nenabled = false\n"
+        f"{more}\n[memory]\nenabled = false\n"
     )
     return home
 
@@ -82,6 +88,54 @@ def test_a_session_moves_to_another_folder_only_if_told_to(
     assert len(server.requests) == 2
     assert str(tmp_path) in soong_agent(home, "sessions", "list").stdout
     assert "--move-session" in soong_agent(home, "--help").stdout
+
+
+def png(side: int) -> bytes:
+    raw = BytesIO()
+    noise = random.Random(7).randbytes(side * side)  # noqa: S311 - a drawing
+    Image.frombytes("L", (side, side), noise).save(raw, "PNG")
+    return raw.getvalue()
+
+
+def test_pictures_named_on_the_command_line_are_shown(home: Home, project: Path) -> None:
+    small, document = project / "small.png", project / "paper.pdf"
+    small.write_bytes(png(8))
+    document.write_bytes(b"%PDF-1.7\n%%EOF\n")
+    (project / "large.dat").write_bytes(png(300))
+    named = ("--image", str(small), "--image", str(document), "--image", f"{project}/large.dat")
+    with ModelServer.in_thread(["a cat"]) as server:
+        configured(home, server, "max_image_bytes = 9000")
+        done = soong_agent(home, "run", "--path", str(project), *named, "what is it?")
+    assert (done.returncode, done.stdout.strip()) == (0, "a cat"), done.stderr
+    text, first, second, third = server.requests[0].body["messages"][-1]["content"]
+    assert text["text"] == "what is it?"
+    assert base64.b64encode(png(8)).decode()[:20] in first["image_url"]["url"]
+    assert second["file"]["file_data"].startswith("data:application/pdf;base64,")
+    assert third["image_url"]["url"].startswith("data:image/jpeg;base64,")
+    assert len(third["image_url"]["url"]) < 12_100
+
+
+BOMB = png(8)[:16] + b"\0\xff\xff\xff\0\xff\xff\xff" + png(8)[24:]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<svg/>", png(20)[:60], b"just words", BOMB, None],
+    ids=["svg", "half", "words", "bomb", "missing"],
+)
+def test_a_picture_that_cannot_be_sent_ends_before_anything_is_asked(
+    home: Home, project: Path, content: bytes | None
+) -> None:
+    place = project / "drawing.png"
+    if content is not None:
+        place.write_bytes(content)
+    with ModelServer.in_thread([]) as server:
+        configured(home, server)
+        done = soong_agent(home, "run", "--image", str(place), "what is it?")
+    assert done.returncode == 2
+    assert "cannot be sent" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert server.requests == []
 
 
 def test_a_piped_answer_allows_one_write(home: Home, project: Path) -> None:

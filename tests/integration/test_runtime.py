@@ -1,13 +1,17 @@
 """The whole runtime: sessions, queues, replay and branches on a real database."""
 
 import asyncio
+import base64
 import os
+import random
 import re
 import sqlite3
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from agent_core import (
     AgentCoreError,
@@ -406,6 +410,42 @@ async def test_an_image_can_be_named_by_its_artifact(home: Home, project: Path) 
     assert caught.value.code is ErrorCode.ARTIFACT_NOT_FOUND
     (sent,) = provider.requests[-1].messages[-1].content
     assert sent == ImageBlock(mime_type="image/png", data="cGl4ZWxz")
+
+
+@pytest.mark.parametrize(
+    ("mime_type", "data", "why"),
+    [
+        ("image/svg+xml", base64.b64encode(b"<svg/>").decode(), "none of the pictures"),
+        ("image/png", "%%%", "not base64"),
+        ("image/png", "", "empty"),
+        ("image/png", base64.b64encode(b"x" * 5000).decode(), "5000 bytes"),
+    ],
+)
+async def test_an_image_that_no_model_takes_is_refused_and_nothing_is_stored(
+    home: Home, project: Path, mime_type: str, data: str, why: str
+) -> None:
+    small = CONFIG + "max_image_bytes = 4000\n"
+    async with runtime(home, project, ["hi"], config=small) as made:
+        image = ImageBlock(mime_type=mime_type, data=data)
+        with pytest.raises(AgentCoreError, match=why) as caught:
+            await made.start(UserMessage(content=[image]), session_id="s1")
+        assert caught.value.code is ErrorCode.VALIDATION_ERROR
+        assert await made.list_sessions() == []
+
+
+async def test_an_image_is_what_its_bytes_say_and_fits_the_limit(home: Home, project: Path) -> None:
+    raw = BytesIO()
+    noise = random.Random(7).randbytes(300 * 200 * 3)  # noqa: S311 - a drawing
+    Image.frombytes("RGB", (300, 200), noise).save(raw, "PNG")
+    image = ImageBlock(mime_type="image/gif", data=base64.b64encode(raw.getvalue()).decode())
+    provider = ScriptedProvider(["noise"])
+    small = CONFIG + "max_image_bytes = 4000\n"
+    async with runtime(home, project, provider, config=small) as made:
+        await (await made.start(UserMessage(content=[image]))).wait()
+    (sent,) = provider.requests[0].messages[-1].content
+    assert isinstance(sent, ImageBlock)
+    assert sent.mime_type == "image/jpeg"
+    assert len(base64.b64decode(sent.data or "")) <= 4000
 
 
 async def test_a_result_larger_than_a_small_window_does_not_end_the_run(

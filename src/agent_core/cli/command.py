@@ -14,7 +14,8 @@ from agent_core.loading import without_collection
 from agent_core.text import visible
 
 _SYNOPSIS = (
-    'run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] [--move-session] "message"'
+    "run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] [--move-session]"
+    ' [--image <file>]... "message"'
 )
 _MOVE = "let a session that was begun in another folder work in this one from now on"
 _DESCRIPTION = "Give an agent a task in a project, and watch it work."
@@ -114,6 +115,13 @@ def _build_parser() -> argparse.ArgumentParser:
         "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
     )
     run.add_argument("--move-session", action="store_true", help=_MOVE)
+    run.add_argument(
+        "--image",
+        action="append",
+        metavar="<file>",
+        dest="images",
+        help="show the model a picture (PNG, JPEG, GIF, WebP) or a PDF; may be repeated",
+    )
     run.add_argument("message", help="what to do; after -- it may begin with a dash")
 
     tasks = commands.add_parser("tasks", help="look at the Tasks of a project")

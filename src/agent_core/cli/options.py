@@ -17,6 +17,7 @@ class Options(argparse.Namespace):
     action: str = ""
     id: str = ""
     message: str = ""
+    images: list[str] | None = None
     path: str | None = None
     session_id: str | None = None
     orchestrator: bool = False

@@ -27,7 +27,7 @@ from agent_core.cli.view import PlainView
 from agent_core.config.load import read_setup
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.redaction import Redactor
-from agent_core.types import RunStatus
+from agent_core.types import RunStatus, TextBlock, UserMessage
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
@@ -113,8 +113,14 @@ async def _run(
     interrupt: "_Interrupt",
 ) -> int:
     async with open_runtime() as runtime:
+        message: str | UserMessage = options.message
+        if options.images:
+            from agent_core.cli.images import read_image  # noqa: PLC0415 - few runs have any
+
+            images = [await asyncio.to_thread(read_image, path) for path in options.images]
+            message = UserMessage(content=[TextBlock(text=message), *images])
         handle = await runtime.start(
-            options.message,
+            message,
             session_id=options.session_id,
             mode="orchestrator" if options.orchestrator else "normal",
             move_session=options.move_session,

@@ -14,11 +14,12 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from agent_core.artifacts.images import decode_base64, encode_base64
 from agent_core.errors import ErrorCode
 from agent_core.mcp.discovery import MAX_REASON_CHARS
 from agent_core.text import shorten_name, shortened
 from agent_core.tools.base import ArtifactWriter
-from agent_core.tools.limits import decode_base64, encode_base64, filename_for
+from agent_core.tools.limits import filename_for
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,

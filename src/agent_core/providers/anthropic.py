@@ -13,7 +13,6 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
-from agent_core.providers.images import PDF
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -338,7 +337,7 @@ def _write_tool(tool: ToolDefinition) -> bytes:
 
 def _write_image(block: ImageBlock) -> dict[str, Any]:
     source = {"type": "base64", "media_type": block.mime_type, "data": block.data}
-    return {"type": "document" if block.mime_type == PDF else "image", "source": source}
+    return {"type": "document" if block.is_document else "image", "source": source}
 
 
 def _write_result(result: ToolResultBlock) -> dict[str, Any]:

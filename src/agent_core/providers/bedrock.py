@@ -22,7 +22,6 @@ from agent_core.providers.aws_signing import AwsSigner, region_of
 from agent_core.providers.decoding import FrameDecoder
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
-from agent_core.providers.images import PDF
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -315,7 +314,7 @@ def _write_image(block: ImageBlock, called: Called) -> Iterator[dict[str, Any]]:
         ProviderError: the service takes no such pictures.
     """
     source = {"bytes": block.data}
-    if block.mime_type == PDF:
+    if block.is_document:
         digest = hashlib.sha256((block.data or "").encode()).hexdigest()[:10]
         name = f"document-{digest}"  # the names of one request must differ
         yield {"text": f"[{name}]"}

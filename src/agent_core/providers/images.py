@@ -19,14 +19,13 @@ from agent_core.types import (
 DOCUMENTS = "documents"
 IMAGES = "images"
 KINDS = frozenset({DOCUMENTS, IMAGES})
-PDF = "application/pdf"
 _IMAGE_REFUSALS = {400, 415, 422}
 _TOO_LARGE = 413
 
 
 def kind_of(block: ImageBlock) -> str:
     """The capability that a model needs to be shown the block."""
-    return DOCUMENTS if block.mime_type == PDF else IMAGES
+    return DOCUMENTS if block.is_document else IMAGES
 
 
 class ImageRules:

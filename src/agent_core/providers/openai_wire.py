@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from agent_core.providers import jsontext
 from agent_core.providers.compat import Dialect
 from agent_core.providers.failures import Called
-from agent_core.providers.images import PDF
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -212,7 +211,7 @@ def _text_part(prose: str) -> dict[str, Any]:
 
 def _image_part(image: ImageBlock) -> dict[str, Any]:
     url = f"data:{image.mime_type};base64,{image.data}"
-    if image.mime_type == PDF:
+    if image.is_document:
         return {"type": "file", "file": {"filename": "document.pdf", "file_data": url}}
     return {"type": "image_url", "image_url": {"url": url}}
 

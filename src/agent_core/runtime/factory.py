@@ -86,7 +86,11 @@ class RunFactory:
         self._setup = project.setup
         self._models = models
         self._memory = memory
-        self._results = ResultLimiter(artifacts, limit_bytes=config.tools.result_limit_bytes)
+        self._results = ResultLimiter(
+            artifacts,
+            limit_bytes=config.tools.result_limit_bytes,
+            max_image_bytes=config.model.max_image_bytes,
+        )
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._surroundings: OrderedDict[str, Surroundings] = OrderedDict()
         self._scale = TokenScale()

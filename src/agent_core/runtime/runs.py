@@ -1,7 +1,6 @@
 """Starts the runs of users and carries them out; watches, awaits and cancels them by their id."""
 
 import asyncio
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from itertools import count
@@ -12,6 +11,7 @@ from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
 from agent_core.aio import to_the_end
+from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ConfigError, ErrorCode, StorageError
@@ -31,7 +31,6 @@ from agent_core.types import (
     AgentRole,
     AgentType,
     CancelResult,
-    ContentBlock,
     Draft,
     EventLevel,
     ImageBlock,
@@ -172,11 +171,18 @@ class Runs:
             StorageError: `session_active`: another living process has the session;
                 `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
+            AgentCoreError: `validation_error`: no model can be shown an image of the message.
         """
         self._models.open(self._models.resolve())
         stored_prompt = None
         if prompt is not None:
-            content = [await self._with_image_data(block) for block in prompt.content]
+            limit = self._models.resolve().max_image_bytes
+            content = [
+                await sendable(block, self._artifacts, max_bytes=limit)
+                if isinstance(block, ImageBlock)
+                else block
+                for block in prompt.content
+            ]
             stored_prompt = RunPrompt(
                 content=self._journal_redactor.content(content),
                 metadata=self._journal_redactor.metadata(prompt.metadata),
@@ -525,13 +531,6 @@ class Runs:
             message = f"there is no run {run_id}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
         return record
-
-    async def _with_image_data(self, block: ContentBlock) -> ContentBlock:
-        """The block; an image named by its artifact gets its data, which the model needs."""
-        if not (isinstance(block, ImageBlock) and block.artifact_id and block.data is None):
-            return block
-        data = b64encode(await self._artifacts.read(block.artifact_id)).decode()
-        return ImageBlock(mime_type=block.mime_type, data=data)
 
 
 async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:

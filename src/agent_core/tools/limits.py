@@ -4,15 +4,22 @@ What is too large for a message moves into an artifact.
 """
 
 import asyncio
-import base64
-import binascii
 import mimetypes
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from agent_core.artifacts.images import (
+    PICTURES,
+    UnusableImageError,
+    decode_base64,
+    encode_base64,
+    fitted,
+    media_type,
+)
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.text import shorten_name, shorten_text, utf8_size
@@ -39,7 +46,7 @@ MAX_IMAGES = 20
 MAX_SHOWN_BYTES = 10_000_000
 """Bytes of all pictures of one result that a model is shown: they stand in its message."""
 MAX_IMAGE_BYTES = 3_750_000
-"""A larger picture is kept as a file and not shown: services refuse more than 5 MB of base64."""
+"""A larger picture is made smaller or not shown: services refuse more than 5 MB of base64."""
 
 _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 32
@@ -48,7 +55,6 @@ _MESSAGE_BYTES = 8_192
 _SUMMARY_BYTES = 1_000
 _FEW_BLOCKS = 16
 _MAX_SUFFIX = 8
-_SHOWN_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +73,25 @@ class ResultLimiter:
     """
 
     def __init__(
-        self, artifacts: ArtifactStore | None, *, limit_bytes: int, limit_tokens: int | None = None
+        self,
+        artifacts: ArtifactStore | None,
+        *,
+        limit_bytes: int,
+        limit_tokens: int | None = None,
+        max_image_bytes: int = MAX_IMAGE_BYTES,
     ) -> None:
         self._artifacts = artifacts
+        self._max_image_bytes = max_image_bytes
         self._limit = min(limit_bytes, (limit_tokens or limit_bytes) * _BYTES_PER_TOKEN)
 
     def within(self, limit_tokens: int) -> "ResultLimiter":
         """The same, for a model that can be given `limit_tokens` at once."""
-        return ResultLimiter(self._artifacts, limit_bytes=self._limit, limit_tokens=limit_tokens)
+        return ResultLimiter(
+            self._artifacts,
+            limit_bytes=self._limit,
+            limit_tokens=limit_tokens,
+            max_image_bytes=self._max_image_bytes,
+        )
 
     def writer(self, run: RunIdentity, call: ToolCall) -> ArtifactWriter:
         """Where this call may keep files."""
@@ -135,7 +152,9 @@ class ResultLimiter:
         except TooManyValuesError:
             result = await asyncio.to_thread(wrap, returned)
         files = _ResultFiles(self._artifacts, self.writer(run, call))
-        content = await _bound_pictures(result.content, files, kept_above=self._limit)
+        content = await _bound_pictures(
+            result.content, files, kept_above=self._limit, max_image_bytes=self._max_image_bytes
+        )
         content = await _bound_references(content, files)
         if limit is not None and sum(map(_size, content)) > limit:
             content = await _shorten(content, limit, files)
@@ -317,7 +336,11 @@ class _PictureRoom:
 
 
 async def _bound_pictures(
-    content: Sequence[ContentBlock], files: _ResultFiles, *, kept_above: int
+    content: Sequence[ContentBlock],
+    files: _ResultFiles,
+    *,
+    kept_above: int,
+    max_image_bytes: int,
 ) -> list[ContentBlock]:
     """The content with pictures that a model can take, and words in place of all others.
 
@@ -325,6 +348,7 @@ async def _bound_pictures(
         content: of the result.
         files: where pictures are kept that cannot be shown, and those named by artifact come from.
         kept_above: bytes of base64 from which on a picture that is shown is kept as a file too.
+        max_image_bytes: a larger picture is made smaller, or kept as a file only.
     """
     room, shown = _PictureRoom(), list[ContentBlock]()
     for block in content:
@@ -338,12 +362,22 @@ async def _bound_pictures(
                     what = f"{shorten_name(declared)} of artifact {artifact_id}"
                     shown.append(TextBlock(text=f"[{what} is left out: {raw}]"))
                     continue
-                known = _image_type(raw)
-                if known and len(raw) <= MAX_IMAGE_BYTES and room.take(raw):
-                    shown.append(ImageBlock(mime_type=known, data=encode_base64(raw)))
+                with suppress(UnusableImageError):
+                    known = _image_type(raw)
+                    if known and room.images > 0:
+                        known, raw = await _fitted(raw, known, max_bytes=max_image_bytes)
+                    if known and room.take(raw):
+                        shown.append(ImageBlock(mime_type=known, data=encode_base64(raw)))
                 shown.append(reference)
             case ImageBlock(data=str(data), mime_type=declared):
-                shown += await _show_data(data, declared, room, files, kept_above=kept_above)
+                shown += await _show_data(
+                    data,
+                    declared,
+                    room,
+                    files,
+                    kept_above=kept_above,
+                    max_image_bytes=max_image_bytes,
+                )
             case _:
                 shown.append(block)
     if room.surplus:
@@ -355,7 +389,13 @@ async def _bound_pictures(
 
 
 async def _show_data(
-    data: str, declared: str, room: _PictureRoom, files: _ResultFiles, *, kept_above: int
+    data: str,
+    declared: str,
+    room: _PictureRoom,
+    files: _ResultFiles,
+    *,
+    kept_above: int,
+    max_image_bytes: int,
 ) -> list[ContentBlock]:
     """A picture that stands in the result."""
     content = await asyncio.to_thread(decode_base64, data)
@@ -363,51 +403,47 @@ async def _show_data(
     if content is None:
         return [TextBlock(text=f"[{mime_type} data that is not base64 is left out]")]
     known = _image_type(content)
-    if room.images > 0 and (known is None or len(content) > MAX_IMAGE_BYTES):
+    fits, reason = content, ""
+    shown_as = known
+    if room.images > 0 and known is not None:
+        try:
+            shown_as, fits = await _fitted(content, known, max_bytes=max_image_bytes)
+        except UnusableImageError as error:
+            reason = f"{known}, {len(content)} bytes: too large to be shown to a model ({error})"
+    elif known is None:
+        reason = f"{mime_type}, {len(content)} bytes, is no picture that a model can be shown"
+        reason += " (PNG, JPEG, GIF or WebP)"
+    if room.images > 0 and reason:
         room.images -= 1
-        if known is None:
-            kept_as = "application/octet-stream" if declared in _SHOWN_TYPES else mime_type
-            reason = f"{mime_type}, {len(content)} bytes, is no picture that a model can be shown"
-            summary = f"{reason} (PNG, JPEG, GIF or WebP)"
-        else:
-            kept_as = known
-            summary = f"{known}, {len(content)} bytes: too large to be shown to a model"
-            summary += f" (at most {MAX_IMAGE_BYTES} bytes)"
+        kept_as = known or mime_type
+        if known is None and declared in PICTURES:
+            kept_as = "application/octet-stream"
         name = filename_for("image", kept_as)
-        return [await files.add(content, name, kept_as, summary=summary)]
-    if known is None or not room.take(content):
+        return [await files.add(content, name, kept_as, summary=reason)]
+    if shown_as is None or not room.take(fits):
         room.surplus.append({"mime_type": known or mime_type, "data": encode_base64(content)})
         return []
-    image = ImageBlock(mime_type=known, data=encode_base64(content))
-    if len(data) <= kept_above:
+    image = ImageBlock(mime_type=shown_as, data=encode_base64(fits))
+    if fits is content and len(data) <= kept_above:
         return [image]
     summary = f"the picture above, {len(content)} bytes"
-    copy = await files.copy(content, filename_for("image", known), known, summary=summary)
-    return [image, *copy]
+    if fits is not content:
+        summary += f", of which the model is shown a smaller one of {len(fits)} bytes"
+    name = filename_for("image", known or shown_as)
+    return [image, *await files.copy(content, name, known or shown_as, summary=summary)]
 
 
 def _image_type(content: bytes) -> str | None:
-    """The media type of a picture that models take, by its first bytes; None for all else."""
-    if content.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if content.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if content.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
+    """The media type of a picture that a result may have; None for all else."""
+    kind = media_type(content)
+    return kind if kind in PICTURES else None
 
 
-def decode_base64(data: str) -> bytes | None:
-    """The bytes that base64 text stands for; None if it is none. Line ends are passed over."""
-    try:
-        return base64.b64decode("".join(data.split()), validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def encode_base64(content: bytes) -> str:
-    """Bytes as base64 text."""
-    return base64.b64encode(content).decode()
+async def _fitted(content: bytes, kind: str, *, max_bytes: int) -> tuple[str, bytes]:
+    """A picture within the limit of its size; only one beyond it costs a thread."""
+    if len(content) <= max_bytes:
+        return kind, content
+    return await asyncio.to_thread(fitted, content, kind, max_bytes=max_bytes)
 
 
 def filename_for(stem: str, mime_type: str) -> str:

@@ -273,7 +273,7 @@ class ReasoningBlock(Frozen):
 
 
 class ImageBlock(Frozen):
-    """An image in a user message: base64 `data`, or the artifact that holds it."""
+    """An image, or a PDF, in a user message: base64 `data`, or the artifact that holds it."""
 
     type: Literal["image"] = "image"
     mime_type: str
@@ -285,6 +285,11 @@ class ImageBlock(Frozen):
         if (self.data is None) == (self.artifact_id is None):
             raise ValueError("an image needs exactly one of data and artifact_id")
         return self
+
+    @property
+    def is_document(self) -> bool:
+        """It is a PDF, which not every service takes that takes pictures."""
+        return self.mime_type == "application/pdf"
 
 
 class ToolResultBlock(Frozen):

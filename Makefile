@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test faults check format docs bench conformance clean help
+.PHONY: demo test faults check format docs bench guard conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -18,6 +18,7 @@ help:
 	@echo "make format  rewrite what the formatter and the linter can mend"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
+	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
 	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
 	@echo "make clean   remove the virtual environment and everything that was built"
 
@@ -61,6 +62,9 @@ docs: $(READY_DOCS)
 
 bench: $(READY)
 	$(BIN)/python bench/compare.py $(ARGS)
+
+guard: $(READY)
+	$(BIN)/python bench/guard.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage

@@ -229,6 +229,42 @@ async def stream(bench, chunks=20_000):
     }
 
 
+async def memory(bench, count=1000, traced=False):
+    """KiB that a session keeps: used once and idle, and in the middle of a run, its tool waiting."""
+    import tracemalloc
+
+    from tool import GATES, TICKS
+
+    await bench.setup(1, WORDS)
+    for _ in range(20):
+        await bench.run()
+    if traced:
+        tracemalloc.start()
+
+    def used():
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] / 1024 if traced else memory_kib("VmRSS")
+
+    before = used()
+    for _ in range(count):
+        await bench.run()
+    idle = used() - before
+    gate = asyncio.Event()
+    GATES.append(gate)
+    begun, before = len(TICKS), used()
+    runs = [asyncio.create_task(bench.run(True)) for _ in range(count)]
+    while len(TICKS) - begun < count:
+        await asyncio.sleep(0.01)
+        for run in runs:
+            if run.done():
+                run.result()
+    active = used() - before
+    GATES.clear()
+    gate.set()
+    await asyncio.gather(*runs)
+    return {"idle_kib": idle / count, "active_kib": active / count}
+
+
 def worker(name, scenario, base_url, db, params):
     os.sched_setaffinity(0, {0})
 
@@ -256,6 +292,8 @@ SCENARIOS = {  # name: (function, parameters, with the session store)
     "loop-db": ("loop", {}, True),
     "loop200": ("loop", {"turns": 200}, False),
     "loop200-db": ("loop", {"turns": 200}, True),
+    "memory": ("memory", {}, True),
+    "memory-traced": ("memory", {"traced": True}, True),
 }
 BASE_TIME = {}
 
@@ -365,7 +403,7 @@ def measure(name, args, url, server, results):
     mine = results.setdefault(name, {"versions": versions(name), "scenarios": {}})
     stored = "STORE" in constants(name) or name.startswith("raw")
     for scenario in args.scenarios.split(","):
-        if scenario.endswith("-db") and not stored:
+        if SCENARIOS[scenario] and SCENARIOS[scenario][2] and not stored:
             continue
         rows, start = [], time.time()
         try:
@@ -448,6 +486,12 @@ TABLES = {  # title: [(column, scenario, key)]
         ("peak RSS MiB", "conc", "peak_mib"),
         ("growth MiB", "conc", "growth_mib"),
     ],
+    "Memory of 1,000 sessions": [
+        ("idle, KiB each", "memory", "idle_kib"),
+        ("in a run, KiB each", "memory", "active_kib"),
+        ("idle, KiB each (tracemalloc)", "memory-traced", "idle_kib"),
+        ("in a run, KiB each (tracemalloc)", "memory-traced", "active_kib"),
+    ],
     "Streaming one text": [
         ("2k: CPU us/chunk", "stream2k", "cpu_us"),
         ("20k: CPU us/chunk", "stream", "cpu_us"),
@@ -507,7 +551,7 @@ def main():
     parser.add_argument(
         "-s",
         "--scenarios",
-        default=",".join(s for s in SCENARIOS if "200" not in s),
+        default=",".join(s for s in SCENARIOS if "200" not in s and "memory" not in s),
         help="comma list of " + ", ".join(SCENARIOS),
     )
     parser.add_argument("-t", "--timeout", type=float, default=120, help="seconds for one process")

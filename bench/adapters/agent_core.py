@@ -1,7 +1,8 @@
 """agent_core: AgentRuntime.start and the event stream, everything stored as it is by default.
 
 The built-in tools are switched off, because every framework here gets one tool; memory too,
-because no other asks the model anything after a run. The window is large enough for 200 turns.
+because no other asks the model anything after a run. The window is large enough for 200 turns, and
+the limit of runs for the 1,000 sessions of `memory`.
 """
 
 import shutil
@@ -16,6 +17,7 @@ STORE = "SqliteStore"
 CONFIG = """
 [runtime]
 max_turns = 10000
+max_concurrent_runs = 1000
 [model]
 provider = "openai"
 name = "{model}"

@@ -2,10 +2,9 @@
 
 import aiohttp
 import orjson
-from adapters import raw_httpx
-from adapters.raw_httpx import make_agent, run  # noqa: F401
+from adapters.raw import Log, make_agent, run  # noqa: F401
 
-REQUIRES = ["aiohttp", "orjson", "httpx"]
+REQUIRES = ["aiohttp", "orjson", "httpx"]  # the environment is raw_httpx's too
 VENV = "raw"
 
 
@@ -28,4 +27,4 @@ class Client:
 
 
 async def setup(base_url, model, db=None):
-    return Client(base_url, model), raw_httpx.Log(db) if db else None
+    return Client(base_url, model), Log(db) if db else None

@@ -8,8 +8,9 @@ bounded before values are built, and an unreadable head is a fact in `problem`, 
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class FrontMatter:
         problem: why a head that is there could not be read, in words for the file's author.
     """
 
-    fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: str = ""
     problem: str | None = None
 
@@ -87,7 +88,7 @@ def _decode_body(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").replace("\0", "")
 
 
-def _parse_head(head: str) -> dict[str, Any]:
+def _parse_head(head: str) -> Mapping[str, Any]:
     """Read the table that a head is.
 
     Raises:
@@ -95,8 +96,17 @@ def _parse_head(head: str) -> dict[str, Any]:
     """
     if not head.strip():
         return {}
-    if (fields := _parse_json_lines(head)) is not None:
-        return fields
+    fields = _parse_json_lines(head)
+    return parse_yaml(head) if fields is None else fields
+
+
+@lru_cache(maxsize=2048)
+def parse_yaml(head: str) -> Mapping[str, Any]:
+    """Read a head as YAML. Each run finds the same skills and instructions again.
+
+    Raises:
+        ValueError: as `_parse_head`.
+    """
     import yaml  # noqa: PLC0415 - most runs read no front matter
 
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.assets.front_matter import parse_yaml
 from agent_core.context.skills import find_skills, load_skill_tool, plan_template_tool
 from agent_core.context.system_prompt import skills_block
 from agent_core.errors import ErrorCode, ToolError
@@ -162,3 +163,20 @@ async def test_a_plans_folder_that_leads_out_of_the_project_is_not_created(
             await call(plan_template_tool(plans, project), facts)
         assert refused.value.code is ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
     assert list(elsewhere.iterdir()) == []
+
+
+def test_the_heads_of_skills_are_parsed_once_however_often_they_are_found(home: Path) -> None:
+    (home / "skills").mkdir(exist_ok=True)
+    for number in range(300):
+        text = f"---\nname: skill-{number}\ndescription: does {number} of it\n---\nbody\n"
+        (home / "skills" / f"{number}.md").write_text(text, encoding="utf-8")
+    first = find_skills(home)
+    parsed = parse_yaml.cache_info().misses
+    assert find_skills(home) == first
+    assert len(first.skills) == 300
+    assert parse_yaml.cache_info().misses == parsed
+    (home / "skills" / "7.md").write_text(
+        "---\nname: seven\ndescription: x\n---\n", encoding="utf-8"
+    )
+    assert find_skills(home).get("seven").description == "x"
+    assert parse_yaml.cache_info().misses == parsed + 1

@@ -1,5 +1,6 @@
 """`reasoning` has one spelling; each service is asked in its own words."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -7,7 +8,17 @@ import pytest
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers.base import ProviderRegistry
-from agent_core.types import ModelMessage, ModelRequest, Role, TextBlock, ToolDefinition
+from agent_core.providers.local import LocalProvider
+from agent_core.types import (
+    ModelMessage,
+    ModelRequest,
+    ReasoningBlock,
+    Role,
+    TextBlock,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolResultBlock,
+)
 from model_server import ModelServer
 
 HELLO = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
@@ -16,6 +27,7 @@ TOOLS = [ToolDefinition(name="run", description="")]
 
 async def body_of(provider: str, **settings: Any) -> dict[str, Any]:
     name = settings.pop("name", "m")
+    messages = settings.pop("messages", [HELLO])
     request = {"tool_choice": settings.pop("tool_choice", None)}
     async with ModelServer(lambda _: "ok") as server:
         config = ModelConfig(
@@ -23,7 +35,7 @@ async def body_of(provider: str, **settings: Any) -> dict[str, Any]:
         )
         adapter = ProviderRegistry().create(config)
         async for _ in adapter.stream(
-            ModelRequest(model=name, messages=[HELLO], tools=TOOLS, **request)
+            ModelRequest(model=name, messages=messages, tools=TOOLS, **request)
         ):
             pass
         await adapter.close()
@@ -100,6 +112,66 @@ async def test_what_anthropic_refuses_beside_thinking_is_not_sent() -> None:
     assert forced["temperature"] == 0.5
 
     assert said(await body_of("anthropic", reasoning="low", max_output_tokens=1024)) == {}
+
+
+def turn(*thoughts: ReasoningBlock) -> list[ModelMessage]:
+    """A turn that has called a tool."""
+    call = ToolCallBlock(tool_call_id="c", name="run")
+    return [
+        HELLO,
+        ModelMessage(role=Role.ASSISTANT, content=[*thoughts, call]),
+        ModelMessage(role=Role.TOOL, content=[ToolResultBlock(tool_call_id="c")]),
+    ]
+
+
+OWN = {"provider": "anthropic", "model": "m"}
+SIGNED = ReasoningBlock(text="hm", signature="c2ln", metadata=OWN)
+HIDDEN = ReasoningBlock(text="", metadata={**OWN, "redacted_thinking": "aGk="})
+CLEANED = ReasoningBlock(text="hm", metadata=OWN)
+FOREIGN = ReasoningBlock(text="hm", signature="c2ln", metadata={**OWN, "model": "another"})
+
+
+@pytest.mark.parametrize(
+    ("messages", "thinks"),
+    [
+        (turn(SIGNED), True),
+        (turn(HIDDEN), True),
+        ([*turn(SIGNED), *turn()[1:]], True),
+        ([*turn(), HELLO], True),
+        (turn(), False),
+        (turn(CLEANED), False),
+        (turn(FOREIGN), False),
+        ([*turn(SIGNED), *turn()], False),
+    ],
+)
+async def test_a_turn_that_claude_began_without_a_thought_goes_on_without(
+    messages: list[ModelMessage], *, thinks: bool
+) -> None:
+    body = await body_of("anthropic", reasoning="low", messages=messages)
+
+    assert ("thinking" in body) is thinks
+
+
+async def test_the_engine_in_the_process_is_told_in_what_its_templates_know() -> None:
+    for level, expected in (
+        ("none", {"enable_thinking": False}),
+        ("high", {"enable_thinking": True, "reasoning_effort": "high"}),
+    ):
+        bodies: list[dict[str, Any]] = []
+
+        class Engine:
+            def handle_chat_completions(
+                self, prompt: str, callback: Callable[[str | dict[str, Any]], bool]
+            ) -> None:
+                bodies.append(orjson.loads(prompt))  # noqa: B023 - called in this turn only
+                callback({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+
+        config = ModelConfig.model_validate({"provider": "local", "name": "m", "reasoning": level})
+        adapter = LocalProvider(config, Engine)
+        async for _ in adapter.stream(ModelRequest(model="m", messages=[HELLO])):
+            pass
+        await adapter.close()
+        assert bodies[0]["chat_template_kwargs"] == expected
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,9 @@ class AnthropicProvider(HttpProvider):
         if "thinking" in options or request.tool_choice not in {None, "auto", "none"}:
             return head
         head |= thinking_fields(self._config.reasoning, request.model, head["max_tokens"])
+        budgeted = "budget_tokens" in table(head.get("thinking"))
+        if budgeted and not may_think(request, self.provider):
+            del head["thinking"]
         if table(head.get("thinking")).get("type") in {"enabled", "adaptive"}:
             head.pop("temperature", None)  # refused beside thinking
         if "output_config" in head and "output_config" in options:
@@ -323,6 +326,27 @@ def thinking_fields(effort: str | None, model: str, max_tokens: int) -> dict[str
     if budget >= max_tokens:
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": budget}}
+
+
+def may_think(request: ModelRequest, provider: str) -> bool:
+    """A turn begins with a thought of this model, or goes on without: all else is refused.
+
+    Another model may have begun it, or a redaction may have taken its thought away.
+    """
+    first: ModelMessage | None = None
+    for message in reversed(request.messages):
+        if message.role is Role.USER:
+            break
+        if message.role is Role.ASSISTANT:
+            first = message
+    if first is None:
+        return True
+    thought = first.content[0] if first.content else None
+    return (
+        isinstance(thought, ReasoningBlock)
+        and is_own(thought, provider, request.model)
+        and bool(thought.signature or thought.metadata.get("redacted_thinking"))
+    )
 
 
 def _write_tool(tool: ToolDefinition) -> bytes:

@@ -2,11 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import without_collection
@@ -276,6 +276,33 @@ class AgentRuntime:
             _checked_session_id(session_id), move_session=move_session
         )
         return RunHandle(run, services.runs, services.sessions)
+
+    async def mcp_prompts(self, server_id: str) -> list[dict[str, Any]]:
+        """The prompts of an MCP server: `name`, `description`, and `arguments` with their names.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such server.
+            ToolError: `mcp_server_failed`, …: they cannot be listed.
+        """
+        return await (await self._services()).project.servers.prompts(server_id)
+
+    async def mcp_prompt(
+        self, server_id: str, name: str, arguments: Mapping[str, str] | str = ""
+    ) -> UserMessage:
+        """A prompt of an MCP server as a message for `start`.
+
+        Args:
+            server_id: as `mcp.json` names it.
+            name: of the prompt.
+            arguments: by name; or a text of words, `name=value` or in the prompt's order.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such server or prompt, or the arguments
+                do not fit.
+            ToolError: `mcp_server_failed`, …: it cannot be read.
+        """
+        servers = (await self._services()).project.servers
+        return await servers.prompt(server_id, name, arguments)
 
     def register_provider(self, key: str, factory: "ProviderFactory") -> None:
         """Add a provider for `[model] provider = "<key>"`, before the first run that needs it.

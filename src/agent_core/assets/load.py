@@ -24,6 +24,7 @@ _OTHER_IDS = (
     "system.skill_catalog",
     "system.memory_catalog",
     "system.tool_catalog",
+    "system.mcp_servers",
     "system.runtime_state",
     # instructions for model calls outside of runs: to summarise, to remember, to choose memories
     "system.compact_history",

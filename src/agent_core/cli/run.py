@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -113,14 +114,8 @@ async def _run(
     interrupt: "_Interrupt",
 ) -> int:
     async with open_runtime() as runtime:
-        message: str | UserMessage = options.message
-        if options.images:
-            from agent_core.cli.images import read_image  # noqa: PLC0415 - few runs have any
-
-            images = [await asyncio.to_thread(read_image, path) for path in options.images]
-            message = UserMessage(content=[TextBlock(text=message), *images])
         handle = await runtime.start(
-            message,
+            await _read_message(runtime, options),
             session_id=options.session_id,
             mode="orchestrator" if options.orchestrator else "normal",
             move_session=options.move_session,
@@ -156,6 +151,24 @@ async def _run(
             view.resumable(handle.session_id)
             return INTERRUPTED
         return COMPLETED if handle.status is RunStatus.COMPLETED else FAILED
+
+
+async def _read_message(runtime: "AgentRuntime", options: Options) -> str | UserMessage:
+    """What the user says, with pictures; `/server:prompt words` is a prompt of an MCP server."""
+    message: str | UserMessage = options.message
+    if named := _PROMPT.match(options.message):
+        message = await runtime.mcp_prompt(*named.groups(default=""))
+    if not options.images:
+        return message
+    from agent_core.cli.images import read_image  # noqa: PLC0415 - few runs have any
+
+    images = [await asyncio.to_thread(read_image, path) for path in options.images]
+    content = message if isinstance(message, str) else message.content
+    said = [TextBlock(text=content)] if isinstance(content, str) else content
+    return UserMessage(content=[*said, *images])
+
+
+_PROMPT = re.compile(r"/([A-Za-z0-9_-]{1,64}):(\S+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
 async def _watch(handle: "RunHandle", view: PlainView, tasks: "LiveTasks | None") -> None:

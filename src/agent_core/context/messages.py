@@ -199,6 +199,7 @@ _TAGS = {
     NodeType.SKILL_CONTEXT: "skill",
     NodeType.MEMORY_CONTEXT: "memory",
     NodeType.TOOL_CONTEXT: "tool",
+    NodeType.RESOURCE_CONTEXT: "resource",
     NodeType.TASK_BOARD: "task_board",
     NodeType.COMPACTION: "compaction_summary",
     NodeType.CHILD_RESULT: "child_result",
@@ -212,6 +213,7 @@ _ATTRIBUTES = {
     NodeType.MEMORY_CONTEXT: ("ids", "categories"),
     NodeType.INSTRUCTION_CONTEXT: ("path",),
     NodeType.TOOL_CONTEXT: ("name",),
+    NodeType.RESOURCE_CONTEXT: ("server", "uri"),
 }
 _CLOSING = re.compile(r"<(?=\s*/\s*(?:" + "|".join(_TAGS.values()) + r")\b)", re.IGNORECASE)
 _HEAD_CHARS = 160

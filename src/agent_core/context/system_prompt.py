@@ -5,6 +5,7 @@ folder or turn to the next is dynamic and stands behind them, so that a cached p
 """
 
 import hashlib
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
@@ -24,6 +25,7 @@ PRIORITY_DEFINITION = 50
 PRIORITY_INSTRUCTIONS = 40
 PRIORITY_TOOLS = 35
 PRIORITY_SKILLS = 30
+PRIORITY_SERVERS = 25
 PRIORITY_MEMORY = 20
 PRIORITY_RUNTIME = 10
 """Among dynamic blocks the lowest priority is cut first; they stand in descending order."""
@@ -143,6 +145,19 @@ def tools_block(catalog: str) -> SystemBlock:
     """Which tools there are whose definitions are read when they are needed."""
     text = f"{load_asset('system.tool_catalog').text}\n\n{catalog}"
     return system_block("tool_catalog", "tools", text, priority=PRIORITY_TOOLS, dynamic=True)
+
+
+def servers_block(instructions: Mapping[str, str]) -> SystemBlock:
+    """What MCP servers say about their use, by id: data, each within its own tags."""
+    parts = [load_asset("system.mcp_servers").text]
+    for server_id, words in instructions.items():
+        inner = _SERVER_END.sub("&lt;", words.strip())
+        parts.append(f'<mcp_server id="{server_id}">\n{inner}\n</mcp_server>')
+    text = "\n\n".join(parts)
+    return system_block("mcp_servers", "mcp", text, priority=PRIORITY_SERVERS, dynamic=True)
+
+
+_SERVER_END = re.compile(r"<(?=\s*/\s*mcp_server\b)", re.IGNORECASE)
 
 
 def memory_block(catalog: str) -> SystemBlock:

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 from mcp import Client, MCPError
@@ -37,8 +37,10 @@ from pydantic import ValidationError
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.mcp.discovery import (
+    MAX_INSTRUCTIONS_CHARS,
     MAX_REASON_CHARS,
     Host,
+    Offer,
     SessionForgottenError,
     ToolSpec,
     read_tool,
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from mcp.client.context import ClientRequestContext
     from mcp.client.session import IncomingMessage
 
+T = TypeVar("T")
+
 CLOSE_SECONDS = 5.0
 """How long the end of a session may take, the end of the process included."""
 
@@ -68,6 +72,7 @@ HTTP_NOT_FOUND = 404
 
 _MAX_PAGES = 100
 _SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # the SDKs of Python and of TypeScript
+_BAD_ARGUMENTS = {INVALID_PARAMS, -32002}  # the latter: no such resource, to older servers
 _END_REPORT_SECONDS = 0.5
 
 # Without this the SDK's warnings about a server's nonsense would appear on the user's terminal.
@@ -96,7 +101,7 @@ class Connection:
         self._over = asyncio.Event()
         self._is_forgotten = False
         self._http_status: int | None = None
-        self._calls: set[asyncio.Task[CallToolResult]] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._clocks: set[_Clock] = set()
         self._questions: set[asyncio.Task[ElicitationAnswer]] = set()
         self._login: Login | None = None
@@ -132,6 +137,19 @@ class Connection:
         await self._opened.wait()
         if self._failure is not None:
             raise self._failure
+
+    async def offer(self, *, refresh: bool = False) -> Offer:
+        """What the server has; asks for its tools as `specs` does.
+
+        Raises:
+            ToolError: `mcp_server_failed`.
+            SessionForgottenError: a new connection may list them.
+        """
+        specs = await self.specs(refresh=refresh)
+        client = self._live()
+        words = shortened(client.instructions or "", MAX_INSTRUCTIONS_CHARS)
+        has_resources = client.server_capabilities.resources is not None
+        return Offer(tuple(specs.values()), words, has_resources)
 
     async def specs(self, *, refresh: bool = False) -> Mapping[str, ToolSpec]:
         """The server's tools by name; asks again if they have changed or `refresh` is wanted.
@@ -177,11 +195,25 @@ class Connection:
         clock = _Clock(silence_s, total_s)
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            if not task.done() and not task.cancelling():
+            if clock in self._clocks:
                 clock.note_sign_of_life()
                 show(progress, total, message)
 
         call = self._live().call_tool(name, dict(arguments), progress_callback=on_progress)
+        return await self._answer(name, call, clock)
+
+    async def request(
+        self, what: str, ask: Callable[[Client], Coroutine[Any, Any, T]], *, seconds: float
+    ) -> T:
+        """Ask for something that changes nothing, and wait `seconds` for it at most.
+
+        Raises:
+            ToolError: `timeout`, `validation_error`, or `mcp_server_failed`.
+            SessionForgottenError: a new connection may answer.
+        """
+        return await self._answer(what, ask(self._live()), _Clock(seconds, seconds))
+
+    async def _answer(self, what: str, call: Coroutine[Any, Any, T], clock: "_Clock") -> T:
         task = asyncio.create_task(call)
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
@@ -198,7 +230,7 @@ class Connection:
                 except Exception as error:
                     raise await self._refusal(_cause(error)) from error
         except TimeoutError:
-            message = f"MCP server {self._server_id!r} gave no answer to {name} in time"
+            message = f"MCP server {self._server_id!r} gave no answer to {what} in time"
             raise ToolError(ErrorCode.TIMEOUT, message, retryable=True) from None
         finally:
             self._clocks.discard(clock)
@@ -228,7 +260,7 @@ class Connection:
                 await asyncio.wait([self._owner], timeout=_END_REPORT_SECONDS)
                 reason = "ended while the call ran; whether the call took effect is unknown"
                 reason += self._end_report()
-            case MCPError(code=code) if code == INVALID_PARAMS:
+            case MCPError(code=code) if code in _BAD_ARGUMENTS:
                 message = f"MCP server {self._server_id!r} refused the arguments: {cause}"
                 return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message, MAX_REASON_CHARS))
             case MCPError():

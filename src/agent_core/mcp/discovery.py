@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import httpx2
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 20_000
+MAX_INSTRUCTIONS_CHARS = 4000
 MAX_REASON_CHARS = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
@@ -128,20 +129,35 @@ def read_tool(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a server has.
+
+    Attributes:
+        tools: in its own order, those included that are left out.
+        instructions: how to use it, in its own words.
+        has_resources: it has something to read.
+    """
+
+    tools: tuple[ToolSpec, ...] = ()
+    instructions: str = ""
+    has_resources: bool = False
+
+
 class DiscoveryCache:
     """What servers offered, by server id and hash of its configuration, until it is too old."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], tuple[float, tuple[ToolSpec, ...]]] = {}
+        self._entries: dict[tuple[str, str], tuple[float, Offer]] = {}
 
-    def get(self, key: tuple[str, str], ttl_seconds: float) -> tuple[ToolSpec, ...] | None:
+    def get(self, key: tuple[str, str], ttl_seconds: float) -> Offer | None:
         """What was offered less than `ttl_seconds` ago."""
-        at, specs = self._entries.get(key, (float("-inf"), ()))
-        return specs if time.monotonic() - at < ttl_seconds else None
+        at, offer = self._entries.get(key, (float("-inf"), None))
+        return offer if time.monotonic() - at < ttl_seconds else None
 
-    def put(self, key: tuple[str, str], specs: tuple[ToolSpec, ...]) -> None:
+    def put(self, key: tuple[str, str], offer: Offer) -> None:
         """Remember what is offered now."""
-        self._entries[key] = (time.monotonic(), specs)
+        self._entries[key] = (time.monotonic(), offer)
 
     def drop(self, key: tuple[str, str]) -> None:
         """Forget it: the server announces a change, or it has gone."""

@@ -82,6 +82,21 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     return ToolResult(content=content, is_error=True, error=error)
 
 
+def message_blocks(part: ServerBlock, *, is_answer: bool) -> list[ContentBlock]:
+    """A part of a prompt as what a user says; an answer in it is marked as one."""
+    match _read_part(part):
+        case TextBlock(text=text):
+            return [TextBlock(text=f"[earlier answer]\n{text}" if is_answer else text)]
+        case ImageBlock() as image:
+            return [image]
+        case JsonBlock(data=data):
+            return [TextBlock(text=json.dumps(data, ensure_ascii=False))]
+        case _Binary(summary=summary):
+            return [TextBlock(text=f"[{summary}, not shown]")]
+        case _:
+            return []
+
+
 def _is_wrapped(structured: dict[str, Any], parts: list[ServerBlock]) -> bool:
     """The SDK makes `{"result": …}` of what a function returns, beside a text per item."""
     texts = [part.text for part in parts if isinstance(part, TextContent)]

@@ -5,34 +5,38 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from agent_core.config.models import ToolOverrideConfig, ToolsConfig
-from agent_core.errors import ErrorCode, ToolError
-from agent_core.mcp.config import ServerConfig, StdioServer, config_hash
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.mcp.config import ServerConfig
 from agent_core.mcp.discovery import (
     MAX_REASON_CHARS,
     PROCESS_CACHE,
     DiscoveryCache,
     Host,
-    SessionForgottenError,
+    Offer,
     ToolSpec,
-    server_failed,
 )
+from agent_core.mcp.resources import (
+    list_prompts,
+    parse_arguments,
+    read_prompt,
+    read_resource,
+    resource_tool,
+)
+from agent_core.mcp.server import McpServer
 from agent_core.text import shortened
-from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
+from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import plain_access
 from agent_core.tools.schema import SchemaCheck
-from agent_core.types import ToolDefinition, ToolPermission, ToolResult
+from agent_core.types import ToolDefinition, ToolPermission, ToolResult, UserMessage
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
     from agent_core.mcp.connection import Connection
-
-T = TypeVar("T")
 
 PREFIX = "mcp."
 
@@ -42,126 +46,7 @@ PROGRESS_SECONDS = 0.1
 _MOST_REPORTED = 20
 """Tools of one server whose absence is reported at once."""
 
-MAX_QUIET_SECONDS = 60.0
-"""How long a server that failed is not tried again, at most."""
-
 _NO_OVERRIDE = ToolOverrideConfig()
-
-
-class McpServer:
-    """A server: connected when it is needed, again after a crash, and closed once.
-
-    Attributes:
-        revision: grows when its tools have changed.
-    """
-
-    def __init__(
-        self, server_id: str, config: ServerConfig, host: Host, *, cache: DiscoveryCache
-    ) -> None:
-        self.server_id = server_id
-        self._config = config
-        self._host = host
-        self._cache = cache
-        self._key = (server_id, config_hash(config))
-        self.revision = 0
-        self._connections: list[Connection] = []
-        self._failure: tuple[float, ToolError | None] = (0.0, None)
-        self._is_closed = False
-
-    @property
-    def place(self) -> str:
-        """Where calls go, for a person: the command's name, or the address's host."""
-        if isinstance(self._config, StdioServer):
-            return self._config.command
-        return urlsplit(self._config.url).netloc
-
-    async def specs(self, ttl_seconds: float) -> tuple[ToolSpec, ...]:
-        """What the server offers, at most `ttl_seconds` old.
-
-        Raises:
-            ToolError: `mcp_server_failed`.
-        """
-        if (known := self._cache.get(self._key, ttl_seconds)) is not None:
-            return known
-        was_ready = bool(self._connections) and self._connections[-1].is_ready
-        specs = await self._ask(lambda connection: connection.specs(refresh=was_ready))
-        offered = tuple(specs.values())
-        self._cache.put(self._key, offered)
-        return offered
-
-    async def call(
-        self, spec: ToolSpec, call: "Callable[[Connection], Awaitable[CallToolResult]]"
-    ) -> "CallToolResult":
-        """Make a call of a tool, if it is still what was offered.
-
-        Raises:
-            ToolError: `tool_not_available` if it is not what was offered any more: an agreement
-                to the one is none to the other; else as `Connection.call`.
-        """
-
-        async def call_if_unchanged(connection: "Connection") -> "CallToolResult":
-            current = (await connection.specs()).get(spec.name)
-            if current is None or current.fingerprint != spec.fingerprint:
-                self._note_change()
-                change = "no longer has" if current is None else "has changed"
-                raise ToolError(
-                    ErrorCode.TOOL_NOT_AVAILABLE,
-                    f"MCP server {self.server_id!r} {change} its tool {spec.name} since it was"
-                    " offered; nothing was done",
-                    details={"server_id": self.server_id},
-                )
-            return await call(connection)
-
-        return await self._ask(call_if_unchanged)
-
-    async def close(self) -> None:
-        """End what is connected; nothing can be asked afterwards. Safe to repeat."""
-        self._is_closed = True
-        await asyncio.gather(*(connection.close() for connection in self._connections))
-
-    async def _ask(self, ask: "Callable[[Connection], Awaitable[T]]") -> T:
-        """Ask, and once more if the server does not know the session: one that was restarted."""
-        for _ in range(2):
-            started = time.monotonic()
-            connection = self._connection()
-            try:
-                await connection.opened()
-            except ToolError as error:
-                now = time.monotonic()
-                # What takes long to fail is not tried at every turn; what fails at once, may be.
-                self._failure = (now + min(now - started, MAX_QUIET_SECONDS), error)
-                self._cache.drop(self._key)
-                raise
-            try:
-                return await ask(connection)
-            except SessionForgottenError:
-                continue
-        raise server_failed(self.server_id, "forgets its sessions as soon as they are made")
-
-    def _note_change(self) -> None:
-        self._cache.drop(self._key)
-        self.revision += 1
-
-    def _connection(self) -> "Connection":
-        """The connection there is, or a new one. Does not wait: two callers get the same."""
-        if self._connections and not self._connections[-1].is_over:
-            return self._connections[-1]
-        if self._is_closed:
-            raise server_failed(self.server_id, "is closed with its runtime", retryable=False)
-        quiet_until, failure = self._failure
-        if failure is not None and time.monotonic() < quiet_until:
-            raise failure.with_traceback(None)  # or every raise would make it longer
-        from agent_core.mcp.connection import Connection  # noqa: PLC0415 - brings the SDK
-
-        still_ending = [connection for connection in self._connections if not connection.is_gone]
-        connection = Connection(
-            self.server_id,
-            self._config,
-            self._host,
-            on_change=self._note_change,
-        )
-        self._connections = [*still_ending, connection]
-        return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +88,7 @@ class McpTools:
             if server_id not in config.mcp.disabled_servers
             and not config.mcp.tool_overrides.get(PREFIX + server_id, _NO_OVERRIDE).disabled
         }
+        self._offers: dict[str, Offer] = {}
 
     async def tools(
         self,
@@ -236,6 +122,70 @@ class McpTools:
         return sorted(found, key=lambda tool: tool.name)
 
     @property
+    def server_ids(self) -> Collection[str]:
+        """The servers that may be used."""
+        return self._servers.keys()
+
+    @property
+    def seconds(self) -> float:
+        """How long a server may take for a request that is no call of a tool."""
+        return self._config.default_timeout_ms / 1e3
+
+    @property
+    def offers(self) -> Mapping[str, Offer]:
+        """What each server had when its tools were asked for last."""
+        return self._offers
+
+    def server(self, server_id: str) -> McpServer:
+        """The server of this id.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is none, or it is disabled.
+        """
+        if found := self._servers.get(server_id):
+            return found
+        known = ", ".join(self._servers) or "none"
+        message = f"there is no MCP server {shortened(server_id, 80)}; there are: {known}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+    async def read_resource(self, server_id: str, uri: str, artifact: ArtifactWriter) -> ToolResult:
+        """A resource, as a tool would answer with it.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such server.
+            ToolError: it cannot be read.
+        """
+        return await read_resource(self.server(server_id), uri, artifact, self.seconds)
+
+    def resource_tool(self, server_ids: Collection[str]) -> Tool:
+        """`internal.read_resource`, for these servers."""
+        return resource_tool({name: self.server(name) for name in server_ids}, self.seconds)
+
+    async def prompts(self, server_id: str) -> list[dict[str, Any]]:
+        """The prompts of a server: `name`, `description`, `arguments`.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such server.
+            ToolError: they cannot be listed.
+        """
+        return await list_prompts(self.server(server_id), self.seconds)
+
+    async def prompt(
+        self, server_id: str, name: str, arguments: Mapping[str, str] | str
+    ) -> UserMessage:
+        """A prompt as a message; arguments as a text are words as a shell has them.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such server or prompt, or the
+                arguments do not fit.
+            ToolError: it cannot be read.
+        """
+        server = self.server(server_id)
+        if isinstance(arguments, str):
+            arguments = await parse_arguments(server, name, arguments, self.seconds)
+        return await read_prompt(server, name, arguments, self.seconds)
+
+    @property
     def revision(self) -> int:
         """Grows when a server announces, or is found to have, other tools than before."""
         return sum(server.revision for server in self._servers.values())
@@ -247,9 +197,12 @@ class McpTools:
     async def _offer(self, server: McpServer) -> tuple[list[Tool], list[ServerFailure]]:
         """The tools of a server, and what is missing of them."""
         try:
-            specs = await server.specs(self._config.mcp.discovery_cache_ttl_ms / 1e3)
+            offer = await server.offer(self._config.mcp.discovery_cache_ttl_ms / 1e3)
         except ToolError as error:
+            self._offers.pop(server.server_id, None)
             return [], [ServerFailure(server.server_id, error.message)]
+        self._offers[server.server_id] = offer
+        specs = offer.tools
         known = self._offered.get(server.server_id)
         if known is None or known[0] is not specs:
             tools = (self._tool(server, spec) for spec in specs if not spec.fault)

@@ -19,6 +19,7 @@ from agent_core.context.system_prompt import (
     memory_block,
     own_file_blocks,
     runtime_block,
+    servers_block,
     skills_block,
     static_blocks,
     tools_block,
@@ -31,6 +32,7 @@ from agent_core.runtime.compaction import CompactingContextSource, Compactions
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
+from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
 from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
@@ -201,6 +203,17 @@ class RunFactory:
         window = min(model.context_window, policy.window)
         return policy.piece(window, self._scale.of(model.name))
 
+    def _instructions(self, toolbox: Toolbox) -> dict[str, str]:
+        """What the servers say whose tools the run has."""
+        if self._project.mcp is None:
+            return {}
+        said: dict[str, str] = {}
+        for server_id in sorted(servers_of(toolbox.names)):
+            offer = self._project.mcp.offers.get(server_id)
+            if offer is not None and offer.instructions.strip():
+                said[server_id] = offer.instructions
+        return said
+
     def _build_composer(
         self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: Surroundings
     ) -> Composer:
@@ -213,6 +226,8 @@ class RunFactory:
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:
             dynamic.append(skills_block(skills))
+        if instructions := self._instructions(toolbox):
+            dynamic.append(servers_block(instructions))
         if isinstance(toolbox, DeferringToolbox):
             dynamic.append(tools_block(toolbox.catalog(room // _CATALOG_SHARE)))
         if run.parent_run_id is None:

@@ -14,16 +14,18 @@ from agent_core.config.load import Profile, model_secrets
 from agent_core.config.paths import Setup, resolve_project, tasks_folder
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import SkillCatalog, find_skills
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop.context import Hooks
+from agent_core.loop.context import HistorySource, Hooks
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.mentions import MentionedResources, find_mentions
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.toolboxes import Toolboxes
 from agent_core.tools.workspace import PathPolicy
-from agent_core.types import AgentDefinition, CleanupResult, RunIdentity
+from agent_core.types import AgentDefinition, CleanupResult, Draft, RunIdentity
 
 if TYPE_CHECKING:
     from agent_core.mcp import ElicitationCallback, McpTools
@@ -108,6 +110,30 @@ class Project:
         has_memory = setup.config.memory.enabled
         memories = MemoryFolder(setup.memory_dir).catalog() if has_memory else ""
         return Surroundings(instructions, skills, memories)
+
+    @property
+    def servers(self) -> "McpTools":
+        """The MCP servers.
+
+        Raises:
+            AgentCoreError: `validation_error`: there are none.
+        """
+        if self.mcp is None:
+            message = f"there is no MCP server in {self.setup.home / 'mcp.json'}"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return self.mcp
+
+    def with_mentions(self, history: HistorySource, prompt: Draft | None) -> HistorySource:
+        """The history, continued with the resources that a message names as `@server:uri`."""
+        if self.mcp is None or prompt is None:
+            return history
+        mentions = find_mentions(prompt.text, self.mcp.server_ids)
+        limit = self.setup.config.tools.result_limit_bytes
+        return (
+            MentionedResources(history, mentions, self.mcp, limit_bytes=limit)
+            if mentions
+            else history
+        )
 
     async def cleanup_tasks(
         self,

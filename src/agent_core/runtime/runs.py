@@ -440,7 +440,7 @@ class Runs:
                         RunSpec(
                             run=run.identity,
                             journal=run.journal,
-                            history=run.history,
+                            history=self._project.with_mentions(run.history, run.prompt),
                             tools=spawner.tools,
                             board=spawner.board,
                         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_core.agents.roles import BUILT_IN_TOOLS, select_tools
+from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, select_tools
 from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
@@ -107,7 +107,8 @@ class Toolboxes:
 
         async def select() -> list[Tool]:
             wanted = self._wanted([*own, *await self._served(seat.journal)])
-            return [*select_tools(seat.run.role, wanted, granted=seat.granted)]
+            chosen = [*select_tools(seat.run.role, wanted, granted=seat.granted)]
+            return [*chosen, *self._resource_tools(seat, chosen)]
 
         async def renew() -> list[Tool] | None:
             nonlocal revision
@@ -185,6 +186,19 @@ class Toolboxes:
 
         return await self._mcp.tools(on_failure=note) if self._mcp else []
 
+    def _resource_tools(self, seat: RunSpec, chosen: Iterable[Tool]) -> Iterator[Tool]:
+        """The tool that reads resources, where the run may use a server that has some."""
+        if self._mcp is None:
+            return
+        servers = {name for name, offer in self._mcp.offers.items() if offer.has_resources}
+        if seat.granted is not None or ROLE_TOOLS[seat.run.role].work is not None:
+            servers &= servers_of(tool.name for tool in chosen)
+        if servers:
+            tool = self._mcp.resource_tool(servers)
+            if not self.is_disabled(tool.name):
+                self._built_in[tool.name] = tool.definition
+                yield tool
+
     def _wanted(self, tools: Iterable[Tool]) -> Iterator[Tool]:
         """The tools the user has not disabled, with the permissions and tags they chose."""
         config = self._setup.config.tools
@@ -193,6 +207,11 @@ class Toolboxes:
             if self.is_disabled(tool.name):
                 continue
             yield apply_override(tool, override) if override else tool
+
+
+def servers_of(names: Iterable[str]) -> set[str]:
+    """The servers whose tools these are."""
+    return {name.split(".")[1] for name in names if name.startswith("mcp.")}
 
 
 def _declared_tools(setup: Setup, launcher: Launcher) -> list[Tool]:

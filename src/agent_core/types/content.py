@@ -352,6 +352,7 @@ class NodeType(StrEnum):
     MEMORY_CONTEXT = "memory_context"
     INSTRUCTION_CONTEXT = "instruction_context"
     TOOL_CONTEXT = "tool_context"
+    RESOURCE_CONTEXT = "resource_context"
     COMPACTION = "compaction"
     CHILD_RESULT = "child_result"
     PLAN_INSTRUCTION = "plan_instruction"

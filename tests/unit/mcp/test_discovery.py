@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from agent_core.mcp.discovery import MAX_DESCRIPTION_CHARS, DiscoveryCache, ToolSpec, read_tool
+from agent_core.mcp.discovery import (
+    MAX_DESCRIPTION_CHARS,
+    DiscoveryCache,
+    Offer,
+    ToolSpec,
+    read_tool,
+)
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
 
@@ -56,8 +62,8 @@ def test_a_schema_that_would_break_requests_is_left_out() -> None:
 def test_a_discovery_is_kept_until_it_is_old_or_dropped() -> None:
     cache, key = DiscoveryCache(), ("shop", "hash")
     assert cache.get(key, 60) is None
-    cache.put(key, (spec(),))
-    assert cache.get(key, 60) == (spec(),)
+    cache.put(key, Offer((spec(),)))
+    assert cache.get(key, 60) == Offer((spec(),))
     assert cache.get(key, 0) is None
     assert cache.get(("shop", "another hash"), 60) is None
     cache.drop(key)

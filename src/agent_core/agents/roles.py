@@ -139,10 +139,8 @@ READERS = frozenset({"code.read_file", "code.list_dir", "code.search"})
 _BUILT_IN = ("agent.", "internal.")
 
 _SKILL = "internal.load_skill"
-_RESOURCES = "internal.read_resource"
 _LEADING = {
     _SKILL,
-    _RESOURCES,
     "internal.recall_memory",
     "agent.plan_template",
     "agent.list_agent_definitions",
@@ -175,9 +173,9 @@ class RoleTools:
 ROLE_TOOLS: Mapping[AgentRole, RoleTools] = {
     AgentRole.MAIN: RoleTools(frozenset({*_LEADING, "agent.fork_agent"})),
     AgentRole.ORCHESTRATOR: RoleTools(frozenset({*_LEADING, *_TASKS, *_WORKERS})),
-    AgentRole.SUB: RoleTools(frozenset({_SKILL, _RESOURCES})),
-    AgentRole.FORK: RoleTools(frozenset({_SKILL, _RESOURCES})),
-    AgentRole.WORKER: RoleTools(frozenset({_SKILL, _RESOURCES, *_OWN_STEP}), READERS),
+    AgentRole.SUB: RoleTools(frozenset({_SKILL})),
+    AgentRole.FORK: RoleTools(frozenset({_SKILL})),
+    AgentRole.WORKER: RoleTools(frozenset({_SKILL, *_OWN_STEP}), READERS),
     AgentRole.COMPACT: RoleTools(frozenset(), frozenset()),
 }
 

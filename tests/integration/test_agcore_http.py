@@ -111,3 +111,18 @@ async def test_an_image_reaches_the_service() -> None:
     async with ModelServer(["A picture."]) as server, provider(server, "openai") as model:
         await LlmCycle(model).submit_messages([message])
         assert "data:image/png;base64,aGk=" in server.requests[0].text
+
+
+@services
+async def test_a_turn_with_a_picture_is_kept_and_shown_again(service: str) -> None:
+    image = ImageBlock(mime_type="image/png", data="iVBORw0KGgo=")
+    async with ModelServer(["A cat.", "Sure."]) as server, provider(server, service) as model:
+        memory = ConversationMemory(InMemoryStore(), "s1")
+        session = AgentSession(
+            Agent("helper", "You help."), "s1", bundle(model), conversation=memory
+        )
+        assert (await session.submit_turn([TextBlock(text="See."), image])).text == "A cat."
+        events = [event async for event in session.submit_turn_stream([TextBlock(text="Sure?")])]
+        assert isinstance(events[-1], TurnComplete)
+        assert all("iVBORw0KGgo=" in request.text for request in server.requests)
+        assert "See." in server.requests[1].text

@@ -29,6 +29,7 @@ from model_server import ModelServer, Reply, Status
 PNG = ImageBlock(mime_type="image/png", data="iVBORw0KGgo=")
 PDF = ImageBlock(mime_type="application/pdf", data="JVBERi0=")
 REFUSALS = {
+    "responses": b'{"error":{"message":"Model m does not support image inputs.","param":"input"}}',
     "openai": b'{"error":{"message":"image input is not supported - hint: --mmproj","code":500}}',
     "anthropic": b'{"error":{"message":"it does not support images"}}',
     "ollama": b'{"error":"this model is missing data required for image input"}',
@@ -76,7 +77,7 @@ async def talk(protocol: str, replies: Sequence[Reply], **config: Any) -> AsyncG
     async with ModelServer(replies) as server:
         fields: dict[str, Any] = {"retry": RetryConfig(max_attempts=1), **config}
         adapter = ProviderRegistry().create(
-            ModelConfig(provider=protocol, name="m", base_url=server.base_url(protocol), **fields)
+            ModelConfig(name="m", **server.settings(protocol), **fields)
         )
         try:
             yield Talk(server, adapter)
@@ -157,6 +158,11 @@ DOCUMENTS: dict[str, Any] = {
         "type": "document",
         "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
     },
+    "responses": {
+        "type": "input_file",
+        "filename": "document.pdf",
+        "file_data": "data:application/pdf;base64,JVBERi0=",
+    },
     "gemini": {"inlineData": {"mimeType": "application/pdf", "data": "JVBERi0="}},
 }
 
@@ -167,7 +173,7 @@ async def test_a_document_is_sent_in_the_form_of_the_service(protocol: str) -> N
         await it.say(said(TextBlock(text="Read."), PDF))
 
         body = it.server.requests[0].body
-        message = body["contents" if protocol == "gemini" else "messages"][0]
+        message = body[{"gemini": "contents", "responses": "input"}.get(protocol, "messages")][0]
         part = message["parts" if protocol == "gemini" else "content"][1]
         part.pop("cache_control", None)
         assert orjson.loads(orjson.dumps(part)) == DOCUMENTS[protocol]

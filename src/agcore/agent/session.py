@@ -22,6 +22,7 @@ from agcore.llm import (
     HookContext,
     HookEvent,
     LlmCycle,
+    Prompt,
     RunTools,
     StreamEvent,
     TurnComplete,
@@ -142,8 +143,10 @@ class AgentSession:
             notice = ChatMessage.user_text(wrap_in_tag("system-reminder", text), synthetic=True)
             self._notices.append(notice)
 
-    async def submit_turn(self, text: str) -> ChatResponse:
+    async def submit_turn(self, text: Prompt) -> ChatResponse:
         """Send a user message, run the tools the model calls, and return the answer.
+
+        A message may have pictures: it is a list of text and image blocks then.
 
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
@@ -152,7 +155,7 @@ class AgentSession:
             replies.append(await self._cycle.submit_with_tools(text, self._tools()))
         return replies[0]
 
-    async def submit_turn_stream(self, text: str) -> AsyncGenerator[StreamEvent]:
+    async def submit_turn_stream(self, text: Prompt) -> AsyncGenerator[StreamEvent]:
         """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
 
         When the last event arrives the turn is over and counted. Close the generator to stop.

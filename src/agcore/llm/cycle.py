@@ -20,6 +20,7 @@ from agcore.llm.types import (
     CostTracker,
     CostUpdate,
     Error,
+    Prompt,
     StreamEvent,
     ToolExecutionCompleted,
     ToolExecutionStarted,
@@ -52,6 +53,7 @@ from agent_core.types import (
     RunIdentity,
     RunStatus,
     RuntimeEvent,
+    TextBlock,
     ToolCall,
     ToolDefinition,
     ToolResult,
@@ -220,8 +222,10 @@ class LlmCycle:
         """Count from nothing again."""
         self._calls.cost.reset()
 
-    async def submit(self, prompt: str, tools: Sequence[ToolDefinition] = ()) -> ChatResponse:
+    async def submit(self, prompt: Prompt, tools: Sequence[ToolDefinition] = ()) -> ChatResponse:
         """Send `prompt` and return one reply. Both join the history.
+
+        Of a prompt made of blocks the texts stand first, and the pictures behind them.
 
         Tools the model calls are the caller's to run: add their answers with
         `extend_messages` before the next submission.
@@ -242,7 +246,7 @@ class LlmCycle:
         self._learn()
         return await self._calls.ask(messages, tools)
 
-    async def submit_with_tools(self, prompt: str, tools: ToolRunner) -> ChatResponse:
+    async def submit_with_tools(self, prompt: Prompt, tools: ToolRunner) -> ChatResponse:
         """Send `prompt`, run the tools the model calls, and repeat until it calls none.
 
         Raises:
@@ -250,7 +254,7 @@ class LlmCycle:
         """
         return await self._complete(self._turn(prompt, tools, is_streamed=False))
 
-    async def submit_stream(self, prompt: str, tools: Tools = ()) -> AsyncGenerator[StreamEvent]:
+    async def submit_stream(self, prompt: Prompt, tools: Tools = ()) -> AsyncGenerator[StreamEvent]:
         """Like `submit`, or `submit_with_tools` if `tools` can run them, as it happens.
 
         A failure is the last event, `Error`, and not an exception. Close the generator to stop.
@@ -263,7 +267,7 @@ class LlmCycle:
             yield Error(error.message, error)
 
     async def _turn(
-        self, prompt: str, tools: Tools, *, is_streamed: bool
+        self, prompt: Prompt, tools: Tools, *, is_streamed: bool
     ) -> AsyncGenerator[StreamEvent]:
         """One run of the engine's loop, and its events as the toolkit's."""
         self._learn()
@@ -272,12 +276,15 @@ class LlmCycle:
         runner = own or RunTools()
         offered = tools if isinstance(tools, Sequence) else runner.definitions
         path = self._history.path()
-        prompt = self._context.begin(
+        blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
+        pictures = [block for block in blocks if not isinstance(block, TextBlock)]
+        words = "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+        words = self._context.begin(
             self._redactor.secrets_only(self._system),
             offered,
             instructions=sum(estimate_blocks(m.content) for m in self._history.instructions),
             path=path,
-            prompt=self._redactor.secrets_only(prompt),
+            prompt=self._redactor.secrets_only(words),
         )
         limit = None if own is None else self._config.max_tool_turns
         self._calls.begin(limit=limit, is_streamed=is_streamed)
@@ -296,7 +303,9 @@ class LlmCycle:
             limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
         )
         reading = run.stream.read()
-        draft = user_text(prompt)
+        draft = user_text(words)
+        if pictures:
+            draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
         work = run.run(draft) if own is not None else _one_turn(run, draft)
         running = asyncio.create_task(work)
         is_complete = False

@@ -13,6 +13,7 @@ from agcore.errors import LlmError
 from agent_core.types import (
     ContentBlock,
     Frozen,
+    ImageBlock,
     StopReason,
     TextBlock,
     ToolCall,
@@ -32,6 +33,10 @@ class ChatRole(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"
+
+
+Prompt = str | Sequence[TextBlock | ImageBlock]
+"""What a user says: text, or texts and pictures."""
 
 
 class ChatMessage(Frozen):

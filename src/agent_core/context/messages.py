@@ -43,6 +43,8 @@ MESSAGE_TOKENS = 4
 """What a message costs beside its content: its role and its separators."""
 IMAGE_TOKENS = 1200
 """Providers charge by pixels, which are not known here; this is a photo at common settings."""
+DOCUMENT_CHARS_PER_TOKEN = 50
+"""Characters of base64: a page of a PDF is some 75 KB of it, and some 1,500 tokens."""
 
 _LEAST_RATIO, _MOST_RATIO = 0.4, 4.0
 """Real tokens for four bytes: fewer in no known text, more in none but digits and rare scripts."""
@@ -134,7 +136,8 @@ def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
             case ArtifactRefBlock():
                 total += estimate_text(block.artifact_id) + estimate_text(block.summary or "")
             case ImageBlock():
-                total += IMAGE_TOKENS
+                size = len(block.data or "") if block.is_document else 0
+                total += max(IMAGE_TOKENS, size // DOCUMENT_CHARS_PER_TOKEN)
     return total
 
 

@@ -29,8 +29,8 @@ from agent_core.providers.requests import (
     is_strict,
     joined_text,
     opaque_of,
+    text_beside_images,
     wire_name,
-    with_error,
 )
 from agent_core.types import (
     OPAQUE,
@@ -208,9 +208,7 @@ def _write_input(message: ModelMessage) -> Iterator[dict[str, Any]]:
 
 def _write_result(result: ToolResultBlock) -> str | list[dict[str, Any]]:
     images = images_of(result)
-    shown = {id(image) for image in images}
-    words: list[ContentBlock] = [block for block in result.content if id(block) not in shown]
-    answer = with_error(result, joined_text(words, "\n"))
+    answer = text_beside_images(result)
     if not images:
         return answer
     said = [{"type": "input_text", "text": answer}] if answer else []
@@ -220,6 +218,9 @@ def _write_result(result: ToolResultBlock) -> str | list[dict[str, Any]]:
 def _write_part(block: ContentBlock) -> Iterator[dict[str, Any]]:
     if isinstance(block, ImageBlock) and block.data:
         url = f"data:{block.mime_type};base64,{block.data}"
+        if block.is_document:
+            yield {"type": "input_file", "filename": "document.pdf", "file_data": url}
+            return
         yield {"type": "input_image", "image_url": url, "detail": "auto"}
     elif prose := block_text(block):
         yield {"type": "input_text", "text": prose}

@@ -47,6 +47,7 @@ def test_four_bytes_are_a_token(text: str, tokens: int) -> None:
         (TextBlock(text="x" * 40), 10),
         (JsonBlock(data={"a": "x" * 40}), 12),
         (ImageBlock(mime_type="image/png", data="A" * 1_000_000), IMAGE_TOKENS),
+        (ImageBlock(mime_type="application/pdf", data="A" * 1_000_000), 20_000),
         (ToolCallBlock(tool_call_id="c", name="name", arguments={"a": "b"}), 8),
         (ToolResultBlock(tool_call_id="c", content=[TextBlock(text="x" * 40)]), 14),
     ],

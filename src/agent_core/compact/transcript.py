@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from agent_core.compact.cut import is_in_view
-from agent_core.text import cut_middle, estimate_text
+from agent_core.text import estimate_text, shorten_text
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -22,8 +22,8 @@ from agent_core.types import (
     ToolResultBlock,
 )
 
-_CALL_CHARS = 600
-_RESULT_CHARS = 1600
+_CALL_BYTES = 600
+_RESULT_BYTES = 1600
 _STATE = {True: "failed", False: "result"}
 _ATTACHED = {
     NodeType.SKILL_CONTEXT: "name",
@@ -83,13 +83,13 @@ def _render_block(block: ContentBlock) -> str:
         case TextBlock():
             text = block.text.strip()
         case ToolCallBlock(name=name, arguments=arguments):
-            text = f"[call {name}] {cut_middle(_to_json(arguments), _CALL_CHARS)}"
+            text = f"[call {name}] {shorten_text(_to_json(arguments), _CALL_BYTES)}"
         case ToolResultBlock(content=content):
             text = "\n".join(filter(None, map(_render_block, content)))
             if block.error is not None:
                 text = f"{block.error.code}: {block.error.message}\n{text}".strip()
             state, name = block.is_error, block.metadata.get("tool_name", "")
-            text = f"[{_STATE[state]} {name}] {cut_middle(text, _RESULT_CHARS)}"
+            text = f"[{_STATE[state]} {name}] {shorten_text(text, _RESULT_BYTES)}"
         case JsonBlock(data=data):
             text = _to_json(data)
         case ArtifactRefBlock(artifact_id=artifact_id, summary=summary):

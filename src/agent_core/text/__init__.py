@@ -19,14 +19,6 @@ def short_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def cut_middle(text: str, limit: int) -> str:
-    """Return `text`, or its first two thirds and last third of `limit` characters and the gap."""
-    if len(text) <= limit:
-        return text
-    head, tail = limit * 2 // 3, limit // 3
-    return f"{text[:head]}\n[… {len(text) - head - tail} characters …]\n{text[-tail:]}"
-
-
 def join_surrogates(text: str) -> str:
     """Return `text` with split surrogate pairs joined; a lone half becomes U+FFFD."""
     if text.isascii():

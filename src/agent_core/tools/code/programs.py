@@ -103,52 +103,8 @@ def _spell_out(words: str) -> Iterator[str]:
         yield from [word] if word.startswith("--") else (f"-{letter}" for letter in word[1:])
 
 
-_LS = _Options(
-    """
-    -1AaBbCcdFfGgHhiklmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
-    --full-time --human-readable --inode --numeric-uid-gid --reverse --si --size --zero
-    """,
-    "-ITw --hide --ignore --sort --time --time-style --width",
-    walks="-R --recursive",
-)
-_CAT = _Options(
-    "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank"
-)
 _HEAD = _Options(
     "-qvz --quiet --silent --verbose --zero-terminated", "-cn --bytes --lines", counts=True
-)
-_WC = _Options("-cLlmw --bytes --chars --lines --max-line-length --words")
-_GREP = _Options(
-    """
-    -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
-    --extended-regexp --files-with-matches --files-without-match --fixed-strings --ignore-case
-    --initial-tab --invert-match --line-number --line-regexp --no-filename --no-ignore-case
-    --no-messages --null --null-data --only-matching --perl-regexp --quiet --silent --text
-    --with-filename --word-regexp
-    """,
-    """
-    -ABCem --after-context --before-context --context --exclude --exclude-dir --include --label
-    --max-count --regexp
-    """,
-    walks="-r --recursive",
-    counts=True,
-)
-_RG = _Options(
-    """
-    -.0FHINPSUVabchilnopqsuvwx --block-buffered --byte-offset --case-sensitive --column --count
-    --count-matches --crlf --files --files-with-matches --files-without-match --fixed-strings
-    --heading --hidden --ignore-case --invert-match --json --line-number --line-regexp
-    --multiline --multiline-dotall --no-config --no-filename --no-heading --no-ignore
-    --no-ignore-vcs --no-line-number --no-messages --null --null-data --only-matching
-    --one-file-system --pcre2 --pretty --quiet --smart-case --stats --text --trim --unrestricted
-    --vimgrep --with-filename --word-regexp
-    """,
-    """
-    -ABCMTdegjmrt --after-context --before-context --color --context --encoding --glob --iglob
-    --max-columns --max-count --max-depth --max-filesize --regexp --replace --sort --sortr
-    --threads --type --type-not
-    """,
-    always_walks=True,
 )
 _DIFF_FLAGS = """
     -DRabpsuwz --abbrev --abbrev-commit --cached --check --color --cumulative --dirstat
@@ -173,14 +129,53 @@ _LOG_VALUED = """
 _LOG = _Options(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
 
 _READERS: Mapping[str, _Options] = {
-    "cat": _CAT,
-    "grep": _GREP,
+    "cat": _Options(
+        "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank"
+    ),
+    "grep": _Options(
+        """
+        -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
+        --extended-regexp --files-with-matches --files-without-match --fixed-strings --ignore-case
+        --initial-tab --invert-match --line-number --line-regexp --no-filename --no-ignore-case
+        --no-messages --null --null-data --only-matching --perl-regexp --quiet --silent --text
+        --with-filename --word-regexp
+        """,
+        """
+        -ABCem --after-context --before-context --context --exclude --exclude-dir --include --label
+        --max-count --regexp
+        """,
+        walks="-r --recursive",
+        counts=True,
+    ),
     "head": _HEAD,
-    "ls": _LS,
+    "ls": _Options(
+        """
+        -1AaBbCcdFfGgHhiklmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
+        --full-time --human-readable --inode --numeric-uid-gid --reverse --si --size --zero
+        """,
+        "-ITw --hide --ignore --sort --time --time-style --width",
+        walks="-R --recursive",
+    ),
     "pwd": _Options("-LP --logical --physical"),
-    "rg": _RG,
+    "rg": _Options(
+        """
+        -.0FHINPSUVabchilnopqsuvwx --block-buffered --byte-offset --case-sensitive --column --count
+        --count-matches --crlf --files --files-with-matches --files-without-match --fixed-strings
+        --heading --hidden --ignore-case --invert-match --json --line-number --line-regexp
+        --multiline --multiline-dotall --no-config --no-filename --no-heading --no-ignore
+        --no-ignore-vcs --no-line-number --no-messages --null --null-data --only-matching
+        --one-file-system --pcre2 --pretty --quiet --smart-case --stats --text --trim --unrestricted
+        --vimgrep --with-filename --word-regexp
+        """,
+        """
+        -ABCMTdegjmrt --after-context --before-context --color --context --encoding --glob --iglob
+        --max-columns --max-count --max-depth --max-filesize --regexp --replace --sort --sortr
+        --threads --type --type-not
+        """,
+        always_walks=True,
+    ),
     "tail": _HEAD,
-    "wc": _WC,
+    "wc": _Options("-cLlmw --bytes --chars --lines --max-line-length --words"),
 }
 _GIT: Mapping[str, _Options] = {
     "diff": _Options(_DIFF_FLAGS, _DIFF_VALUED),

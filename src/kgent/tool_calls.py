@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, cast
@@ -141,30 +141,22 @@ def _path_refused(
     )
 
 
+@dataclass(slots=True)
 class ToolCallScope:
     """One call of a tool: what the tool may use, and what is written about the call.
 
     Its id is the model's; the action is `unknown` where the call reached no tool.
     """
 
-    def __init__(
-        self,
-        env: RunEnvironment,
-        call_id: str,
-        *,
-        name: str,
-        action: ToolAction,
-        paths: SandboxPaths,
-        cancellation: Cancellation,
-    ) -> None:
-        self.env = env
-        self.call_id = call_id
-        self.paths = paths
-        self._name = name
-        self._action: ToolAction = action
-        self._cancellation = cancellation
-        self._began, self._started_at = perf_counter(), now()
-        self._start_event: str | None = None
+    env: RunEnvironment
+    call_id: str
+    name: str
+    action: ToolAction
+    paths: SandboxPaths
+    cancellation: Cancellation
+    began: float = field(default_factory=perf_counter)
+    started_at: str = field(default_factory=now)
+    start_event: str | None = None
 
     def note(
         self, event: RunEventType, summary: str, data: dict[str, Any], *, severity: str = "info"
@@ -174,10 +166,10 @@ class ToolCallScope:
             event,
             summary,
             data,
-            actor="engine" if self._action == "unknown" else f"tool:{self._name}",
+            actor="engine" if self.action == "unknown" else f"tool:{self.name}",
             severity=severity,
             correlation_id=self.call_id,
-            parent_event_id=self._start_event,
+            parent_event_id=self.start_event,
         )
 
     async def prepare(
@@ -203,7 +195,7 @@ class ToolCallScope:
             unfinished=self.env.records.files.unfinished,
         )
         tool = make(workspace)
-        context = _build_context(self.env, self.call_id, self._cancellation)
+        context = _build_context(self.env, self.call_id, self.cancellation)
         return await tool.prepare(tool.parse(arguments), context)
 
     async def record(self, arguments: Mapping[str, Any], perform: "Perform") -> ToolAnswer:
@@ -213,16 +205,16 @@ class ToolCallScope:
             asyncio.CancelledError: the run is to stop; the call is on record.
         """
         summary = summarise_arguments(arguments)
-        begins = self.note("tool.started", f"{self._name} begins", {"args": summary})
-        self._start_event = begins.event_id
+        begins = self.note("tool.started", f"{self.name} begins", {"args": summary})
+        self.start_event = begins.event_id
         try:
-            if reason := self._cancellation.reason:
+            if reason := self.cancellation.reason:
                 raise KgentError(reason.code, reason.message, category=ErrorCategory.TOOL)
             answer = await perform(arguments, self)
             if answer.data is not None:
                 answer = await asyncio.to_thread(self._limit_data, answer, answer.data)
         except asyncio.CancelledError:
-            reason = self._cancellation.reason
+            reason = self.cancellation.reason
             message = f"stopped: {reason.message}" if reason else "stopped"
             self._write(_fail(ErrorCode.CANCELLED.value, message), arguments, summary)
             raise
@@ -247,17 +239,17 @@ class ToolCallScope:
     def _write(
         self, answer: ToolAnswer, arguments: Mapping[str, Any], summary: dict[str, Any]
     ) -> None:
-        error, records, name = answer.error, self.env.records, self._name
+        error, records, name = answer.error, self.env.records, self.name
         if error is not None and error.category is ErrorCategory.SANDBOX:
             path = shortened(str(arguments.get("path", "")), 200)
-            rejected = {"path": path, "action": self._action, "code": error.code}
+            rejected = {"path": path, "action": self.action, "code": error.code}
             self.note("file.rejected", error.message, rejected, severity="warning")
-        duration_ms = round((perf_counter() - self._began) * 1000)
+        duration_ms = round((perf_counter() - self.began) * 1000)
         record = ToolCallRecord(
             call_id=self.call_id,
             tool_name=name,
-            action=self._action,
-            started_at=self._started_at,
+            action=self.action,
+            started_at=self.started_at,
             completed_at=now(),
             duration_ms=duration_ms,
             status=answer.status,

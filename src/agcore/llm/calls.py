@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agcore.errors import (
     ContextLengthError,
@@ -67,38 +67,33 @@ class _Turn:
     response: ChatResponse | None = None
 
 
+@dataclass(slots=True)
 class HookedProvider:
     """A `ProviderAdapter` around an `LlmProvider`.
 
-    Args:
+    Attributes:
         provider: answers the requests.
         settings: model, temperature and the like of every request.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
         history: converts the messages of a request.
         clean: takes secrets out.
+        hooks: are called before, after and when a call fails.
+        cost: of all calls.
+        turn: what the calls of the current run share.
     """
 
-    def __init__(
-        self,
-        provider: LlmProvider,
-        settings: ChatRequest,
-        *,
-        retry: RetryConfig,
-        history: ChatHistory,
-        clean: ChatRedactor,
-    ) -> None:
-        self.hooks = HookExecutor()
-        self.cost = CostTracker()
-        self.turn = _Turn()
-        self._provider = provider
-        self._settings = settings
-        self._retry = retry
-        self._history = history
-        self._clean = clean
+    provider: LlmProvider
+    settings: ChatRequest
+    retry: RetryConfig
+    history: ChatHistory
+    clean: ChatRedactor
+    hooks: HookExecutor = field(default_factory=HookExecutor)
+    cost: CostTracker = field(default_factory=CostTracker)
+    turn: _Turn = field(default_factory=_Turn)
 
     def secrets(self) -> Mapping[str, str]:
         """The provider's secrets, which may change."""
-        return self._provider.secrets() if isinstance(self._provider, SecretSource) else {}
+        return self.provider.secrets() if isinstance(self.provider, SecretSource) else {}
 
     def begin(self, *, limit: int | None, is_streamed: bool) -> None:
         """Count anew for the next run."""
@@ -109,10 +104,10 @@ class HookedProvider:
         turn = self.turn
         yield ModelStarted(provider="agcore", model=request.model)
         system = [ChatMessage.system_text(block.content) for block in request.system]
-        system += self._history.instructions
-        sent = self._history.convert(request.messages)
-        turn.request = self._clean.request(
-            replace(self._settings, messages=[*system, *sent], tools=request.tools)
+        system += self.history.instructions
+        sent = self.history.convert(request.messages)
+        turn.request = self.clean.request(
+            replace(self.settings, messages=[*system, *sent], tools=request.tools)
         )
         try:
             async with aclosing(self._deltas(turn.request, turn)) as deltas:
@@ -147,7 +142,7 @@ class HookedProvider:
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        request = self._clean.request(replace(self._settings, messages=messages, tools=tools))
+        request = self.clean.request(replace(self.settings, messages=messages, tools=tools))
         turn = _Turn(request=request)
         try:
             async with aclosing(self._deltas(request, turn)) as deltas:
@@ -156,7 +151,7 @@ class HookedProvider:
         except ContextLengthError as error:
             await self.report(error, turn)
             raise
-        (message,) = self._clean.messages([self._reply(turn).message])
+        (message,) = self.clean.messages([self._reply(turn).message])
         return replace(self._reply(turn), message=message)
 
     async def report(self, error: LlmError, turn: _Turn) -> None:
@@ -187,10 +182,10 @@ class HookedProvider:
                         yield delta
                 break
             except LlmError as failure:
-                error = self._clean.error(failure)
+                error = self.clean.error(failure)
                 asked: float | None = getattr(error, "retry_after_s", None)
                 known = CallError(error.code, error.message, error.retryable, retry_after_s=asked)
-                pause_s = pause_before_retry_s(self._retry, attempt, known)
+                pause_s = pause_before_retry_s(self.retry, attempt, known)
                 if seen or pause_s is None:
                     if not isinstance(error, ContextLengthError):
                         await self.report(error, turn)
@@ -207,10 +202,10 @@ class HookedProvider:
     async def _attempt(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
         with raise_as_llm_error():
             if not turn.is_streamed:
-                response = await self._provider.chat(request)
+                response = await self.provider.chat(request)
             else:
                 response = None
-                async with aclosing(join_chunks(self._provider.stream(request))) as pieces:
+                async with aclosing(join_chunks(self.provider.stream(request))) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, ChatResponse):
                             response = piece
@@ -218,7 +213,7 @@ class HookedProvider:
                             yield piece
             if response is None:
                 raise StreamBrokenError("the provider ended its stream without a reply")
-        turn.response = replace(response, usage=self._clean.usage(response.usage))
+        turn.response = replace(response, usage=self.clean.usage(response.usage))
 
     def _reply(self, turn: _Turn) -> ChatResponse:
         if turn.response is None:

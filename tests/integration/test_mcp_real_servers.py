@@ -1,9 +1,10 @@
 """Servers that other people wrote and many people use.
 
 They are not installed with the package. The tests look for the folder of an npm installation with
-`@modelcontextprotocol/server-everything` and `…/server-filesystem` in `MCP_TEST_NPM`, for Node in
-`NODE` or on `PATH`, and for the programs `mcp-server-git` and `mcp-server-time` in `MCP_TEST_BIN`
-or on `PATH`. `docs/mcp.md` says how to install them.
+`@modelcontextprotocol/server-everything`, `…-filesystem` and `…-memory` in `MCP_TEST_NPM`, for Node
+in `NODE` or on `PATH`, for the programs `mcp-server-git` and `mcp-server-time` in `MCP_TEST_BIN` or
+on `PATH`, and for a Python that has `fastmcp` in `MCP_TEST_FASTMCP`. `docs/mcp.md` says how to
+install them.
 """
 
 import asyncio
@@ -15,15 +16,75 @@ import subprocess
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any, Literal
 
+import httpx2
 import pytest
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.mcp import Host
 from agent_core.mcp.config import HttpServer, StdioServer
-from agent_core.types import ImageBlock, JsonBlock, ToolPermission
+from agent_core.types import (
+    ElicitationAnswer,
+    ElicitationRequest,
+    ImageBlock,
+    JsonBlock,
+    ToolPermission,
+)
 from mcp_bench import bench
 
 pytestmark = pytest.mark.timeout(60)
+
+
+FASTMCP_HOUSE = '''
+import sys
+from dataclasses import dataclass
+
+from fastmcp import Context, FastMCP
+from fastmcp.server.auth.auth import ClientRegistrationOptions
+from fastmcp.server.auth.providers.in_memory import InMemoryOAuthProvider
+
+
+@dataclass
+class Order:
+    drink: str
+    cups: int
+
+
+PORT = int(sys.argv[1])
+server = FastMCP(
+    "house",
+    instructions="Order before you leave.",
+    auth=InMemoryOAuthProvider(
+        base_url=f"http://127.0.0.1:{PORT}",
+        client_registration_options=ClientRegistrationOptions(enabled=True),
+    ),
+)
+
+
+@server.tool
+async def order(context: Context) -> str:
+    """Ask what the user wants to drink."""
+    answer = await context.elicit("What may it be?", response_type=Order)
+    if answer.action != "accept":
+        return answer.action
+    return f"{answer.data.cups} {answer.data.drink}"
+
+
+@server.resource("book://tides")
+def tides() -> str:
+    return "The moon does it."
+
+
+@server.prompt
+def summary(book: str) -> str:
+    return f"Sum up {book}."
+
+
+if __name__ == "__main__":
+    server.run(transport="http", host="127.0.0.1", port=PORT, show_banner=False)
+'''
+"""A server that wants a log-in and asks questions; it runs in a Python of its own."""
 
 
 def npm_server(name: str) -> tuple[str, str]:
@@ -92,6 +153,94 @@ async def test_everything_over_stdio(tmp_path: Path) -> None:
         long = {"duration": 1, "steps": 4}
         await bench_.call("mcp.all.trigger-long-running-operation", **long)
         assert bench_.kept.lines
+
+
+class Agreeable:
+    """A user who fills in the required fields, opens every address, and logs in."""
+
+    def __init__(self, **content: Any) -> None:
+        self.requests: list[ElicitationRequest] = []
+        self._content = content
+
+    async def __call__(self, request: ElicitationRequest) -> ElicitationAnswer:
+        self.requests.append(request)
+        if request.purpose == "login":
+            async with httpx2.AsyncClient() as browser:
+                sent_to = (await browser.get(str(request.url))).headers["location"]
+                await browser.get(sent_to)
+        content = self._content if request.mode == "form" else None
+        return ElicitationAnswer(action="accept", content=content)
+
+
+async def test_everything_asks_and_has_resources_prompts_and_advice(tmp_path: Path) -> None:
+    node, script = npm_server("server-everything")
+    server = StdioServer(command=node, args=[script, "stdio"], cwd=str(tmp_path))
+    user = Agreeable(name="Ada")
+    async with bench(tmp_path / "diary", {"all": server}, host=Host(elicit=user)) as bench_:
+        assert "Name: Ada" in await bench_.text("mcp.all.trigger-elicitation-request")
+        page = {"url": "https://pay.example/x", "message": "Pay."}
+        said = await bench_.text("mcp.all.trigger-url-elicitation", **page)
+        assert "User completed" in said
+        first = bench_.call("mcp.all.trigger-url-elicitation", errorPath=True, **page)
+        with pytest.raises(ToolError, match="call again once that is done") as asked:
+            await first
+        assert asked.value.code is ErrorCode.TOOL_ERROR
+        hosts = [request.host for request in user.requests]
+        assert hosts == [None, "pay.example", "modelcontextprotocol.io"]
+        assert bench_.mcp.offers["all"].instructions.startswith("# Everything Server")
+        text = await bench_.mcp.read_resource("all", "demo://resource/dynamic/text/1", bench_.kept)
+        assert "Resource 1" in str(text.content)
+        blob = await bench_.mcp.read_resource("all", "demo://resource/dynamic/blob/1", bench_.kept)
+        assert not blob.is_error
+        assert "simple-prompt" in {each["name"] for each in await bench_.mcp.prompts("all")}
+        prompt = await bench_.mcp.prompt("all", "args-prompt", "Lisbon")
+        assert "Lisbon" in str(prompt.content)
+
+
+async def test_the_memory_server_remembers(tmp_path: Path) -> None:
+    node, script = npm_server("server-memory")
+    env = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
+    server = StdioServer(command=node, args=[script], cwd=str(tmp_path), env=env)
+    async with bench(tmp_path / "diary", {"memory": server}) as bench_:
+        ada = {"name": "Ada", "entityType": "person", "observations": ["likes tea"]}
+        await bench_.call("mcp.memory.create_entities", entities=[ada])
+        found = await bench_.call("mcp.memory.search_nodes", query="tea")
+        assert "Ada" in str(found.content)
+
+
+@pytest.mark.parametrize("protocol", ["auto", "2025-11-25"])
+async def test_a_fastmcp_server_lets_its_user_in_and_asks(
+    tmp_path: Path, protocol: Literal["auto", "2025-11-25"]
+) -> None:
+    python = os.environ.get("MCP_TEST_FASTMCP")
+    if not python:
+        pytest.skip("MCP_TEST_FASTMCP names no Python with fastmcp: see docs/mcp.md")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *(python, "-c", FASTMCP_HOUSE, str(port)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(40):
+            await answers(port)
+        user = Agreeable(drink="tea", cups=2)
+        server = HttpServer(url=f"http://127.0.0.1:{port}/mcp", protocol=protocol)
+        host = Host(elicit=user, home=tmp_path)
+        async with bench(tmp_path / "diary", {"house": server}, host=host) as bench_:
+            said = await bench_.text("mcp.house.order")
+            # It can ask in the older protocol only, and says so in the newer one.
+            assert said == "2 tea" if protocol != "auto" else "unavailable" in said
+            assert [request.purpose for request in user.requests][:1] == ["login"]
+            assert bench_.mcp.offers["house"].instructions == "Order before you leave."
+            prompt = await bench_.mcp.prompt("house", "summary", {"book": "Emma"})
+            assert "Sum up Emma." in str(prompt.content)
+            tides = await bench_.mcp.read_resource("house", "book://tides", bench_.kept)
+            assert "The moon does it." in str(tides.content)
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_everything_is_cancelled_and_killed_in_mid_call(tmp_path: Path) -> None:

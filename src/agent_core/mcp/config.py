@@ -59,6 +59,9 @@ def _endpoint(value: str) -> str:
 
 
 Plain = Annotated[str, AfterValidator(_without_nul)]
+Protocol = Literal["auto", "2025-11-25"]
+"""The newest that both sides know, or the one in which servers may ask while a call runs."""
+
 _TRANSPORT = AliasChoices("transport", "type")  # other clients write `type`
 
 
@@ -75,6 +78,7 @@ class StdioServer(Section):
     )
     cwd: Plain | None = None
     transport: Literal["stdio"] = Field(default="stdio", validation_alias=_TRANSPORT)
+    protocol: Protocol = "auto"
     timeout_ms: Milliseconds = 30_000
     disabled: bool = False
 
@@ -118,6 +122,7 @@ class HttpServer(Section):
         Field(validation_alias=_TRANSPORT),
     ] = "streamable_http"
     oauth: OAuth = Field(default_factory=OAuth)
+    protocol: Protocol = "auto"
     timeout_ms: Milliseconds = 30_000
     disabled: bool = False
 

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -22,7 +22,9 @@ from mcp_types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     REQUEST_TIMEOUT,
+    URL_ELICITATION_REQUIRED,
     CallToolResult,
+    ElicitationRequiredErrorData,
     ElicitRequestFormParams,
     ElicitRequestParams,
     ElicitResult,
@@ -73,6 +75,7 @@ HTTP_NOT_FOUND = 404
 _MAX_PAGES = 100
 _SESSION_UNKNOWN = {INVALID_REQUEST, REQUEST_TIMEOUT}  # the SDKs of Python and of TypeScript
 _BAD_ARGUMENTS = {INVALID_PARAMS, -32002}  # the latter: no such resource, to older servers
+_MOST_PAGES_TO_VISIT = 3
 _END_REPORT_SECONDS = 0.5
 
 # Without this the SDK's warnings about a server's nonsense would appear on the user's terminal.
@@ -260,6 +263,8 @@ class Connection:
                 await asyncio.wait([self._owner], timeout=_END_REPORT_SECONDS)
                 reason = "ended while the call ran; whether the call took effect is unknown"
                 reason += self._end_report()
+            case MCPError(code=code) if code == URL_ELICITATION_REQUIRED:
+                return await self._send_to_pages(cause)
             case MCPError(code=code) if code in _BAD_ARGUMENTS:
                 message = f"MCP server {self._server_id!r} refused the arguments: {cause}"
                 return ToolError(ErrorCode.VALIDATION_ERROR, shortened(message, MAX_REASON_CHARS))
@@ -288,6 +293,7 @@ class Connection:
                 async with Client(
                     with_plain_hints(self._transport()),
                     client_info=CLIENT,
+                    mode="auto" if self._config.protocol == "auto" else "legacy",
                     cache=None,
                     message_handler=self._on_message,
                     logging_callback=self._on_log,
@@ -346,6 +352,23 @@ class Connection:
         answer = await self._ask(request)
         is_filled_in = answer.action == "accept" and request.mode == "form"
         return ElicitResult(action=answer.action, content=answer.content if is_filled_in else None)
+
+    async def _send_to_pages(self, cause: MCPError) -> ToolError:
+        """Send the user to the addresses that a call depends on; the model may call again then."""
+        outcome = "cannot be read"
+        with suppress(ValidationError, ValueError):
+            wanted = ElicitationRequiredErrorData.model_validate(cause.data).elicitations
+            for params in wanted[:_MOST_PAGES_TO_VISIT]:
+                request = url_request(self._server_id, params.message, params.url)
+                answer = await self._ask(request)
+                outcome = f"was answered with {answer.action}"
+                if answer.action != "accept":
+                    break
+        message = (
+            f"MCP server {self._server_id!r} wants the user to do something in the browser first"
+            f" ({shortened(str(cause), 200)}), which {outcome}; call again once that is done"
+        )
+        return ToolError(ErrorCode.TOOL_ERROR, message, retryable=True)
 
     async def _ask(self, request: ElicitationRequest) -> ElicitationAnswer:
         """Put a question to the user; meanwhile the clocks of start and calls stand still."""

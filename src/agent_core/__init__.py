@@ -14,6 +14,8 @@ Names are imported when they are first used, so that `import agent_core` itself 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agent_core.loading import without_collection
+
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
     from agent_core.config.models import ModelConfig
@@ -161,8 +163,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES.get(name, "agent_core.types")), name)
-    globals()[name] = value
+    with without_collection():
+        home = import_module(_HOMES.get(name, "agent_core.types"))
+    value = globals()[name] = getattr(home, name)
     return value
 
 

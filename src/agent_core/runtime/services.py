@@ -22,6 +22,7 @@ from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
 from agent_core.storage.owners import Owner
 from agent_core.storage.sqlite import SqliteSessionStore
+from agent_core.types import build_content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         session_db_path=options.session_db_path,
     )
     check_assets()
+    build_content()
     redactor = Redactor({})  # learns as the parts are read
     async with AsyncExitStack() as stack:
         launcher = stack.enter_context(closing(Launcher()))

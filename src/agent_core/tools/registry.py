@@ -4,11 +4,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import orjson
 
-from agent_core.config.models import ToolOverrideConfig
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.text import shorten_name
 from agent_core.tools.base import (
@@ -24,6 +23,9 @@ from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import in_own_thread, storable
 from agent_core.tools.schema import Arguments, SchemaCheck, model_check, shown_schema
 from agent_core.types import Access, ToolCall, ToolCallBlock, ToolDefinition, ToolPermission
+
+if TYPE_CHECKING:
+    from agent_core.config.models import ToolOverrideConfig
 
 Handler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolReturn] | ToolReturn]
 """What `register` takes. A plain function runs in a thread of its own."""
@@ -351,7 +353,7 @@ class Toolbox:
         return len(self._tools)
 
 
-def apply_override(tool: Tool, override: ToolOverrideConfig) -> Tool:
+def apply_override(tool: Tool, override: "ToolOverrideConfig") -> Tool:
     """The tool with another permission or other tags, as the user's configuration wants it.
 
     A permission of `readonly` lets calls through unasked unless they ask for a reason of their

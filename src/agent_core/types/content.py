@@ -315,18 +315,23 @@ ContentBlock = Annotated[
 ]
 """One part of a message or a result; `type` tells them apart."""
 
-# Every message and result holds these: built now, they are not built anew for each of those types.
-for _part in (
-    ErrorPayload,
-    TextBlock,
-    JsonBlock,
-    ToolCallBlock,
-    ArtifactRefBlock,
-    ReasoningBlock,
-    ImageBlock,
-    ToolResultBlock,
-):
-    _part.model_rebuild()
+
+def build_content() -> None:
+    """Build the validators of what every message and result holds, before theirs are built.
+
+    Otherwise each of those types builds them anew.
+    """
+    for part in (
+        ErrorPayload,
+        TextBlock,
+        JsonBlock,
+        ToolCallBlock,
+        ArtifactRefBlock,
+        ReasoningBlock,
+        ImageBlock,
+        ToolResultBlock,
+    ):
+        part.model_rebuild()
 
 
 class UserMessage(Frozen):

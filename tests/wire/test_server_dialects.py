@@ -7,7 +7,7 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from agent_core.config.models import CompatConfig, ModelConfig, ServerName
+from agent_core.config.models import CompatConfig, ModelConfig, RetryConfig, ServerName
 from agent_core.errors import ErrorCode
 from agent_core.providers.base import ProviderRegistry
 from agent_core.providers.compat import HOSTS, SERVERS, Dialect, server_of
@@ -28,7 +28,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolResultBlock,
 )
-from model_server import Answer, ModelServer, Received, Reply, Sends, Status
+from model_server import Answer, Ending, ModelServer, Received, Reply, Sends, Status
 
 STRICT = {
     "type": "object",
@@ -316,6 +316,40 @@ async def test_a_server_at_an_unknown_address_teaches_what_it_takes(server: Serv
     # What was learnt holds for the next call.
     assert not any(isinstance(event, ModelRetry) for event in found[1])
     assert service.requests[-1].body.keys() <= fake.takes
+
+
+@pytest.mark.parametrize("server", get_args(ServerName))
+async def test_a_dialect_is_read_however_its_bytes_are_split(server: ServerName) -> None:
+    stream = FAKES[server].streams
+    sizes = [1, 2, 3, 7, 64]
+
+    found, _ = await played(
+        Sends([stream]),
+        *(Sends(stream, piece=size) for size in sizes),
+        requests=[asked()] * (1 + len(sizes)),
+    )
+
+    first, *others = [events[-1] for events in found]
+    assert isinstance(first, ModelCompleted)
+    assert all(isinstance(other, ModelCompleted) for other in others)
+    assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("server", get_args(ServerName))
+async def test_a_dialect_that_is_cut_off_is_never_a_finished_reply(server: ServerName) -> None:
+    stream = FAKES[server].streams
+    end = stream.find(b'"finish_reason":"')
+    cuts = range(0, end if end > 0 else stream.index(b"[DONE]"), 5)
+
+    found, _ = await played(
+        *(Sends(stream, cut=cut, ending=Ending.CLOSE) for cut in cuts),
+        requests=[asked()] * len(cuts),
+        retry=RetryConfig(max_attempts=1),
+    )
+
+    for cut, events in zip(cuts, found, strict=True):
+        assert isinstance(events[-1], ModelFailed), cut
+        assert events[-1].error.code is ErrorCode.PROVIDER_ERROR
 
 
 @pytest.mark.parametrize(

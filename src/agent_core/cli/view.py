@@ -1,7 +1,7 @@
 """Shows a run as plain text: the answer as it is written, and a line for what happens besides."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from agent_core.cli.terminal import Style, Terminal
 from agent_core.text import shortened, visible
@@ -101,7 +101,7 @@ class PlainView:
         elif kind is EventType.MODEL_RETRY:
             seconds, style = _number(payload.get("delay_ms")) / 1000, Style.WARN
             failed = f"attempt {payload.get('attempt', '')} failed{_because(payload)}"
-            line = f"{failed}; the next one in {seconds:.1f} s"
+            line = f"{failed}; {_next_model(payload) or f'the next one in {seconds:.1f} s'}"
         elif kind in _WORTH_A_LINE:
             line = _with_name(_WORTH_A_LINE[kind], payload)
         elif event.level in {EventLevel.WARNING, EventLevel.ERROR} and kind not in _SHOWN_ELSEWHERE:
@@ -160,6 +160,18 @@ def _because(payload: Mapping[str, Any]) -> str:
     reason = payload.get("message") or error or payload.get("reason")
     parts = [str(part) for part in (payload.get("code"), reason) if part]
     return f": {_indent(': '.join(parts))}" if parts else ""
+
+
+def _next_model(payload: Mapping[str, Any]) -> str:
+    """Which model is asked in place of the one that has failed, if another one is."""
+    fallback = payload
+    for key in ("error", "details", "fallback"):
+        inner = fallback.get(key)
+        if not isinstance(inner, Mapping):
+            return ""
+        fallback = cast("Mapping[str, Any]", inner)
+    name = f"{fallback.get('model', '')} of {fallback.get('provider', '')}"
+    return f"now {visible(name, one_line=True)} is asked"
 
 
 def _indent(message: str) -> str:

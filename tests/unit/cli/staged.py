@@ -91,6 +91,9 @@ class StagedRun:
         yield happens("tool_failed", failure, EventLevel.WARNING)
         error = {"code": "provider_rate_limited", "message": "slow down"}
         yield happens("model_retry", {"attempt": 1, "delay_ms": 1500, "error": error})
+        instead = {"fallback": {"provider": "ollama", "model": "small\x1b"}}
+        error = {"code": "provider_error", "message": "gone", "details": instead}
+        yield happens("model_retry", {"attempt": 2, "delay_ms": 0, "error": error})
         yield happens("mcp_server_failed", {"server_id": "git", "error": "died"}, EventLevel.ERROR)
         yield happens("model_started")
         yield happens("model_text_delta", {"text": "Done.\n"})

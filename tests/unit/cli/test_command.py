@@ -169,6 +169,7 @@ def test_o7_tools_retries_and_warnings_are_told_line_by_line() -> None:
         "  code.read_file ok (12 ms)",
         r"  x\ny failed (2.5 s): timeout: late",
         "attempt 1 failed: provider_rate_limited: slow down; the next one in 1.5 s",
+        r"attempt 2 failed: provider_error: gone; now small\x1b of ollama is asked",
         "mcp server failed: git: died",
     ):
         assert line in told

@@ -58,6 +58,8 @@ class ResponsesService:
     """Answers with the outputs in their order."""
 
     def __init__(self, *outputs: Sequence[Event]) -> None:
+        self.more: list[Event] = []
+        """Fields of the first responses, beside their outputs."""
         self._outputs = list(outputs)
         self._issued: dict[str, Event] = {}
         self._model: dict[str, str] = {}
@@ -80,7 +82,8 @@ class ResponsesService:
                 thought = item_id
             elif thought:
                 self._needs[item_id] = thought
-        return Sends(body(*output))
+        more = self.more.pop(0) if self.more else {}
+        return Sends(body(*output, **more))
 
     def _judge(self, asked: Received) -> None:
         sent = asked.body

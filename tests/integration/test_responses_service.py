@@ -145,3 +145,15 @@ async def test_a_fork_takes_the_reasoning_of_its_parent_along(home: Home, projec
     )
     async with ModelServer(service) as server:
         assert await Host(home, project, server).ask("Fork.") == "It said hello."
+
+
+async def test_a_reply_that_broke_off_while_it_was_reasoning_is_continued(
+    home: Home, project: Path
+) -> None:
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    service = ResponsesService([thought(1)], [thought(2), said("There it is.", 2)])
+    service.more = [cut]
+    async with ModelServer(service) as server:
+        assert await Host(home, project, server).ask("Think hard.") == "There it is."
+
+    assert "rs_1" not in server.requests[1].text

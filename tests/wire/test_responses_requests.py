@@ -269,6 +269,17 @@ async def test_another_model_gets_words_and_calls_alone() -> None:
     assert items[0] == {"content": "Let me see.", "role": "assistant", "type": "message"}
 
 
+async def test_reasoning_that_led_to_nothing_does_not_go_back() -> None:
+    more = [reasoning("More.", item_id="rs_2"), reasoning("And more.", item_id="rs_3")]
+
+    assert await returned(*more) == []
+    assert [item["id"] for item in await returned(*OWN, *more)] == [each["id"] for each in OWN]
+
+
+async def test_the_shortest_answer_is_one_that_may_be_asked_for() -> None:
+    assert (await Service(max_output_tokens=3).body())["max_output_tokens"] == 16
+
+
 async def test_thoughts_in_the_open_go_back_too() -> None:
     content = [{"type": "reasoning_text", "text": "I look."}]
     thought = reasoning(content=content, encrypted_content=None)

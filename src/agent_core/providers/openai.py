@@ -162,6 +162,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
         extra = options.pop(EXTRA_BODY, {})
         refused = self.refused(request.model)
         head = sampling_fields(self._config, request, "max_output_tokens")
+        head["max_output_tokens"] = max(head["max_output_tokens"], _LEAST_OUTPUT)
         head["store"] = False
         if not _WITHOUT_REASONING.match(request.model):
             head["include"] = ["reasoning.encrypted_content"]
@@ -220,6 +221,8 @@ def _refuse(
         )
 
 
+_LEAST_OUTPUT = 16
+"""Tokens of the shortest answer that may be asked for."""
 _UNREADABLE = re.compile(
     r"invalid_encrypted_content|encrypted content.{0,200}(verified|decrypted|parsed)", re.IGNORECASE
 )

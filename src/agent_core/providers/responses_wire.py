@@ -122,10 +122,11 @@ class ResponsesRequests:
 
     def _write_message(self, message: ModelMessage, model: str) -> bytes:
         """The items of a message, joined by commas."""
-        if message.role is Role.ASSISTANT:
-            written = self._write_answer(message, model)
-        else:
-            written = _write_input(message)
+        if message.role is not Role.ASSISTANT:
+            return b",".join(map(jsontext.dump, _write_input(message)))
+        written = list(self._write_answer(message, model))
+        while written and written[-1]["type"] == "reasoning":
+            written.pop()  # the reply broke off: reasoning that led to nothing is refused
         return b",".join(map(jsontext.dump, written))
 
     def _write_answer(self, message: ModelMessage, model: str) -> Iterator[dict[str, Any]]:

@@ -249,4 +249,4 @@ async def test_a_conversation_with_calls_pictures_and_reasoning_is_taken(
             await second.wait()
             assert (second.status, second.result_text) == (RunStatus.COMPLETED, "Good bye.")
         server.assert_complete()
-        assert server.requests[1].text.count(PNG) == 3
+        assert server.requests[1].text.count(f'"{PNG}"') == 3

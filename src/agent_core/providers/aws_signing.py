@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.failures import CallError
+from agent_core.providers.failures import CallError, bounded_line
 from agent_core.providers.http_provider import Prepared
 
 INSTALL = 'pip install "soong-agent[bedrock]"'
@@ -65,7 +65,9 @@ class AwsSigner:
                 self._credentials = import_module("botocore.session").Session().get_credentials()
             frozen = self._credentials and self._credentials.get_frozen_credentials()
         except Exception as error:
-            raise _without_credentials(prepared, f"{type(error).__name__}: {error}") from error
+            raise _without_credentials(
+                prepared, bounded_line(f"{type(error).__name__}: {error}")
+            ) from error
         if frozen is None:
             raise _without_credentials(prepared, "there are none")
         request = import_module("botocore.awsrequest").AWSRequest(

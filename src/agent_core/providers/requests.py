@@ -264,7 +264,16 @@ _RESERVED_BODY = frozenset(
     }
 )
 _RESERVED_HEADERS = frozenset(
-    {"authorization", "content-length", "cookie", "host", "x-api-key", "x-goog-api-key"}
+    {
+        "authorization",
+        "content-length",
+        "cookie",
+        "host",
+        "x-amz-date",
+        "x-amz-security-token",
+        "x-api-key",
+        "x-goog-api-key",
+    }
 )
 
 

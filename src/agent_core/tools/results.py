@@ -51,9 +51,13 @@ class TooManyValuesError(TypeError):
     """The value has more parts than may be converted."""
 
 
+_CONTENT = (ArtifactRefBlock, ImageBlock, JsonBlock, TextBlock)
+
+
 def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
     """Make a result of what a handler returned: text as text, everything else as JSON.
 
+    A block of content, or a list of nothing but such blocks, is the content of the result.
     Pydantic models, dataclasses, paths and times inside become plain JSON. Blocks that have no
     place in a result (calls, reasoning) become JSON too.
 
@@ -77,6 +81,10 @@ def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
             return value.model_copy(update=changes)
         case str():
             return ToolResult(content=[TextBlock(text=storable_text(value))])
+        case ArtifactRefBlock() | ImageBlock() | JsonBlock() | TextBlock():
+            return wrap(ToolResult(content=[value]), most=most)
+        case list() if value and all(isinstance(each, _CONTENT) for each in cast("Any", value)):
+            return wrap(ToolResult(content=cast("Any", value)), most=most)
         case _:
             return ToolResult(content=[JsonBlock(data=_Walk(most).value(value))])
 

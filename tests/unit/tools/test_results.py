@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from agent_core.tools.results import storable, storable_text, wrap
-from agent_core.types import JsonBlock, TextBlock, ToolResult
+from agent_core.types import ImageBlock, JsonBlock, TextBlock, ToolResult
 
 
 class Point(BaseModel):
@@ -30,6 +30,15 @@ def test_text_stays_text_and_everything_else_becomes_json() -> None:
     assert wrap("hi").content == [TextBlock(text="hi")]
     for value in ({"a": 1}, [1, 2], 7, 1.5, True, None):
         assert wrap(value).content == [JsonBlock(data=value)]
+
+
+def test_blocks_are_the_content_of_the_result() -> None:
+    image, words = ImageBlock(mime_type="image/png", data="aGk="), TextBlock(text="a chart")
+
+    assert wrap(image).content == [image]
+    assert wrap([words, image]).content == [words, image]
+    assert [block.type for block in wrap([words, 1]).content] == ["json"]
+    assert [block.type for block in wrap([]).content] == ["json"]
 
 
 def test_models_dataclasses_paths_and_times_become_plain_json() -> None:

@@ -67,6 +67,20 @@ USED_UP: dict[str, tuple[str, int, Any]] = {
     "deepseek": ("openai", 402, {"error": {"message": "Insufficient Balance"}}),
     "openrouter": ("openai", 402, {"error": {"message": "requires more credits", "code": 402}}),
     "xai": ("openai", 403, {"error": "Your team has run out of credits"}),
+    "openrouter by day": (
+        "openai",
+        429,
+        {"error": {"message": "Rate limit exceeded: free-models-per-day", "code": 429}},
+    ),
+    "moonshot": ("openai", 429, {"error": {"type": "exceeded_current_quota_error"}}),
+    "dashscope": ("openai", 400, {"error": {"code": "Arrearage", "message": "Access denied"}}),
+    "siliconflow": ("openai", 403, {"message": "your account balance is insufficient"}),
+    "fireworks": ("openai", 412, {"error": {"message": "suspended: spending limit reached"}}),
+    "anthropic limit": (
+        "anthropic",
+        400,
+        {"error": {"message": "You have reached your specified API usage limits."}},
+    ),
     "google by day": (
         "openai",
         429,
@@ -97,6 +111,26 @@ async def test_a_quota_of_a_minute_comes_back() -> None:
 
     [retry] = [event for event in found if isinstance(event, ModelRetry)]
     assert retry.error.details["retry_after_s"] == 0.01
+    assert isinstance(found[-1], ModelCompleted)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Rate limit reached for m on tokens per min (TPM): Limit 30000. Visit account/rate-limits",
+        "This request would exceed your rate limit of 50,000 input tokens per minute",
+        "Need more tokens? Upgrade today at https://console.test/settings/billing",
+        "Service tier capacity exceeded for this model.",
+        "slow down",
+    ],
+)
+async def test_a_rate_of_a_minute_is_no_quota(message: str) -> None:
+    body = orjson.dumps({"error": {"message": message, "type": "rate_limit_exceeded"}})
+
+    found = await played("openai", Status(429, body), "done")
+
+    [retry] = [event for event in found if isinstance(event, ModelRetry)]
+    assert "quota_used_up" not in retry.error.details
     assert isinstance(found[-1], ModelCompleted)
 
 

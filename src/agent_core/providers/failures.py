@@ -106,7 +106,8 @@ _USED_UP = re.compile(
     r"insufficient[ _](quota|credits?|balance|funds)|billing[ _](hard[ _]limit|not[ _]active)"
     r"|(credit )?balance is too low|(out of|run out of|no|more) credits|payment required"
     r"|(monthly|weekly|usage|spend(ing)?|spend cap|credit) limit"
-    r"|key limit exceeded|quota_exhausted|exceeded (your|the) monthly",
+    r"|key limit exceeded|quota_exhausted|exceeded (your|the) monthly|exceeded_current_quota_error"
+    r"|balance is insufficient|arrear|used all available credits",
     re.IGNORECASE,
 )
 """What a service writes when an account has nothing left, which no pause of a minute changes.
@@ -114,7 +115,7 @@ _USED_UP = re.compile(
 Google's "exceeded your current quota" is not among it: it says that of a minute's quota, too, and
 names the quota in the details.
 """
-_FOR_TODAY = re.compile(r"per ?day|\bdaily\b", re.IGNORECASE)
+_FOR_TODAY = re.compile(r"per[ _-]?day|\bdaily\b", re.IGNORECASE)
 """Which of the rates of a 429 was exceeded: one that no pause of a minute brings back."""
 _BAD_KEY = re.compile(
     r"(invalid|incorrect) api key|api key (is )?(not valid|invalid|expired|not found)",
@@ -175,7 +176,7 @@ class Called:
             details["retry_after_s"] = retry_after_s
         is_used_up = (
             status == HTTP_PAYMENT
-            or (status in {400, 403, 429} and bool(_USED_UP.search(explanation)))
+            or (status in {400, 403, 412, 429} and bool(_USED_UP.search(explanation)))
             or (status == HTTP_TOO_MANY and bool(_FOR_TODAY.search(explanation)))
         )
         is_of_request = status not in _ABOUT_THE_ACCOUNT

@@ -17,7 +17,8 @@ from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, HEADERS, sampling_fields
-from agent_core.providers.responses_wire import ResponsesEvents, ResponsesRequests
+from agent_core.providers.responses_events import ResponsesEvents
+from agent_core.providers.responses_wire import ResponsesRequests
 from agent_core.types import ErrorPayload, ModelRequest
 
 _BOTH = frozenset(

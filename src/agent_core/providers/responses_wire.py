@@ -1,22 +1,12 @@
-"""OpenAI's Responses format: a conversation as items, a reply as the events of its items."""
+"""Requests in OpenAI's Responses format: a conversation as items."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from agent_core.providers import jsontext
-from agent_core.providers.failures import Called, CallError
-from agent_core.providers.reply import (
-    CallDraft,
-    ChunkParser,
-    ProseDraft,
-    ReplyAccumulator,
-    count,
-    items,
-    table,
-    text,
-)
+from agent_core.providers.failures import Called
+from agent_core.providers.reply import table
 from agent_core.providers.requests import (
     IdentityCache,
     MessageCache,
@@ -33,40 +23,23 @@ from agent_core.providers.requests import (
     wire_name,
 )
 from agent_core.types import (
-    OPAQUE,
     ContentBlock,
     ImageBlock,
-    ModelEvent,
     ModelMessage,
     ModelRequest,
     ReasoningBlock,
     Role,
-    StopReason,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
-    Usage,
 )
 
 MAX_CALL_ID = 64
-_ITEM, _MESSAGE, _ID = "item", "message", "id"
+ITEM, MESSAGE, ITEM_ID = "item", "message", "id"
 """Keys of opaque fields: an item that goes back whole, the fields of the message after it, and the
 id of the item that a call was."""
-_FIELD = "output"
+FIELD = "output"
 """Where blocks of this protocol come from; Chat Completions has other fields for its own."""
-_REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
-_MESSAGE_FIELDS = ("id", "phase")
-_SERVER_ITEMS = frozenset(
-    {
-        "code_interpreter_call",
-        "compaction",
-        "file_search_call",
-        "mcp_call",
-        "mcp_list_tools",
-        "web_search_call",
-    }
-)
-"""Items of tools that the service runs itself; they need no answer and go back as they came."""
 
 
 class ResponsesRequests:
@@ -139,8 +112,7 @@ class ResponsesRequests:
         own = [
             block
             for block in thoughts
-            if is_own(block, self._provider, model)
-            and block.metadata.get("field", _FIELD) == _FIELD
+            if is_own(block, self._provider, model) and block.metadata.get("field", FIELD) == FIELD
         ]
         has_ids = all(map(_goes_back, (opaque_of(each, self._provider, model) for each in own)))
         head: dict[str, Any] = {}
@@ -149,9 +121,9 @@ class ResponsesRequests:
             if isinstance(block, ReasoningBlock):
                 yield from _write_words(words, head)
                 opaque = opaque_of(block, self._provider, model)
-                if _ITEM in opaque and _goes_back(opaque):
-                    yield opaque[_ITEM]
-                head = dict(table(opaque.get(_MESSAGE)))
+                if ITEM in opaque and _goes_back(opaque):
+                    yield opaque[ITEM]
+                head = dict(table(opaque.get(MESSAGE)))
                 if not has_ids:
                     head.pop("id", None)
             elif isinstance(block, ToolCallBlock):
@@ -162,7 +134,7 @@ class ResponsesRequests:
                     "call_id": _call_id(block.tool_call_id),
                     "name": wire_name(block.name),
                     "arguments": jsontext.dump_text(block.arguments),
-                    **({"id": opaque[_ID]} if has_ids and _ID in opaque else {}),
+                    **({"id": opaque[ITEM_ID]} if has_ids and ITEM_ID in opaque else {}),
                 }
             elif prose := block_text(block):
                 words.append(prose)
@@ -171,7 +143,7 @@ class ResponsesRequests:
 
 def _goes_back(opaque: Mapping[str, Any]) -> bool:
     """It is whole, and reasoning is more than an id: nothing is stored under that."""
-    item = table(opaque.get(_ITEM))
+    item = table(opaque.get(ITEM))
     is_readable = bool(item.get("encrypted_content") or item.get("content"))
     return bool(opaque) and (is_readable or item.get("type") != "reasoning")
 
@@ -233,297 +205,3 @@ def _call_id(tool_call_id: str) -> str:
         return tool_call_id
     digest = hashlib.sha256(tool_call_id.encode()).hexdigest()[:16]
     return f"{tool_call_id[: MAX_CALL_ID - len(digest) - 1]}_{digest}"
-
-
-@dataclass(slots=True, eq=False)
-class _Item:
-    """An item of the reply while it arrives; `fields` are as they were given last.
-
-    `parts` are the texts of a message by content index, or the one text of a thought; `begun` are
-    the pieces of the thought of which something has arrived.
-    """
-
-    kind: str
-    index: int
-    fields: dict[str, Any] = field(default_factory=dict[str, Any])
-    parts: dict[int, ProseDraft] = field(default_factory=dict[int, ProseDraft])
-    begun: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    call: CallDraft | None = None
-
-
-_CALLS = frozenset({"custom_tool_call", "function_call"})
-_TEXT_DELTAS = frozenset({"content_part.delta", "output_text.delta"})
-_MESSAGES, _THOUGHTS = frozenset({"message"}), frozenset({"reasoning"})
-
-
-class ResponsesEvents(ChunkParser):
-    """Reads the events of a response; those that are not known are passed over.
-
-    The last event has the whole output, and counts. Where it has none, the items count that came
-    whole, and then what has streamed in.
-    """
-
-    stop_reasons: ClassVar[Mapping[str, StopReason]] = {
-        "completed": StopReason.END_TURN,
-        "refusal": StopReason.CONTENT_FILTER,
-        "content_filter": StopReason.CONTENT_FILTER,
-        "max_output_tokens": StopReason.MAX_TOKENS,
-        "max_tokens": StopReason.MAX_TOKENS,
-        "length": StopReason.MAX_TOKENS,
-    }
-    end_mark: ClassVar[bytes | None] = b"[DONE]"
-
-    def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
-        super().__init__(called, draft)
-        self._items: list[_Item] = []
-        self._by_id: dict[str, _Item] = {}
-        self._by_index: dict[int, _Item] = {}
-        self._output: list[dict[str, Any]] = []
-        self._usage: dict[str, Any] = {}
-        self._has_refused = False
-
-    @property
-    def may_end_without_reason(self) -> bool:
-        """A server without a last event says `[DONE]`."""
-        return self.done
-
-    def read(self, chunk: dict[str, Any]) -> None:
-        """Take one event."""
-        kind = text(chunk.get("type")).removeprefix("response.")
-        if kind in _TEXT_DELTAS:  # nearly every event
-            self._read_text(chunk, None)
-            return
-        match kind.split("."):
-            case ["output_text", "done"]:
-                self._read_text(chunk, text(chunk.get("text")))
-            case ["refusal", "delta" | "done" as stage]:
-                self._has_refused = True
-                whole = text(chunk.get("refusal")) if stage == "done" else None
-                self._read_text(chunk, whole)
-            case [
-                "reasoning_summary_text" | "reasoning_summary" | "reasoning_text" | "reasoning",
-                "delta" | "done",
-            ]:
-                self._read_thought(chunk, *kind.split("."))
-            case ["function_call_arguments", "delta" | "done"]:
-                self._read_arguments(chunk)
-            case ["output_item", "added" | "done" as stage]:
-                self._take_item(chunk, is_new=stage == "added")
-            case ["completed" | "done" | "incomplete" | "failed" | "cancelled" as status]:
-                self._end(table(chunk.get("response")), status)
-            case ["error"]:
-                raise self._failure({**chunk, "type": None})
-            case _:
-                pass
-
-    def usage(self) -> Usage:
-        """What the last event reports; `input_tokens` includes what came from a cache."""
-        raw = self._usage
-        given, taken = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
-        read = table(raw.get("input_tokens_details"))
-        return Usage(
-            input_tokens=given,
-            output_tokens=taken,
-            total_tokens=count(raw.get("total_tokens")) or given + taken,
-            cache_read_tokens=count(read.get("cached_tokens")),
-            cache_write_tokens=count(read.get("cache_write_tokens")),
-            reasoning_tokens=count(table(raw.get("output_tokens_details")).get("reasoning_tokens")),
-            raw_usage=raw,
-        )
-
-    def finish(self) -> list[ModelEvent]:
-        """The last events of a reply that is complete.
-
-        Raises:
-            CallError: there was no last event, or one that means failure.
-        """
-        if self._output:
-            waiting = list(self._items)
-            self._items = [self._match(fields, waiting) for fields in self._output]
-        else:
-            self._items.sort(key=lambda item: item.index)
-        parts: list[ProseDraft | CallDraft] = []
-        for item in self._items:
-            self._place(item, parts)
-        self.draft.keep(parts)
-        return super().finish()
-
-    def _end(self, response: dict[str, Any], event: str) -> None:
-        """Take the last event."""
-        self._usage = table(response.get("usage")) or self._usage
-        is_any = event in {"completed", "done"}  # the response itself tells how it went
-        status = text(response.get("status")) if is_any else event
-        if status == "failed":
-            raise self._failure(table(response.get("error")))
-        if status == "cancelled":
-            raise self.called.broke("cancelled its response")
-        self._output = items(response.get("output"))
-        self.done = True
-        if status == "incomplete":
-            reason = table(response.get("incomplete_details")).get("reason")
-            self.raw_stop = text(reason) or status
-        else:
-            parts = (part for item in self._output for part in items(item.get("content")))
-            is_refusal = self._has_refused or any(part.get("type") == "refusal" for part in parts)
-            self.raw_stop = "refusal" if is_refusal else "completed"
-
-    def _failure(self, error: dict[str, Any]) -> CallError:
-        message = text(error.get("message")) or "the response failed, without a reason"
-        return self.called.reported({"error": {**error, "message": message}})
-
-    def _find(self, chunk: Mapping[str, Any], kinds: AbstractSet[str]) -> _Item | None:
-        """The item that an event is about: by its id, else by its place, else the last one.
-
-        Some gateways give an item another id in every event, some give no place.
-        """
-        index = chunk.get("output_index")
-        found = self._by_id.get(text(chunk.get("item_id")))
-        if found is None or found.kind not in kinds:
-            found = self._by_index.get(index) if isinstance(index, int) else None
-        if found is None and not isinstance(index, int):
-            found = next((item for item in reversed(self._items) if item.kind in kinds), None)
-        return found if found is not None and found.kind in kinds else None
-
-    def _open(self, kind: str, index: Any) -> _Item:
-        item = _Item(kind, index if isinstance(index, int) else len(self._items))
-        self._items.append(item)
-        self._by_index[item.index] = item
-        return item
-
-    def _take_item(self, chunk: dict[str, Any], *, is_new: bool) -> None:
-        """Take an item that begins, or one that is whole."""
-        fields = table(chunk.get("item"))
-        kind, item_id, index = (
-            text(fields.get("type")),
-            text(fields.get("id")),
-            chunk.get("output_index"),
-        )
-        item = self._find({"item_id": item_id, "output_index": index}, {kind})
-        if item is not None and is_new and item.fields and item.fields.get("id") != item_id:
-            item = None  # some servers give every item the same place
-        if item is None:
-            item = self._open(kind, index)
-        if item_id:
-            self._by_id[item_id] = item
-        item.fields = {}
-        self._complete(item, fields)
-
-    def _complete(self, item: _Item, fields: dict[str, Any]) -> None:
-        """Take an item as it is now: what of its texts has not arrived is added."""
-        given = {key: value for key, value in fields.items() if value is not None}
-        item.fields = fields = {**item.fields, **given}
-        if item.kind in _CALLS:
-            name = text(fields.get("name"))
-            if item.call is None:
-                raw_id = text(fields.get("call_id")) or text(fields.get("id"))
-                item.call = self.draft.open_call(raw_id, name)
-            item.call.wire_name = name or item.call.wire_name
-            if whole := _arguments(fields):
-                self.draft.complete(item.call, whole)
-        elif item.kind == "message":
-            for place, part in enumerate(items(fields.get("content"))):
-                if whole := text(part.get("text")) or text(part.get("refusal")):
-                    self.draft.complete(self._part(item, place), whole)
-        elif item.kind == "reasoning":
-            pieces = [*items(fields.get("content")), *items(fields.get("summary"))]
-            if whole := "\n\n".join(filter(None, (text(piece.get("text")) for piece in pieces))):
-                self.draft.complete(self._part(item, 0), whole)
-
-    def _part(self, item: _Item, place: int) -> ProseDraft:
-        if place not in item.parts:
-            is_thought = item.kind == "reasoning"
-            item.parts[place] = (
-                self._open_thought() if is_thought else self.draft.open_prose(is_reasoning=False)
-            )
-        return item.parts[place]
-
-    def _open_thought(self, **opaque: Any) -> ProseDraft:
-        return self.draft.open_prose(is_reasoning=True, field=_FIELD, **{OPAQUE: opaque})
-
-    def _read_text(self, chunk: dict[str, Any], whole: str | None) -> None:
-        item = self._find(chunk, _MESSAGES) or self._open("message", chunk.get("output_index"))
-        place = chunk.get("content_index")
-        part = self._part(item, place if isinstance(place, int) else 0)
-        if whole is None:
-            self.draft.feed(part, text(chunk.get("delta")))
-        elif whole:
-            self.draft.complete(part, whole)
-
-    def _read_thought(self, chunk: dict[str, Any], kind: str, stage: str) -> None:
-        """More of a thought; its pieces have a blank line between them."""
-        item = self._find(chunk, _THOUGHTS) or self._open("reasoning", chunk.get("output_index"))
-        place = chunk.get("summary_index", chunk.get("content_index"))
-        piece = kind, place if isinstance(place, int) else 0
-        said = chunk.get("delta" if stage == "delta" else "text")
-        said = text(said) or text(table(said).get("text"))
-        if not said or (stage == "done" and piece in item.begun):
-            return
-        if item.begun and piece not in item.begun:
-            said = f"\n\n{said}"
-        item.begun.add(piece)
-        self.draft.feed(self._part(item, 0), said)
-
-    def _read_arguments(self, chunk: dict[str, Any]) -> None:
-        item = self._find(chunk, _CALLS)
-        if item is None or item.call is None:
-            return  # it will come whole
-        if "arguments" in chunk:
-            self._complete(item, {"arguments": chunk["arguments"]})
-        else:
-            self.draft.feed(item.call, text(chunk.get("delta")))
-
-    def _match(self, fields: dict[str, Any], waiting: list[_Item]) -> _Item:
-        """What has streamed in of an item of the output, brought up to date."""
-        alike = [item for item in waiting if item.kind == fields.get("type")]
-        names = {key: fields[key] for key in ("call_id", "id") if fields.get(key)}
-        same = (item for item in alike if names.items() & item.fields.items())
-        if item := next(same, alike[0] if alike else None):
-            waiting.remove(item)
-        else:
-            item = self._open(text(fields.get("type")), None)
-        self._complete(item, fields)
-        return item
-
-    def _place(self, item: _Item, parts: list[ProseDraft | CallDraft]) -> None:
-        """Add the blocks of an item to those of the reply, with what must go back of it."""
-        fields = item.fields
-        if item.call is not None:
-            if item.kind == "function_call" and fields.get("id"):
-                item.call.opaque[_ID] = fields["id"]
-            parts.append(item.call)
-        elif item.kind == "message":
-            texts = [item.parts[at] for at in sorted(item.parts)][
-                : len(items(fields.get("content"))) or None
-            ]
-            own = {key: fields[key] for key in _MESSAGE_FIELDS if fields.get(key)}
-            if texts and own:
-                self._keep_beside(own, parts)
-            parts += texts
-        elif item.kind == "reasoning":
-            own = {key: fields[key] for key in _REASONING_FIELDS if fields.get(key)}
-            if own:
-                thought = self._part(item, 0)
-                thought.metadata[OPAQUE][_ITEM] = {"summary": [], **own}
-            parts += item.parts.values()
-        elif item.kind in _SERVER_ITEMS:
-            parts.append(self._open_thought(**{_ITEM: fields}))
-
-    def _keep_beside(self, own: dict[str, Any], parts: list[ProseDraft | CallDraft]) -> None:
-        """Keep a message's own fields: a text has no place for them, a thought before it has.
-
-        Without one, only a message with a phase is worth a block that says nothing.
-        """
-        last = parts[-1] if parts else None
-        if isinstance(last, ProseDraft) and last.is_reasoning:
-            last.metadata[OPAQUE][_MESSAGE] = own
-        elif "phase" in own:
-            parts.append(self._open_thought(**{_MESSAGE: own}))
-
-
-def _arguments(fields: Mapping[str, Any]) -> str:
-    """The arguments of a call as JSON; a custom tool has one text."""
-    if fields.get("type") == "custom_tool_call":
-        given = text(fields.get("input"))
-        return jsontext.dump_text({"input": given}) if given else ""
-    given = fields.get("arguments")
-    return jsontext.dump_text(given) if isinstance(given, dict) else text(given)

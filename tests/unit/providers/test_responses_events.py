@@ -6,7 +6,7 @@ import responses_events as service
 from agent_core.providers.decoding import EventDecoder
 from agent_core.providers.failures import Called, CallError
 from agent_core.providers.reply import ReplyAccumulator
-from agent_core.providers.responses_wire import ResponsesEvents
+from agent_core.providers.responses_events import ResponsesEvents
 from agent_core.types import ModelCompleted, ModelEvent
 
 ERROR = {"code": "server_error", "message": "Sorry."}

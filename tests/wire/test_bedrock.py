@@ -371,6 +371,18 @@ def test_thinking_is_asked_for_in_the_words_of_the_models_maker(
     assert ("temperature" in body["inferenceConfig"]) is (model != CLAUDE)
 
 
+def test_claude_does_not_think_where_that_is_refused() -> None:
+    thought = ReasoningBlock(
+        text="hm", signature="c2ln", metadata={"provider": "bedrock", "model": CLAUDE}
+    )
+    begun = CALL.model_copy(update={"content": [thought, *CALL.content]})
+    forced = {"tool_choice": "required"}
+
+    assert "additionalModelRequestFields" in sent([HELLO, begun, RESULT], reasoning="high")
+    assert "additionalModelRequestFields" not in sent([HELLO, CALL, RESULT], reasoning="high")
+    assert "additionalModelRequestFields" not in sent([HELLO], request=forced, reasoning="high")
+
+
 def test_thinking_that_cannot_be_asked_for_is_refused() -> None:
     with pytest.raises(ProviderError, match="additionalModelRequestFields"):
         sent([HELLO], model="mistral.x-v1:0", reasoning="high")

@@ -17,7 +17,7 @@ from yarl import URL
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
-from agent_core.providers.anthropic import thinking_fields
+from agent_core.providers.anthropic import may_think, thinking_fields
 from agent_core.providers.aws_signing import AwsSigner, region_of
 from agent_core.providers.decoding import FrameDecoder
 from agent_core.providers.failures import Called
@@ -84,8 +84,6 @@ _CACHES_PROMPTS = re.compile(
 _RICH_RESULTS = re.compile(r"anthropic\.claude-|amazon\.nova-")
 """Models that take pictures and a status in results."""
 _CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
-_MARKED_USER_TURNS = 2
-_FORMATS = frozenset({"gif", "jpeg", "png", "webp"})
 
 
 class ConverseEvents(ChunkParser):
@@ -220,9 +218,8 @@ class BedrockProvider(HttpProvider):
             settings["topP"] = top_p
         if request.stop:
             settings["stopSequences"] = request.stop
-        may_think = request.tool_choice in {None, "auto", "none"}  # refused beside a forced call
         fields = {
-            **(_thinking(self._config, settings["maxTokens"], called) if may_think else {}),
+            **_thinking(self._config, request, called, limit=settings["maxTokens"]),
             **table(options.pop("additionalModelRequestFields", None)),
         }
         if table(fields.get("thinking")).get("type") in {"enabled", "adaptive"}:
@@ -319,7 +316,7 @@ def _write_image(block: ImageBlock, called: Called) -> Iterator[dict[str, Any]]:
         name = f"document-{digest}"  # the names of one request must differ
         yield {"text": f"[{name}]"}
         yield {"document": {"format": "pdf", "name": name, "source": source}}
-    elif (kind := block.mime_type.removeprefix("image/")) in _FORMATS:
+    elif (kind := block.mime_type.removeprefix("image/")) in {"gif", "jpeg", "png", "webp"}:
         yield {"image": {"format": kind, "source": source}}
     else:
         raise called.unsupported("images", f"{block.mime_type} is no picture that Bedrock takes")
@@ -340,7 +337,7 @@ def _write_system(blocks: Sequence[SystemBlock], *, caches: bool) -> list[bytes]
 def _mark(messages: list[bytes]) -> None:
     """Put a cache point at the end of the last user turns."""
     users = [place for place, raw in enumerate(messages) if raw.startswith(b'{"role":"user"')]
-    for place in users[-_MARKED_USER_TURNS:]:
+    for place in users[-2:]:
         messages[place] = messages[place][:-2] + b"," + _CACHE_POINT + b"]}"
 
 
@@ -379,15 +376,21 @@ def _choice(request: ModelRequest, called: Called) -> dict[str, Any]:
             return {"tool": {"name": chosen_tool(request, called)}}
 
 
-def _thinking(config: ModelConfig, limit: int, called: Called) -> dict[str, Any]:
+def _thinking(
+    config: ModelConfig, request: ModelRequest, called: Called, *, limit: int
+) -> dict[str, Any]:
     """The fields that say how much to think, in the words of the model's maker.
 
     Raises:
         ProviderError: it is not known how to say it to this model.
     """
     model, effort = called.model, config.reasoning
+    if request.tool_choice not in {None, "auto", "none"}:
+        return {}  # refused beside a forced call
     if "anthropic.claude-" in model:
-        return thinking_fields(effort, model, limit)
+        fields = thinking_fields(effort, model, limit)
+        is_budgeted = "budget_tokens" in table(fields.get("thinking"))
+        return {} if is_budgeted and not may_think(request, called.provider) else fields
     if "amazon.nova-2-" in model and effort:
         asked = {"type": "enabled", "maxReasoningEffort": effort}
         return {"reasoningConfig": asked if effort != "none" else {"type": "disabled"}}

@@ -746,9 +746,28 @@ async def test_a_path_leads_from_the_root_past_every_sibling(session: SessionSto
     )
     assert [node.node_id for node in await session.path("leaf")] == ["root", "right", "leaf"]
     assert [node.node_id for node in await session.path("root")] == ["root"]
-    with pytest.raises(StorageError) as unknown:
-        await session.path("nowhere")
-    assert unknown.value.code is ErrorCode.NODE_NOT_FOUND
+    for after in (None, "root"):
+        with pytest.raises(StorageError) as unknown:
+            await session.path("nowhere", after=after)
+        assert unknown.value.code is ErrorCode.NODE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("after", "rest"),
+    [
+        ("root", ["right", "leaf"]),
+        ("right", ["leaf"]),
+        ("leaf", []),
+        ("left", ["root", "right", "leaf"]),
+        ("nowhere", ["root", "right", "leaf"]),
+    ],
+)
+async def test_the_end_of_a_path_can_be_read_alone(
+    session: SessionStore, after: str, rest: list[str]
+) -> None:
+    nodes = [a_node("root"), a_node("left", "root"), a_node("right", "root")]
+    await session.append(a_batch(*nodes, a_node("leaf", "right")))
+    assert [node.node_id for node in await session.path("leaf", after=after)] == rest
 
 
 async def test_a_path_may_be_thousands_of_nodes_deep(session: SessionStore) -> None:

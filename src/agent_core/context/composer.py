@@ -327,6 +327,7 @@ class Composer:
             model has read come with the path and join them.
         own: instruction files that are in the prompt from the start.
         settled: `settled` of the agent's last composer, if it had one.
+        history: its `history`: a path that goes on costs what is new.
         view: is updated with the texts that stand in each request.
         scale: what is known about real token counts, shared by all runs.
         board: the task board, shown after the history.
@@ -343,6 +344,7 @@ class Composer:
         dynamic: Sequence[SystemBlock] = (),
         own: Sequence[SystemBlock] = (),
         settled: Collection[str] | None = None,
+        history: MessageHistory | None = None,
         view: View | None = None,
         scale: TokenScale | None = None,
         board: TaskBoardSource | None = None,
@@ -354,7 +356,9 @@ class Composer:
         self._scale = scale or TokenScale()
         self._board = board
         self._budget = budget = Budget.share_out(model, context)
-        self._history = MessageHistory(budget.reattached, settled=settled)
+        if history is None or not history.can_serve(budget.reattached):
+            history = MessageHistory(budget.reattached, settled=settled)
+        self.history = history
         block_budget = int(budget.dynamic / self._scale.of(model.name))
         self._system = SystemSegment(static, dynamic, own=own, budget=block_budget)
         self._tools = ToolSegment()
@@ -373,7 +377,7 @@ class Composer:
         Older tool results are cut down when it does not fit. `may_drop` allows leaving out the
         oldest whole exchanges after that; what still does not fit is `over_budget`.
         """
-        history, system, model = self._history, self._system, self._model
+        history, system, model = self.history, self._system, self._model
         if self._last is None:
             system.show(())
         history.own = system.own_versions
@@ -442,7 +446,7 @@ class Composer:
     @property
     def settled(self) -> Collection[str]:
         """Ids of the instruction files of the system part, for the agent's next composer."""
-        return frozenset(self._history.settled or ())
+        return frozenset(self.history.settled or ())
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -465,7 +469,7 @@ class Composer:
         """The metadata of the texts of one type in the system part and among the messages."""
         if node_type is NodeType.INSTRUCTION_CONTEXT:
             yield from self._system.instructions()
-        for entry in self._history.builder.entries:
+        for entry in self.history.builder.entries:
             for node in entry.nodes:
                 if node.node_type is node_type:
                     yield node.metadata

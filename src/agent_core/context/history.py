@@ -79,12 +79,15 @@ class MessageHistory:
         self._reattached = reattached
         self._late: dict[str, ToolResultBlock] = {}
         self._positions: dict[str, int] = {}
-        self._last: Node | None = None
+        self._last_id: str | None = None
+        self._has_files = False
 
     def take(self, path: Sequence[Node]) -> None:
         """Follow the path to its end; only what is new costs anything."""
         seen = len(self._positions)
-        if seen and (len(path) < seen or path[seen - 1] is not self._last):
+        # A node's id says where it hangs: with the same node here, all before it is the same.
+        is_longer = len(path) >= seen and path[seen - 1].node_id == self._last_id if seen else True
+        if not is_longer:
             self.instructions.clear()
             self.compaction = self.kept = None
             self._late.clear()
@@ -112,7 +115,16 @@ class MessageHistory:
             self._late |= self.builder.answered_late
             self.rebuild()
         if new:
-            self._last = new[-1]
+            self._last_id = new[-1].node_id
+
+    def can_serve(self, reattached: int) -> bool:
+        """Whether another run that continues the path would make the same messages of it.
+
+        Not if something was cut or left out, and not with instruction files: where they stand is
+        decided anew for every run.
+        """
+        is_whole = not (self.cut or self.dropped or self.kept or self._has_files)
+        return is_whole and self._reattached == reattached
 
     def keep(self, text: str | None) -> None:
         """Put what must not be lost before the messages, or take it away."""
@@ -146,7 +158,7 @@ class MessageHistory:
         settled = self.settled or ()
         for node in nodes:
             if node.node_type is NodeType.COMPACTION:
-                if node is not self.compaction:
+                if self.compaction is None or node.node_id != self.compaction.node_id:
                     self.builder.excluded.append(node.node_id)
             elif node.node_id not in settled:
                 yield node
@@ -154,6 +166,7 @@ class MessageHistory:
     def _settle(self, new: Sequence[Node], *, is_first: bool, is_compacted: bool) -> None:
         """Decide which instruction files belong to the system part from now on."""
         files = [node for node in new if node.node_type is NodeType.INSTRUCTION_CONTEXT]
+        self._has_files = bool(files) or (self._has_files and not is_first)
         if is_first:
             self.former = frozenset(node.node_id for node in files)
         if is_first and self.settled is None:

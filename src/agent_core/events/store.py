@@ -218,8 +218,10 @@ class SessionReads(Protocol):
         """The node, or None."""
         ...
 
-    async def path(self, node_id: str) -> list[Node]:
+    async def path(self, node_id: str, *, after: str | None = None) -> list[Node]:
         """From the root to this node. Costs as much as the path is long, whatever lies beside it.
+
+        With `after`, only what comes behind that node, if it is on the path.
 
         Raises:
             StorageError: `node_not_found`.

@@ -27,8 +27,10 @@ from agent_core.types import (
     RunIdentity,
     RunStatus,
     ToolCall,
+    ToolCallBlock,
     ToolDefinition,
     ToolResult,
+    ToolResultBlock,
     Usage,
 )
 
@@ -273,11 +275,14 @@ def resting_node(path: Sequence[Node]) -> Node | None:
     """
     open_calls: set[str] = set()
     resting: Node | None = None
-    for node in path:
-        if node.is_partial:
+    for node in path:  # all of the session's: as little as possible is done for each
+        if node.metadata and node.is_partial:
             continue
-        open_calls |= {call.tool_call_id for call in node.calls}
-        open_calls -= {result.tool_call_id for result in node.results}
+        for block in node.content:
+            if isinstance(block, ToolCallBlock):
+                open_calls.add(block.tool_call_id)
+            elif isinstance(block, ToolResultBlock):
+                open_calls.discard(block.tool_call_id)
         if not open_calls and node.node_type is not NodeType.SYSTEM_NOTE:
             resting = node
     return resting

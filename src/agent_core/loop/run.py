@@ -11,7 +11,7 @@ from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore
 from agent_core.loop.model_turn import Reply, take_turn
 from agent_core.loop.tool_turn import finish_turn, run_tools
 from agent_core.redaction import log_failure
-from agent_core.types import Draft, EventType, NodeType, StopReason, user_text
+from agent_core.types import Draft, EventType, NodeType, StopReason, calls_of, user_text
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
     """
     ctx.journal.note(EventType.LOOP_STARTED, {"mode": ctx.run.mode, "role": ctx.run.role})
     left_off = await ctx.history.resume(ctx.journal)
-    stats.call_ids |= {call.tool_call_id for node in ctx.journal.path for call in node.calls}
+    stats.call_ids |= {call.tool_call_id for call in calls_of(ctx.journal.path)}
     await ctx.hooks.session_start()
     if left_off is None:
         await ctx.hooks.user_prompt(prompt.text)

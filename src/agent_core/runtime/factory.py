@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -37,7 +37,7 @@ from agent_core.text import fit_lines
 from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
-from agent_core.types import Claim, RunIdentity, utc_now
+from agent_core.types import Claim, Node, RunIdentity, utc_now
 
 T = TypeVar("T")
 
@@ -162,6 +162,11 @@ class RunFactory:
         )
         return ctx, source
 
+    def last_path(self, agent_id: str) -> Sequence[Node]:
+        """The path whose messages are at hand for the agent's next run."""
+        composer = self._composers.get(agent_id)
+        return composer.history.path if composer else ()
+
     def compact_context(self, run: RunIdentity, journal: Journal, max_tokens: int) -> RunContext:
         """What a run of the compact agent is made of: it reads one text and answers, that is all.
 
@@ -244,6 +249,7 @@ class RunFactory:
             dynamic=dynamic,
             own=own_file_blocks(found.instructions.own, int(room / self._scale.of(model.name))),
             settled=before.settled if before else None,
+            history=before.history if before else None,
             view=spec.view,
             scale=self._scale,
             board=spec.board,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, StorageError, ToolError
@@ -21,6 +22,8 @@ from agent_core.types import (
     ToolCall,
     ToolResultBlock,
     Usage,
+    calls_of,
+    results_of,
 )
 
 _UNKNOWN = (
@@ -34,12 +37,23 @@ class SessionHistory:
     """The path that a session's next run continues.
 
     The first run of a new session finds nothing, and is spared the look.
+
+    `known` gives the path that the last run of this process has left; what of it was read from the
+    store need not be read again.
     """
 
-    def __init__(self, store: SessionStore, session_id: str, *, is_new: bool) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        session_id: str,
+        *,
+        is_new: bool,
+        known: Callable[[], Sequence[Node]] = tuple,
+    ) -> None:
         self._store = store
         self._session_id = session_id
         self._is_new = is_new
+        self._known = known
 
     async def resume(self, journal: Journal) -> OpenRun | None:
         """Give the journal the active path, and close what a dead process left open on it.
@@ -54,7 +68,7 @@ class SessionHistory:
         if session is None or session.active_node_id is None:
             return None
         path, run_id = journal.path, journal.run.run_id
-        path.extend(await self._store.path(session.active_node_id))
+        path.extend(await self._read(session.active_node_id))
         was_begun = any(node.run_id == run_id for node in path)
         open_calls: list[ToolCall] = []
         for agent_id, asked in unanswered_calls(path).items():
@@ -75,10 +89,19 @@ class SessionHistory:
         replies = sum(node.run_id == run_id and node.role is Role.ASSISTANT for node in path)
         return OpenRun(max(stored, replies), usage, open_calls)
 
+    async def _read(self, node_id: str) -> list[Node]:
+        stored = list(takewhile(lambda node: node.node_seq, self._known()))
+        last_id = stored[-1].node_id if stored else None
+        read = await self._store.path(node_id, after=last_id)
+        is_longer = not read or (stored and read[0].parent_id == last_id)
+        return [*stored, *read] if is_longer else read
+
 
 def unanswered_calls(path: Sequence[Node]) -> dict[str, list[tuple[Node, ToolCall]]]:
     """The tool calls of the path that have no result on it, in order, by the agent that asked."""
-    answered = {result.tool_call_id for node in path for result in node.results}
+    answered = {result.tool_call_id for result in results_of(path)}
+    if all(call.tool_call_id in answered for call in calls_of(path)):
+        return {}
     found: dict[str, list[tuple[Node, ToolCall]]] = {}
     for node in path:
         for block in [] if node.is_partial else node.calls:

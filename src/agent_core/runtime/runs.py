@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from functools import partial
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -10,7 +11,7 @@ from weakref import WeakValueDictionary
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
-from agent_core.aio import to_the_end
+from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.messages import estimate_blocks
@@ -349,6 +350,7 @@ class Runs:
             run.journal.queue({"taken_over": in_front} if in_front else {})
             try:
                 await run.journal.commit()
+                stop_if_cancelled()
             except BaseException:  # there is no handle: the run must not hold its place
                 await to_the_end(self._scheduler.cancel(run))
                 raise
@@ -387,7 +389,12 @@ class Runs:
             prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
             journal=self._open_journal(identity, stream, session_owner=owner, epoch=epoch),
             stream=stream,
-            history=SessionHistory(self._store, identity.session_id, is_new=is_new),
+            history=SessionHistory(
+                self._store,
+                identity.session_id,
+                is_new=is_new,
+                known=partial(self._contexts.last_path, identity.agent_id),
+            ),
         )
         self._known[identity.run_id] = run
         return run

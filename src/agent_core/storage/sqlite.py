@@ -129,10 +129,16 @@ class Writer:
         is_first = self._since_checkpoint == 0
         self._since_checkpoint = (self._since_checkpoint + 1) % _CHECKPOINT_EVERY
         is_last = self._since_checkpoint == 0
-        may_wait = not is_small or is_first or is_last or self._handed_over > 0
-        if may_wait or not self._do_now(job, future):
-            self._handed_over += 1
-            self._queue.put(_Waiting(job, future, is_last))
+        if is_small and not (is_first or is_last or self._handed_over):
+            try:
+                future.set_result(self._store([job], patience=0.0)[0])
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
+                if not (isinstance(error, sqlite3.Error) and is_busy(error)):
+                    future.set_exception(explain(error, self._path))
+            if future.done():
+                return future
+        self._handed_over += 1
+        self._queue.put(_Waiting(job, future, is_last))
         return future
 
     async def close(self) -> None:
@@ -141,16 +147,6 @@ class Writer:
             self._closed = True
             self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
-
-    def _do_now(self, job: Job[Result], future: asyncio.Future[Result]) -> bool:
-        """Do a job in this thread; False if the database is busy, and nothing has changed."""
-        try:
-            future.set_result(self._store([job], patience=0.0)[0])
-        except Exception as error:  # noqa: BLE001 - it belongs to the caller that awaits the job
-            if isinstance(error, sqlite3.Error) and is_busy(error):
-                return False
-            future.set_exception(explain(error, self._path))
-        return True
 
     def _work(self) -> None:
         is_open = True
@@ -335,10 +331,10 @@ def _closed_error(path: Path) -> StorageError:
 
 
 _PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
-    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?1 AND node_id IS NOT ?2
     UNION ALL
     SELECT nodes.node_id, nodes.parent_id, depth + 1
-    FROM path JOIN nodes ON nodes.node_id = path.parent_id
+    FROM path JOIN nodes ON nodes.node_id = path.parent_id WHERE nodes.node_id IS NOT ?2
 )
 SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
 
@@ -546,9 +542,9 @@ class SqliteSessionStore:
     async def node(self, node_id: str) -> Node | None:
         return await self._find(Node, node_id)
 
-    async def path(self, node_id: str) -> list[Node]:
-        nodes = await self._find_all(Node, _PATH, node_id)
-        if not nodes:
+    async def path(self, node_id: str, *, after: str | None = None) -> list[Node]:
+        nodes = await self._find_all(Node, _PATH, node_id, after)
+        if not nodes and node_id != after:
             raise node_not_found(node_id)
         return nodes
 
@@ -597,5 +593,7 @@ class SqliteSessionStore:
     async def _find(self, kind: type[Record], key: str) -> Record | None:
         return await self._readers.read(lambda c: find(c, kind, key))
 
-    async def _find_all(self, kind: type[Record], sql: str, *values: str | int) -> list[Record]:
+    async def _find_all(
+        self, kind: type[Record], sql: str, *values: str | int | None
+    ) -> list[Record]:
         return await self._readers.read(lambda c: read_all(kind, c.execute(sql, values)))

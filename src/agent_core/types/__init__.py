@@ -29,7 +29,9 @@ from agent_core.types.content import (
     UserMessage,
     UtcDatetime,
     build_content,
+    calls_of,
     new_id,
+    results_of,
     user_text,
     utc_now,
 )
@@ -183,7 +185,9 @@ __all__ = [
     "UserMessage",
     "UtcDatetime",
     "build_content",
+    "calls_of",
     "new_id",
+    "results_of",
     "user_text",
     "utc_now",
 ]

@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -467,6 +467,16 @@ class Node(Frozen):
     def text(self) -> str:
         """Its text blocks, joined."""
         return "".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+
+def calls_of(path: Iterable[Node]) -> Iterator[ToolCallBlock]:
+    """Every tool call that these nodes ask for."""
+    return (b for node in path for b in node.content if isinstance(b, ToolCallBlock))
+
+
+def results_of(path: Iterable[Node]) -> Iterator[ToolResultBlock]:
+    """Every tool result that these nodes hold."""
+    return (b for node in path for b in node.content if isinstance(b, ToolResultBlock))
 
 
 def user_text(text: str, node_type: NodeType = NodeType.MESSAGE, **metadata: Any) -> Draft:

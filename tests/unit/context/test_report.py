@@ -1,3 +1,4 @@
+from itertools import product
 from typing import Any
 
 from agent_core.context.composer import rebuild_requests
@@ -88,6 +89,57 @@ def test_a_new_run_says_what_has_changed_since_the_last_one() -> None:
     branch.says("two")
     changed = composer(previous=last).build(branch.path, TOOLS).report
     assert changed["changed_segment"] == "history"
+
+
+def test_the_next_run_of_a_path_builds_what_a_first_one_would() -> None:
+    """Whatever the last run left: a call without its answer, a summary, a cut, another branch."""
+
+    def talked(*, keeps: int) -> Talk:
+        talk = Talk()
+        for number in range(4):
+            talk.user(f"question {number}")
+            talk.exchange(f"c{number}", "word " * 400)
+            talk.says(f"answer {number}")
+        del talk.path[keeps:]
+        return talk
+
+    def goes_on(talk: Talk) -> None:
+        talk.user("and now?")
+        talk.exchange("late", "done")
+
+    def is_summarised(talk: Talk) -> None:
+        talk.inner(NodeType.COMPACTION, "in short", first_kept_node_id=talk.path[4].node_id)
+        talk.says("after it")
+
+    def goes_back(talk: Talk) -> None:
+        del talk.path[4:]
+        talk.user("another way")
+
+    def loads_rules(talk: Talk) -> None:
+        talk.inner(NodeType.INSTRUCTION_CONTEXT, "Use tabs.", path="CLAUDE.md", hash="h1")
+
+    changes = (goes_on, is_summarised, goes_back, loads_rules)
+    for window in (8192, 2600):
+        for keeps in (16, 15, 14):
+            for first, then in product(changes, changes):
+                talk = talked(keeps=keeps)
+                last = composer(window=window)
+                last.build(talk.path, TOOLS, may_drop=True)
+                first(talk)
+                last.build(talk.path, TOOLS, may_drop=True)
+                then(talk)
+                copies = [node.model_copy() for node in talk.path]  # as they are read again
+                settled = last.settled
+                anew = composer(window=window, settled=settled)
+                expected = anew.build(copies, TOOLS, may_drop=True)
+                continued = composer(window=window, settled=settled, history=last.history)
+                built = continued.build(copies, TOOLS, may_drop=True)
+                assert built.request == expected.request
+                assert built.report == expected.report
+                talk.user("once more")
+                copies.append(talk.path[-1])
+                again = continued.build(copies, TOOLS).request
+                assert again == anew.build(copies, TOOLS).request
 
 
 def test_every_turn_can_be_built_again_from_nodes_and_reports() -> None:

@@ -8,7 +8,6 @@ import asyncio
 import os
 import sys
 import termios
-import webbrowser
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, cast
@@ -107,6 +106,8 @@ class TerminalElicitation:
         has_window = sys.platform == "darwin" or any(
             os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
         )
+        import webbrowser  # noqa: PLC0415 - few runs open one
+
         if has_window and await asyncio.to_thread(webbrowser.open, url):
             return True
         self._terminal.line("no browser could be opened: visit the address yourself", Style.WARN)

@@ -46,6 +46,7 @@ def run_message(options: Options) -> int:
     view = PlainView(terminal)
     logging.getLogger().handlers = [_LogLines(terminal, redactor)]
     logging.captureWarnings(capture=True)
+    logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
     try:
         return asyncio.run(_run_until_signal(options, terminal, view))
     except OutputClosedError as error:

@@ -17,6 +17,9 @@ from pathlib import Path
 SUITE = "@modelcontextprotocol/conformance"
 VERSION = "0.2.0-alpha.12"
 OLDEST_NODE = 22
+TIMEOUT_MS = "180000"
+"""For one scenario; the suite runs all of them at once, on however few cores."""
+
 PROTOCOLS = ("2025-11-25", "2026-07-28")
 EVERYTHING = [["--suite", "core"], *(["--requirements", each] for each in PROTOCOLS)]
 ROOT = Path(__file__).parents[2]
@@ -63,7 +66,7 @@ def main(arguments: list[str]) -> int:
         subprocess.run([*install, f"{SUITE}@{VERSION}"], env=env, check=True)  # noqa: S603
     client = f"{sys.executable} {CLIENT}"
     command = [str(executable), str(suite), "client", "--command", client]
-    command += ["--output-dir", str(PLACE / "results")]
+    command += ["--output-dir", str(PLACE / "results"), "--timeout", TIMEOUT_MS]
     for chosen in [arguments] if arguments else EVERYTHING:
         done = subprocess.run([*command, *chosen], env=env, cwd=PLACE, check=False)  # noqa: S603
         if done.returncode:

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from html import escape
-from statistics import median
 from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -170,7 +169,7 @@ class TokenScale:
         if not seen:
             return 1.0
         most = _MOST_AFTER[min(len(seen), len(_MOST_AFTER)) - 1]
-        return min(max(median(seen), _LEAST_SCALE), most)
+        return min(max(sorted(seen)[len(seen) // 2], _LEAST_SCALE), most)
 
     def observe(self, model: str, estimated: int, *reported: int) -> None:
         """Learn from one answer.

@@ -204,6 +204,19 @@ async def test_every_reason_to_stop_is_named(reason: str, found: StopReason) -> 
     assert (reply.stop_reason, reply.raw_stop_reason) == (found, reason)
 
 
+async def test_a_call_that_the_service_runs_itself_is_none() -> None:
+    search = {"toolUseId": "t", "name": "nova_grounding", "type": "server_tool_use"}
+
+    reply = await completed(
+        frame("contentBlockStart", {"start": {"toolUse": search}, "contentBlockIndex": 0}),
+        delta(0, toolUse={"input": '{"q": 1}'}),
+        delta(1, text="Found."),
+        stop("end_turn"),
+    )
+
+    assert (reply.content, reply.tool_calls) == ([TextBlock(text="Found.")], [])
+
+
 async def test_usage_counts_the_cached_part_of_the_prompt() -> None:
     raw = {
         "inputTokens": 3,

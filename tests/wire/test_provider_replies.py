@@ -154,6 +154,9 @@ async def test_openai_what_follows_the_end_is_not_read() -> None:
     assert (await completed("openai", body)).content == [TextBlock(text="hi")]
 
 
+COUNTED = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13, "cached_tokens": 2}
+
+
 async def test_openai_usage_has_what_was_cached_and_what_was_thought() -> None:
     usage = {
         "prompt_tokens": 100,
@@ -174,6 +177,73 @@ async def test_openai_usage_has_what_was_cached_and_what_was_thought() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        {**chunk({}, "stop"), "x_groq": {"id": "r", "usage": COUNTED}},
+        {"choices": [{"delta": {}, "finish_reason": "stop", "usage": COUNTED, "index": 0}]},
+        {**chunk({}, "stop"), "usage": COUNTED, "x_groq": {"id": "r", "usage": None}},
+    ],
+    ids=["groq", "moonshot", "both"],
+)
+async def test_openai_usage_is_read_wherever_a_service_puts_it(end: dict[str, Any]) -> None:
+    usage = (await completed("openai", sse(chunk({"content": "hi"}), end) + DONE)).usage
+
+    assert (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (10, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {**chunk({}), "x_groq": {"id": "r", "error": "no room left"}},
+        {**chunk({}, "stop"), "x_groq": {"id": "r", "error": "no room left"}},
+        {"message": "no room left", "code": 500, "type": "InternalServerError"},
+        {"detail": "no room left"},
+    ],
+    ids=["groq", "groq-at-the-end", "message", "detail"],
+)
+async def test_openai_an_error_without_a_field_for_it_is_no_finished_answer(
+    failure: dict[str, Any],
+) -> None:
+    body = sse(chunk({"content": "hi"})) + b"event: error\n" + sse(failure) + DONE
+
+    last = (await played("openai", body))[-1]
+
+    assert isinstance(last, ModelFailed)
+    assert "no room left" in last.error.message
+
+
+async def test_openai_a_call_in_the_form_before_tools_is_one() -> None:
+    parts = [
+        chunk({"function_call": {"name": "run", "arguments": ""}}),
+        chunk({"function_call": {"arguments": '{"n":'}}),
+        chunk({"function_call": {"arguments": "1}"}}, "function_call"),
+    ]
+
+    [found] = (await completed("openai", sse(*parts) + DONE)).tool_calls
+
+    assert (found.name, found.arguments) == ("run", {"n": 1})
+
+
+@pytest.mark.parametrize("index", [None, 0])
+async def test_openai_whole_calls_at_one_place_without_ids_are_several(index: int | None) -> None:
+    parts = [call(index, "", name="run", arguments=f'{{"n": {number}}}') for number in (1, 2)]
+
+    reply = await completed("openai", sse(*parts, chunk({}, "stop")) + DONE)
+
+    assert [item.arguments for item in reply.tool_calls] == [{"n": 1}, {"n": 2}]
+    assert len({item.tool_call_id for item in reply.tool_calls}) == 2
+
+
+async def test_openai_a_name_that_is_repeated_begins_no_other_call() -> None:
+    pieces = ['{"n":', "{}", ",", '"m":1', "}", ""]
+    parts = [call(0, name="run", arguments=piece) for piece in pieces]
+
+    [found] = (await completed("openai", sse(*parts, chunk({}, "stop")) + DONE)).tool_calls
+
+    assert found.arguments == {"n": {}, "m": 1}
+
+
 CALLS = {
     "interleaved": [
         call(0, "a", name="run", arguments='{"n":'),
@@ -189,6 +259,25 @@ CALLS = {
         call(None, "a", name="run", arguments='{"n": 1}'),
         call(None, "b", name="code__list_dir", arguments='{"m": '),
         call(None, arguments="2}"),
+    ],
+    "one index for all, interleaved by id": [
+        call(0, "a", name="run"),
+        call(0, "b", name="code__list_dir"),
+        call(0, "a", arguments='{"n":'),
+        call(0, "b", arguments='{"m": '),
+        call(0, "a", name="run", arguments=" 1}"),
+        call(0, "b", name="code__list_dir", arguments="2}"),
+    ],
+    "no index, interleaved by id": [
+        call(None, "a", name="run"),
+        call(None, "b", name="code__list_dir"),
+        call(None, "a", arguments='{"n": 1}'),
+        call(None, "b", arguments='{"m": 2}'),
+    ],
+    "another id in every piece": [
+        call(0, "a", name="run", arguments='{"n"'),
+        call(0, "a2", arguments=": 1}"),
+        call(1, "b", name="code__list_dir", arguments='{"m": 2}'),
     ],
     "ids repeated": [
         call(0, "a", name="run", arguments='{"n"'),
@@ -368,6 +457,15 @@ async def test_anthropic_usage_counts_the_cached_part_as_input() -> None:
     assert (usage.cache_read_tokens, usage.cache_write_tokens) == (90, 3)
 
 
+async def test_anthropic_usage_has_what_was_thought() -> None:
+    details = {"output_tokens": 9, "output_tokens_details": {"thinking_tokens": 7}}
+    report = {"type": "message_delta", "delta": {}, "usage": details}
+
+    usage = (await completed("anthropic", anthropic(report))).usage
+
+    assert (usage.output_tokens, usage.reasoning_tokens) == (9, 7)
+
+
 async def test_anthropic_unknown_events_blocks_and_deltas_are_passed_over() -> None:
     body = anthropic(
         {"type": "brand_new"},
@@ -385,10 +483,12 @@ async def test_anthropic_unknown_events_blocks_and_deltas_are_passed_over() -> N
     assert (await completed("anthropic", body)).content == [TextBlock(text="a")]
 
 
-async def test_c4_anthropic_input_may_stand_in_the_start_of_its_block() -> None:
+@pytest.mark.parametrize("pieces", [[], [""], ['{"path"', ': "a"}']])
+async def test_c4_anthropic_input_may_stand_in_the_start_of_its_block(pieces: list[str]) -> None:
     tool = {"type": "tool_use", "id": "t", "name": "code__list_dir", "input": {"path": "a"}}
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
 
-    reply = await completed("anthropic", anthropic(*block(0, tool), stop="tool_use"))
+    reply = await completed("anthropic", anthropic(*block(0, tool, *deltas), stop="tool_use"))
 
     [found] = reply.tool_calls
     assert (found.tool_call_id, found.name, found.arguments) == (

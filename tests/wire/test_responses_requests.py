@@ -292,13 +292,74 @@ async def test_thoughts_in_the_open_go_back_too() -> None:
     }
 
 
-async def test_an_item_of_the_services_own_tools_goes_back_as_it_came() -> None:
-    search = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {"q": "x"}}
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "web_search_call", "status": "completed", "action": {"q": "x"}},
+        {"type": "image_generation_call", "status": "completed", "result": "iVBORw0KGgo="},
+        {"type": "tool_search_call", "execution": "server", "arguments": {}, "status": "completed"},
+        {"type": "tool_search_output", "execution": "server", "tools": []},
+        {"type": "program", "call_id": "c", "code": "1", "fingerprint": "gAAA"},
+        {"type": "program_output", "call_id": "c", "result": "1", "status": "completed"},
+    ],
+    ids=lambda item: item["type"],
+)
+async def test_an_item_of_the_services_own_tools_goes_back_as_it_came(item: Event) -> None:
+    item = {"id": "own_1", **item}
+
+    items = await returned(OWN[0], item, message("Found.", item_id="msg_2"))
+
+    assert items[1] == item
+    assert [item.get("id") for item in items] == ["rs_1", "own_1", "msg_2"]
+
+
+async def test_a_search_that_a_client_is_to_make_does_not_go_back() -> None:
+    search: Event = {
+        "id": "ts_1",
+        "type": "tool_search_call",
+        "execution": "client",
+        "arguments": {},
+    }
 
     items = await returned(OWN[0], search, message("Found.", item_id="msg_2"))
 
-    assert items[1] == search
-    assert [item.get("id") for item in items] == ["rs_1", "ws_1", "msg_2"]
+    assert "ts_1" not in [item.get("id") for item in items]
+
+
+async def test_where_the_tool_of_a_call_is_from_goes_back() -> None:
+    own = {"namespace": "crm", "caller": {"type": "program", "caller_id": "c"}}
+    found = call("code__list_dir", "{}", call_id="call_1") | own
+
+    [item] = await returned(found)
+
+    assert item == {**own, **{key: found[key] for key in ("id", "type", "call_id", "name")}} | {
+        "arguments": "{}"
+    }
+    [item] = await returned(found, model="another")
+    assert item.keys().isdisjoint({*own, "id"})
+
+
+async def test_signed_reasoning_of_other_makers_goes_back() -> None:
+    content = [{"type": "reasoning_text", "text": "I look."}]
+    own: Event = {"format": "anthropic-claude-v1", "signature": "c2ln", "content": content}
+    thought = reasoning(encrypted_content=None, **own)
+
+    assert (await returned(thought, *OWN[2:]))[0] == {
+        **own,
+        "id": "rs_1",
+        "summary": [],
+        "type": "reasoning",
+    }
+
+
+async def test_two_messages_of_one_reply_have_not_one_id() -> None:
+    later = message("And now?", item_id="msg_9")
+
+    items = await returned(*OWN, later)
+
+    ids = [item["id"] for item in items if "id" in item]
+    assert len(ids) == len(set(ids))
+    assert [item.get("id") for item in items if item["type"] == "message"] == ["msg_1", None]
 
 
 async def test_a_phase_is_kept_without_reasoning_too() -> None:

@@ -40,6 +40,7 @@ from agent_core.providers.requests import (
 )
 from agent_core.types import (
     ImageBlock,
+    ModelEvent,
     ModelMessage,
     ModelRequest,
     ReasoningBlock,
@@ -82,6 +83,7 @@ class AnthropicEvents(ChunkParser):
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._blocks: dict[Any, ProseDraft | CallDraft] = {}
+        self._whole: dict[int, str] = {}
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
@@ -114,6 +116,7 @@ class AnthropicEvents(ChunkParser):
             total_tokens=given + taken,
             cache_read_tokens=read,
             cache_write_tokens=written,
+            reasoning_tokens=count(table(raw.get("output_tokens_details")).get("thinking_tokens")),
             raw_usage=raw,
         )
 
@@ -137,10 +140,18 @@ class AnthropicEvents(ChunkParser):
             case "tool_use":
                 part = draft.open_call(block.get("id"), text(block.get("name")))
                 if given := table(block.get("input")):
-                    draft.feed(part, jsontext.dump_text(given))
+                    self._whole[_key(index)] = jsontext.dump_text(given)
             case _:
                 return
         self._blocks[_key(index)] = part
+
+    def finish(self) -> list[ModelEvent]:
+        """Also the arguments of calls that came with the start of their block alone."""
+        for key, given in self._whole.items():
+            part = self._blocks[key]
+            if not part.has_text:
+                self.draft.feed(part, given)
+        return super().finish()
 
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
         part = self._blocks.get(_key(index))

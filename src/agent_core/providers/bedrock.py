@@ -117,7 +117,8 @@ class ConverseEvents(ChunkParser):
                     index = event.get("contentBlockIndex")
                     self._read_delta(index, table(event.get("delta")))
                 case "contentBlockStart":
-                    if call := table(table(event.get("start")).get("toolUse")):
+                    call = table(table(event.get("start")).get("toolUse"))
+                    if call and call.get("type") != "server_tool_use":
                         self._blocks[event.get("contentBlockIndex")] = self.draft.open_call(
                             call.get("toolUseId"), text(call.get("name"))
                         )

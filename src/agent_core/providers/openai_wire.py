@@ -56,6 +56,11 @@ _EXTRA = "extra_content"
 """Where Gemini puts the signature of a call."""
 _DETAILS = "reasoning_details"
 """Where OpenRouter puts what reasoning models want back: signed texts, encrypted data."""
+_GROQ = "x_groq"
+"""Where Groq puts usage, and what went wrong."""
+
+_CACHED_FIELDS = ("prompt_cache_hit_tokens", "cached_tokens")
+"""Where DeepSeek and Moonshot count what came from a cache."""
 
 _NINE = 9
 
@@ -252,6 +257,7 @@ class OpenAIChunks(ChunkParser):
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
         self._calls: dict[int, CallDraft] = {}
+        self._by_id: dict[str, CallDraft] = {}
         self._last_call: CallDraft | None = None
         self._usage: dict[str, Any] = {}
         self._details: list[dict[str, Any]] = []
@@ -279,9 +285,16 @@ class OpenAIChunks(ChunkParser):
                 self.raw_stop = finish
             if failure := choice.get("error"):  # OpenRouter's place for what went wrong upstream
                 raise self.called.reported({"error": failure})
-        usage = chunk.get("usage")
-        if usage:
-            self._usage = table(usage)
+            if usage := table(choice.get("usage")):  # Moonshot's
+                self._usage = usage
+        if usage := table(chunk.get("usage")):
+            self._usage = usage
+        elif "choices" not in chunk and (chunk.get("message") or chunk.get("detail")):
+            raise self.called.reported(chunk)  # the data of an event that is named `error`
+        if extension := table(chunk.get(_GROQ)):
+            self._usage = table(extension.get("usage")) or self._usage
+            if failure := extension.get("error"):  # why the stream ends early
+                raise self.called.reported({"error": failure})
 
     def usage(self) -> Usage:
         """The usage chunk; `input_tokens` includes what came from a cache."""
@@ -290,7 +303,9 @@ class OpenAIChunks(ChunkParser):
         prompt, completion = (
             table(raw.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion")
         )
-        cached = prompt.get("cached_tokens") or raw.get("prompt_cache_hit_tokens")
+        cached = next(
+            filter(None, (prompt.get("cached_tokens"), *map(raw.get, _CACHED_FIELDS))), None
+        )
         return Usage(
             input_tokens=given,
             output_tokens=taken,
@@ -311,6 +326,8 @@ class OpenAIChunks(ChunkParser):
                 self.draft.add_text(piece)
         for call in items(delta.get("tool_calls")):
             self._read_call(call)
+        if legacy := table(delta.get("function_call")):
+            self._read_call({"index": -1, "function": legacy})
 
     def _read_reasoning(self, delta: dict[str, Any]) -> None:
         details = items(delta.get(_DETAILS))
@@ -339,28 +356,39 @@ class OpenAIChunks(ChunkParser):
     def _read_call(self, delta: dict[str, Any]) -> None:
         function = table(delta.get("function"))
         name, raw_id = text(function.get("name")), text(delta.get("id"))
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            arguments = jsontext.dump_text(arguments)
+        piece = text(arguments)
         index = delta.get("index")
-        # By index; but some services give every call index 0 and tell them apart by id, and some
-        # give no index at all.
-        if isinstance(index, int):
-            call = self._calls.get(index)
-        else:
-            call = None if name and not raw_id else self._last_call
-        if call and name and raw_id and call.raw_id and raw_id != call.raw_id:
-            call = None
+        call = self._find_call(index, raw_id, name, piece)
         if call is None:
-            call = self._last_call = self.draft.open_call(raw_id, name)
-            if isinstance(index, int):
-                self._calls[index] = call
+            call = self.draft.open_call(raw_id, name)
+            if raw_id:
+                self._by_id[raw_id] = call
         elif name and name != call.wire_name and not call.has_text:
             call.wire_name += name  # a name in pieces
+        self._last_call = call
+        if isinstance(index, int):
+            self._calls[index] = call
         if extra := table(delta.get(_EXTRA)):
             call.opaque[_EXTRA] = extra
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            self.draft.feed(call, arguments)
-        elif isinstance(arguments, dict):
-            self.draft.feed(call, jsontext.dump_text(arguments))
+        self.draft.feed(call, piece)
+
+    def _find_call(self, index: Any, raw_id: str, name: str, piece: str) -> CallDraft | None:
+        """The call that a piece belongs to; None if a new one begins.
+
+        By index; but some services give every call the same one and tell calls apart by id, or by
+        nothing but a name, and some give no index at all.
+        """
+        if isinstance(index, int):
+            call = self._calls.get(index)
+            if call and raw_id and call.raw_id and raw_id != call.raw_id:
+                return self._by_id.get(raw_id, None if name else call)
+        else:
+            call = self._by_id.get(raw_id, None if name else self._last_call)
+        begins_anew = name and not raw_id and piece[:1] == "{" and piece[-1:] == "}"
+        return None if call and begins_anew and call.is_whole else call
 
 
 def _add_detail(details: list[dict[str, Any]], piece: dict[str, Any]) -> None:

@@ -142,6 +142,15 @@ class CallDraft(_Growing):
         """The canonical name."""
         return join_surrogates(self._canonical(self.wire_name))
 
+    @property
+    def is_whole(self) -> bool:
+        """Its arguments are an object already: more would break them."""
+        try:
+            jsontext.parse_object(self.text + "".join(self.fresh))
+        except ValueError:
+            return False
+        return True
+
     def block(self, origin: Mapping[str, Any], *, cut_off: bool) -> ToolCallBlock:
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
         metadata: dict[str, Any] = {**origin, OPAQUE: self.opaque} if self.opaque else {}

@@ -16,18 +16,27 @@ from agent_core.providers.reply import (
     table,
     text,
 )
-from agent_core.providers.responses_wire import FIELD, ITEM, ITEM_ID, MESSAGE
+from agent_core.providers.responses_wire import CALL_FIELDS, FIELD, ITEM, MESSAGE
 from agent_core.types import OPAQUE, ModelEvent, StopReason, Usage
 
-_REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
+_REASONING_FIELDS = (
+    *("type", "id", "summary", "content", "encrypted_content"),
+    *("format", "signature"),  # OpenRouter's, of other makers' models
+)
 _MESSAGE_FIELDS = ("id", "phase")
 _SERVER_ITEMS = frozenset(
     {
+        "additional_tools",
         "code_interpreter_call",
         "compaction",
         "file_search_call",
+        "image_generation_call",
         "mcp_call",
         "mcp_list_tools",
+        "program",
+        "program_output",
+        "tool_search_call",
+        "tool_search_output",
         "web_search_call",
     }
 )
@@ -287,8 +296,8 @@ class ResponsesEvents(ChunkParser):
         """Add the blocks of an item to those of the reply, with what must go back of it."""
         fields = item.fields
         if item.call is not None:
-            if item.kind == "function_call" and fields.get("id"):
-                item.call.opaque[ITEM_ID] = fields["id"]
+            if item.kind == "function_call":
+                item.call.opaque |= {key: fields[key] for key in CALL_FIELDS if fields.get(key)}
             parts.append(item.call)
         elif item.kind == "message":
             texts = [item.parts[at] for at in sorted(item.parts)][
@@ -304,7 +313,7 @@ class ResponsesEvents(ChunkParser):
                 thought = self._part(item, 0)
                 thought.metadata[OPAQUE][ITEM] = {"summary": [], **own}
             parts += item.parts.values()
-        elif item.kind in _SERVER_ITEMS:
+        elif item.kind in _SERVER_ITEMS and fields.get("execution") != "client":
             parts.append(self._open_thought(**{ITEM: fields}))
 
     def _keep_beside(self, own: dict[str, Any], parts: list[ProseDraft | CallDraft]) -> None:

@@ -35,9 +35,10 @@ from agent_core.types import (
 )
 
 MAX_CALL_ID = 64
-ITEM, MESSAGE, ITEM_ID = "item", "message", "id"
-"""Keys of opaque fields: an item that goes back whole, the fields of the message after it, and the
-id of the item that a call was."""
+ITEM, MESSAGE = "item", "message"
+"""Keys of opaque fields: an item that goes back whole, and the fields of the message after it."""
+CALL_FIELDS = ("id", "namespace", "caller")
+"""The opaque fields of a call: the id of the item that it was, and where its tool is from."""
 FIELD = "output"
 """Where blocks of this protocol come from; Chat Completions has other fields for its own."""
 
@@ -128,13 +129,14 @@ class ResponsesRequests:
                     head.pop("id", None)
             elif isinstance(block, ToolCallBlock):
                 yield from _write_words(words, head)
+                head = {}  # its message is written
                 opaque = opaque_of(block, self._provider, model)
                 yield {
                     "type": "function_call",
                     "call_id": _call_id(block.tool_call_id),
                     "name": wire_name(block.name),
                     "arguments": jsontext.dump_text(block.arguments),
-                    **({"id": opaque[ITEM_ID]} if has_ids and ITEM_ID in opaque else {}),
+                    **{key: opaque[key] for key in CALL_FIELDS[not has_ids :] if key in opaque},
                 }
             elif prose := block_text(block):
                 words.append(prose)

@@ -20,7 +20,13 @@ from time import thread_time
 from typing import Any, cast
 
 from agent_core.assets import parse_front_matter
-from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
+from agent_core.disk.reading import (
+    HEAD_BYTES,
+    MAX_TEXT_BYTES,
+    FileVersion,
+    read_text_file,
+    version_of,
+)
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.tools.base import LoadedTexts, ToolContext, View
 from agent_core.tools.wildcards import Wildcards
@@ -233,9 +239,24 @@ def _resolve_file(path: Path, root: Path) -> Path | None:
 
 def _read_head(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
     try:
-        head = read_text_file(path, MAX_TEXT_BYTES + 1 if is_own else HEAD_BYTES)
+        version = version_of(path)
+        if version is not None:
+            return _read_known_head(path, shown, version, is_own=is_own)
+        return _read_head_now(path, shown, is_own=is_own)
     except OSError as error:
         return InstructionFile(path, shown, problem=error.strerror or str(error))
+
+
+@lru_cache(maxsize=1024)
+def _read_known_head(
+    path: Path, shown: str, _version: FileVersion, *, is_own: bool
+) -> InstructionFile:
+    """Read a head, once for each version of the file."""
+    return _read_head_now(path, shown, is_own=is_own)
+
+
+def _read_head_now(path: Path, shown: str, *, is_own: bool) -> InstructionFile:
+    head = read_text_file(path, MAX_TEXT_BYTES + 1 if is_own else HEAD_BYTES)
     described = parse_front_matter(head[:HEAD_BYTES])
     content = head if is_own and len(head) <= MAX_TEXT_BYTES else None
     return InstructionFile(path, shown, described.fields, described.problem, content)

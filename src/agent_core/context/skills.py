@@ -4,11 +4,18 @@ import asyncio
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from agent_core.assets import load_asset, parse_front_matter
-from agent_core.disk.reading import HEAD_BYTES, MAX_TEXT_BYTES, read_text_file
+from agent_core.disk.reading import (
+    HEAD_BYTES,
+    MAX_TEXT_BYTES,
+    FileVersion,
+    read_text_file,
+    version_of,
+)
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import content_hash, fit_lines, one_line
 from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOutput, View
@@ -147,7 +154,8 @@ def find_skills(home: Path) -> SkillCatalog:
         elif path.suffix != ".md":
             continue
         try:
-            skill = _read_skill(path)
+            version = version_of(path)
+            skill = _read_skill(path) if version is None else _read_known_skill(path, version)
         except (OSError, ValueError) as error:
             problems.append(f"{path}: {error}")
             continue
@@ -174,6 +182,12 @@ def _read_skill(path: Path) -> Skill:
     if not _NAME.fullmatch(name):
         raise ValueError(f"the name {name[:100]!r} is too long or has signs a name cannot have")
     return Skill(name, one_line(description)[:_DESCRIPTION_CHARS], path)
+
+
+@lru_cache(maxsize=1024)
+def _read_known_skill(path: Path, _version: FileVersion) -> Skill:
+    """Read a skill's head, once for each version of the file."""
+    return _read_skill(path)
 
 
 class LoadSkill(Arguments):

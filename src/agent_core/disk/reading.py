@@ -2,12 +2,32 @@
 
 import os
 import stat
+import time
 from pathlib import Path
 
 MAX_TEXT_BYTES = 262_144
 """The most that is kept of an instruction file or a skill."""
 HEAD_BYTES = 16_384
 """Enough for any front matter."""
+
+
+FileVersion = tuple[int, int, int, int]
+
+_SETTLED_NS = 2_000_000_000
+"""No file system's clock is coarser: what is older was not changed twice in one tick of it."""
+
+
+def version_of(path: Path) -> FileVersion | None:
+    """What tells this content of a file from any other; None while it is too new to tell.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    found = os.stat(path)  # noqa: PTH116 - asked of every file, for every run
+    changed_ns = max(found.st_mtime_ns, found.st_ctime_ns)
+    if time.time_ns() - changed_ns < _SETTLED_NS:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def read_text_file(path: Path, limit: int) -> bytes:

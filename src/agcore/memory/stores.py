@@ -357,7 +357,7 @@ class InMemoryStore(_ItemTable):
         async def run() -> T:
             return await work()
 
-        return await asyncio.to_thread(asyncio.run, run())
+        return await asyncio.to_thread(lambda: asyncio.run(run()))
 
 
 class SqliteStore(_ItemTable):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -414,12 +414,16 @@ class Connection:
         try:
             while client.server_capabilities.tools is not None:
                 page = await client.list_tools(cursor=cursor)
-                for tool in page.tools:
+                if len(specs) + len(page.tools) > MAX_TOOLS:
+                    raise self._error(f"lists more than {MAX_TOOLS} tools")
+                # In a thread, since the check of an involved schema takes milliseconds.
+                read = await asyncio.to_thread(_read_all, page.tools)
+                for tool, spec in zip(page.tools, read, strict=True):
                     if tool.name in specs:
                         raise self._error(f"lists the tool {tool.name[:100]!r} twice")
-                    specs[tool.name] = self._read_tool(tool)
-                if len(specs) > MAX_TOOLS:
-                    raise self._error(f"lists more than {MAX_TOOLS} tools")
+                    specs[tool.name] = spec
+                    if spec.fault:
+                        self._host.log(self._server_id, spec.fault)
                 pages, cursor = pages + 1, page.next_cursor
                 if cursor is None:
                     break
@@ -429,19 +433,6 @@ class Connection:
             self._is_stale = True
             raise
         self._specs = specs
-
-    def _read_tool(self, tool: Tool) -> ToolSpec:
-        hints = tool.annotations
-        # A tool that claims to be both asks: one of the two claims is wrong.
-        is_readonly = (
-            hints is not None and hints.read_only_hint is True and not hints.destructive_hint
-        )
-        spec = read_tool(tool.name, tool.description, tool.input_schema, is_readonly=is_readonly)
-        if spec.fault:
-            fault = f"the tool {tool.name[:100]!r} is left out: {spec.fault}"
-            spec = replace(spec, fault=shortened(fault, MAX_REASON_CHARS))
-            self._host.log(self._server_id, spec.fault)
-        return spec
 
     async def _on_message(self, message: "IncomingMessage") -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -518,6 +509,21 @@ class _Clock:
 
     def _next(self) -> float:
         return min(self._now() + self._silence_s, self._end)
+
+
+def _read_all(tools: Iterable[Tool]) -> list[ToolSpec]:
+    return [_read(tool) for tool in tools]
+
+
+def _read(tool: Tool) -> ToolSpec:
+    hints = tool.annotations
+    # A tool that claims to be both asks: one of the two claims is wrong.
+    is_readonly = hints is not None and hints.read_only_hint is True and not hints.destructive_hint
+    spec = read_tool(tool.name, tool.description, tool.input_schema, is_readonly=is_readonly)
+    if spec.fault:
+        fault = f"the tool {tool.name[:100]!r} is left out: {spec.fault}"
+        spec = replace(spec, fault=shortened(fault, MAX_REASON_CHARS))
+    return spec
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test faults check format docs bench guard conformance clean help
+.PHONY: demo test faults check format docs bench guard performance conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -19,6 +19,7 @@ help:
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
+	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
 	@echo "make conformance  the public MCP suite against our client; ARGS='--scenario initialize'"
 	@echo "make clean   remove the virtual environment and everything that was built"
 
@@ -65,6 +66,13 @@ bench: $(READY)
 
 guard: $(READY)
 	$(BIN)/python bench/guard.py $(ARGS)
+
+MEASURED := bench/results/performance.json
+performance: $(READY)
+	rm -f $(MEASURED)
+	$(BIN)/python bench/compare.py -o $(MEASURED) -s import,cold,seq-db,loop-db,loop200-db,conc,stream2k,stream,memory $(ARGS)
+	$(BIN)/python bench/scale.py
+	$(BIN)/python bench/page.py
 
 clean:
 	rm -rf $(VENV) bench/venvs build dist site .pytest_cache .ruff_cache .import_linter_cache .coverage

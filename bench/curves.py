@@ -106,6 +106,8 @@ async def worker(curve, count, url, db):
         elif curve == "instructions":
             add_instructions(ctx, count)
         await ctx.runtime.__aenter__()
+        if curve in {"skills", "instructions"}:
+            await asyncio.sleep(2.1)  # as long as a file is new it is read for every run
 
         async def run(session_id):
             handle = await ctx.runtime.start("please add", session_id=session_id)

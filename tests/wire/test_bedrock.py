@@ -428,10 +428,12 @@ def test_the_region_is_that_of_the_address_or_of_the_environment(
     assert region in str(adapter.address("m"))
 
 
-async def test_a_key_is_a_bearer_token_and_needs_no_credentials(
+async def test_a_key_is_a_bearer_token_and_needs_no_credentials_and_no_region(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "a-token")
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     async with ModelServer(["hi"]) as server:
         adapter = ProviderRegistry().create(
             ModelConfig(
@@ -448,12 +450,21 @@ async def test_a_key_is_a_bearer_token_and_needs_no_credentials(
     assert server.requests[0].headers["authorization"] == "Bearer a-token"
 
 
-def test_no_region_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"api_key_env": "AWS_BEARER_TOKEN_BEDROCK"}, {"base_url": "http://127.0.0.1:8000"}],
+    ids=["neither", "no address", "no key, so signatures"],
+)
+def test_no_region_where_one_is_needed_is_a_configuration_error(
+    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
 
     with pytest.raises(ConfigError, match="AWS_REGION"):
-        BedrockProvider(ModelConfig(provider="bedrock", name="m"))
+        BedrockProvider(
+            ModelConfig.model_validate({"provider": "bedrock", "name": "m", **settings})
+        )
 
 
 async def test_no_credentials_are_a_failure_that_says_where_they_go(

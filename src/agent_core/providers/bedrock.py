@@ -173,8 +173,9 @@ class BedrockProvider(HttpProvider):
     one: after the tools, the static system prompt, and the last two user turns.
 
     Raises:
-        ConfigError: neither `[model] base_url` nor the environment names a region, or requests
-            must be signed and `botocore` is not installed.
+        ConfigError: a region is needed, for the address or for signatures, and neither `[model]
+            base_url` nor the environment names one; or requests must be signed and `botocore` is
+            not installed.
     """
 
     provider = "bedrock"
@@ -188,10 +189,11 @@ class BedrockProvider(HttpProvider):
     }
 
     def __init__(self, config: ModelConfig) -> None:
-        region = region_of(config)
-        default = f"https://bedrock-runtime.{region}.amazonaws.com"
-        super().__init__(config.model_copy(update={"base_url": config.base_url or default}))
-        self._signer = None if config.api_key_env else AwsSigner("bedrock", region)
+        if not config.base_url:
+            default = f"https://bedrock-runtime.{region_of(config)}.amazonaws.com"
+            config = config.model_copy(update={"base_url": default})
+        super().__init__(config)
+        self._signer = None if config.api_key_env else AwsSigner("bedrock", region_of(config))
         self._turns: MessageCache[Turn] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 

@@ -162,6 +162,7 @@ async def test_a_prompt_becomes_a_message(home: Home, project: Path) -> None:
     [
         ("other", "summary", {}, "no MCP server other; there are: lib"),
         ("lib", "nothing", {}, "no prompt nothing; it has summary"),
+        ("lib", "nothing", "some words", "no prompt nothing; it has summary"),
         ("lib", "summary", {}, "needs book"),
         ("lib", "summary", {"book": "x", "tone": "y"}, "takes no tone"),
         ("lib", "summary", "one two three", "takes book, style"),

@@ -147,6 +147,14 @@ async def list_prompts(server: "McpServer", seconds: float) -> list[dict[str, An
     return await server.ask(ask)
 
 
+async def _prompt_arguments(server: "McpServer", name: str, seconds: float) -> list[dict[str, Any]]:
+    known = {each["name"]: each["arguments"] for each in await list_prompts(server, seconds)}
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise _misused(f"MCP server {server.server_id} has no prompt {name}; it has {there}")
+    return known[name]
+
+
 async def read_prompt(
     server: "McpServer", name: str, arguments: Mapping[str, str], seconds: float
 ) -> UserMessage:
@@ -158,14 +166,12 @@ async def read_prompt(
     """
     from agent_core.mcp.results import message_blocks  # noqa: PLC0415 - brings the SDK
 
-    known = {each["name"]: each["arguments"] for each in await list_prompts(server, seconds)}
-    if name not in known:
-        there = ", ".join(known) or "none"
-        raise _misused(f"MCP server {server.server_id} has no prompt {name}; it has {there}")
-    names = [each["name"] for each in known[name]]
-    required = {each["name"] for each in known[name] if each.get("required")}
+    listed = await _prompt_arguments(server, name, seconds)
+    names = [each["name"] for each in listed]
+    required = {each["name"] for each in listed if each.get("required")}
     if unknown := [*arguments.keys() - {*names}]:
-        raise _misused(f"the prompt {name} takes no {unknown[0]}; it takes {', '.join(names)}")
+        takes = ", ".join(names) or "no arguments"
+        raise _misused(f"the prompt {name} takes no {unknown[0]}; it takes {takes}")
     if missing := [each for each in names if each in required - arguments.keys()]:
         raise _misused(f"the prompt {name} needs {', '.join(missing)}")
     found = await server.ask(
@@ -190,15 +196,15 @@ async def parse_arguments(
     """`topic=tides "two words"` as arguments: by name, the others in the prompt's own order.
 
     Raises:
-        AgentCoreError: `validation_error`: the quotes do not match, or there are too many words.
+        AgentCoreError: `validation_error`: the quotes do not match, there is no such prompt, or
+            there are too many words.
         ToolError: as `Connection.request`.
     """
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise _misused(f"the arguments of {name} cannot be read: {error}") from None
-    listed = await list_prompts(server, seconds)
-    names = [arg["name"] for each in listed if each["name"] == name for arg in each["arguments"]]
+    names = [each["name"] for each in await _prompt_arguments(server, name, seconds)]
     given: dict[str, str] = {}
     rest: list[str] = []
     for word in words:

@@ -622,6 +622,25 @@ async def test_n1_n2_servers_of_the_user_are_reached_and_a_failing_one_is_report
     assert "Hello, Ada!" in result.model_dump_json()
 
 
+async def test_a_failing_server_is_reported_once_in_a_run_whose_tools_change(
+    home: Home, project: Path
+) -> None:
+    mcp_config(
+        home,
+        plain={"command": sys.executable, "args": ["-S", str(WORKSHOP.parent / "plain.py")]},
+        dead=DEAD,
+    )
+    script = [calls("mcp.plain.change"), calls("mcp.plain.change"), "done", "done"]
+    asked = Asked("allow_for_session")
+    async with runtime(home, project, script, permission_callback=asked) as made:
+        await ask(made)
+        assert len(await results(made)) == 2
+        (failed,) = await events(made, EventType.MCP_SERVER_FAILED)
+        assert failed.payload["server_id"] == "dead"
+        await ask(made)
+        assert len(await events(made, EventType.MCP_SERVER_FAILED)) == 2
+
+
 async def test_n3_n4_disabled_servers_and_tools_are_absent(home: Home, project: Path) -> None:
     mcp_config(home, shop=WORKING, other=DEAD)
     config = (

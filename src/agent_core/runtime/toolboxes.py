@@ -104,9 +104,10 @@ class Toolboxes:
         own = [*code, *built_in, *self._declared, *self._registered]
         self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
         revision = self._mcp.revision if self._mcp else 0
+        reported: set[ServerFailure] = set()
 
         async def select() -> list[Tool]:
-            wanted = self._wanted([*own, *await self._served(seat.journal)])
+            wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
             chosen = [*select_tools(seat.run.role, wanted, granted=seat.granted)]
             return [*chosen, *self._resource_tools(seat, chosen)]
 
@@ -179,8 +180,11 @@ class Toolboxes:
             or any(override and override.disabled for override in overrides)
         )
 
-    async def _served(self, journal: Journal) -> list[Tool]:
+    async def _served(self, journal: Journal, reported: "set[ServerFailure]") -> list[Tool]:
         async def note(failure: "ServerFailure") -> None:
+            if failure in reported:
+                return
+            reported.add(failure)
             payload = {"server_id": failure.server_id, "message": failure.message}
             journal.note(EventType.MCP_SERVER_FAILED, payload, level=EventLevel.WARNING)
 

@@ -194,13 +194,15 @@ class TerminalElicitation:
     ) -> None:
         facts = [str(field.get("format") or field.get("type") or "text")]
         facts += ["required"] if is_required else []
-        facts += [f"default {field['default']}"] if "default" in field else []
+        facts += [f"default {_shown(field['default'], choices)}"] if "default" in field else []
         title = str(field.get("title") or name)
         self._terminal.line(f"  {_line(title)} ({_line(', '.join(facts))})")
         if description := field.get("description"):
             self._terminal.line(f"    {_line(str(description))}", Style.DIM)
         for number, choice in enumerate(choices, 1):
             self._terminal.line(f"    {number} {_line(choice)}")
+        if field.get("type") == "boolean":
+            self._terminal.line("    y or n", Style.DIM)
         if field.get("type") == "array":
             self._terminal.line("    several, with commas", Style.DIM)
 
@@ -225,6 +227,15 @@ def _choices(field: Mapping[str, Any]) -> dict[str, Any]:
         values = source.get("enum") or ()
         pairs = zip(source.get("enumNames") or values, values, strict=False)
     return {str(title): value for title, value in [*pairs][:_MOST_CHOICES]}
+
+
+def _shown(value: Any, choices: Mapping[str, Any]) -> str:
+    """A default in the words that could be typed instead."""
+    if isinstance(value, list):
+        return ", ".join(_shown(each, choices) for each in cast("list[object]", value)) or "none"
+    if isinstance(value, bool):
+        return "y" if value else "n"
+    return next((title for title, each in choices.items() if each == value), str(value))
 
 
 def _parse(text: str, field: Mapping[str, Any], choices: Mapping[str, Any]) -> Any:

@@ -96,7 +96,8 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
     if options.action == "login":
         is_stored = isinstance(server, HttpServer) and StoredLogin(setup.home, server.url).read()
         wanted = "logged in to" if is_stored else "no log-in is wanted by"
-        terminal.line(f"{wanted} {options.id}: {len(tools)} tools", Style.GOOD)
+        noun = "tool" if len(tools) == 1 else "tools"
+        terminal.line(f"{wanted} {options.id}: {len(tools)} {noun}", Style.GOOD)
         return COMPLETED
     for tool in tools:
         terminal.text(f"{tool.name} ({tool.definition.permission})\n")

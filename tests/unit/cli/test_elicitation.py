@@ -91,6 +91,34 @@ async def test_each_kind_of_field_is_read_as_its_type(
 
 
 @pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ({"type": "string", "default": "tea"}, "(string, default tea)"),
+        ({"type": "boolean", "default": False}, "(boolean, default n)"),
+        (
+            {"type": "string", "oneOf": [{"const": "x", "title": "Ex"}], "default": "x"},
+            "(string, default Ex)",
+        ),
+        (
+            {
+                "type": "array",
+                "items": {"anyOf": [{"const": "x", "title": "Ex"}, {"const": "y", "title": "Why"}]},
+                "default": ["x", "y"],
+            },
+            "(array, default Ex, Why)",
+        ),
+        ({"type": "array", "items": {"enum": ["a"]}, "default": []}, "(array, default none)"),
+    ],
+)
+async def test_a_default_is_shown_in_the_words_that_can_be_typed(
+    field: dict[str, Any], shown: str
+) -> None:
+    answer, said = await at_a_pipe("first\n\n", form(first={"type": "string"}, it=field))
+    assert answer.content == {"first": "first", "it": field["default"]}
+    assert f"it {shown}\n" in said
+
+
+@pytest.mark.parametrize(
     ("field", "typed"),
     [
         ({"type": "integer"}, "three"),

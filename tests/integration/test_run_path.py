@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "run_path.py"
-MOST_MODULES = 50
-MOST_FRAMES = 14
+MOST_MODULES = 49
+MOST_FRAMES = 12
 
 
 def test_a_run_of_two_turns_enters_few_modules_and_few_frames() -> None:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from agent_core.text import short_line
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
-from agent_core.tools.registry import Toolbox, model_tool
+from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, AgentRole
 
@@ -190,7 +190,7 @@ def does_work(name: str) -> bool:
 
 def select_tools(
     role: AgentRole, tools: Iterable[Tool], *, granted: Collection[str] | None = None
-) -> Toolbox:
+) -> list[Tool]:
     """What a run of this role has of all these tools.
 
     `granted` replaces the row's working tools by these ones: a worker's own list, or what a
@@ -204,7 +204,7 @@ def select_tools(
             return work is None or name in work
         return name in row.built_in
 
-    return Toolbox(tool for tool in tools if has(tool.name))
+    return [tool for tool in tools if has(tool.name)]
 
 
 def permits(role: AgentRole, name: str) -> bool:

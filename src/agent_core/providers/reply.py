@@ -151,9 +151,9 @@ class CallDraft(_Growing):
             return False
         return True
 
-    def block(self, origin: Mapping[str, Any], *, cut_off: bool) -> ToolCallBlock:
+    def block(self, called: Called, *, cut_off: bool) -> ToolCallBlock:
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
-        metadata: dict[str, Any] = {**origin, OPAQUE: self.opaque} if self.opaque else {}
+        metadata: dict[str, Any] = {**called.details, OPAQUE: self.opaque} if self.opaque else {}
         if self.raw_id != self.tool_call_id:
             metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
         arguments: dict[str, Any] = {}
@@ -182,8 +182,7 @@ class ReplyAccumulator:
     def __init__(
         self, called: Called, canonical: Callable[[str], str], *, history: Sequence[ModelMessage]
     ) -> None:
-        self._provider = called.provider
-        self._origin = called.details
+        self._called = called
         self._canonical = canonical
         self._history = history
         self._parts: list[ProseDraft | CallDraft] = []
@@ -208,7 +207,7 @@ class ReplyAccumulator:
     def open_prose(self, *, is_reasoning: bool, **metadata: Any) -> ProseDraft:
         """Begin a block of text or reasoning explicitly; fill it with `feed`."""
         if is_reasoning:
-            metadata.update(self._origin)
+            metadata.update(self._called.details)
         part = ProseDraft(is_reasoning=is_reasoning, metadata=metadata)
         self._parts.append(part)
         return part
@@ -264,7 +263,7 @@ class ReplyAccumulator:
         if self._chars > MAX_REPLY_CHARS:
             raise CallError(
                 ErrorCode.PROVIDER_ERROR,
-                f"the reply of {self._provider} is longer than {MAX_REPLY_CHARS} characters",
+                f"the reply of {self._called.provider} is longer than {MAX_REPLY_CHARS} characters",
             )
         return events
 
@@ -299,7 +298,7 @@ class ReplyAccumulator:
         content: list[ContentBlock] = []
         for part in self._parts:
             if isinstance(part, CallDraft):
-                content.append(part.block(self._origin, cut_off=is_cut_off))
+                content.append(part.block(self._called, cut_off=is_cut_off))
             elif block := part.block():
                 content.append(block)
         calls = [

@@ -62,6 +62,7 @@ class Toolboxes:
         self._workspace = Workspace.of(setup, launcher=launcher)
         self._code = code_tools(self._workspace)
         self._declared = _declared_tools(setup, launcher)
+        self._plan_template = plan_template_tool(setup.plans_dir, setup.project)
         self._built_in: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
 
@@ -96,7 +97,7 @@ class Toolboxes:
         reading = read_file(replace(self._workspace, register=register))
         built_in = [
             load_skill_tool(skills, seat.view),
-            plan_template_tool(self._setup.plans_dir, self._setup.project),
+            self._plan_template,
             *seat.tools,
         ]
         self._built_in |= {tool.name: tool.definition for tool in built_in}
@@ -108,7 +109,7 @@ class Toolboxes:
 
         async def select() -> list[Tool]:
             wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
-            chosen = [*select_tools(seat.run.role, wanted, granted=seat.granted)]
+            chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
             return [*chosen, *self._resource_tools(seat, chosen)]
 
         async def renew() -> list[Tool] | None:

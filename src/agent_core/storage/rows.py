@@ -335,10 +335,8 @@ def append_job(
 
     def append(connection: sqlite3.Connection) -> Position:
         start = start_of(connection, batch.session_id, batch.run_id, owner=batch.owner, epoch=epoch)
-        if nodes:
-            connection.executemany(
-                _INSERT_NODE, [(start.node_seq + i, *row) for i, row in enumerate(nodes)]
-            )
+        for i, row in enumerate(nodes):
+            connection.execute(_INSERT_NODE, (start.node_seq + i, *row))
         of = (batch.session_id, batch.agent_id, batch.run_id)
         _insert_event_rows(connection, of, start, events)
         for sql, values in changes:
@@ -457,15 +455,10 @@ def _insert_event_rows(
     rows: Sequence[Row],
 ) -> None:
     """Store events of a (session, agent, run), or of the session alone."""
-    if rows:
-        is_run = of[2] is not None
-        connection.executemany(
-            _INSERT_EVENT,
-            [
-                (start.seq + i, start.run_seq + i if is_run else None, *of, *row)
-                for i, row in enumerate(rows)
-            ],
-        )
+    is_run = of[2] is not None
+    for i, row in enumerate(rows):
+        run_seq = start.run_seq + i if is_run else None
+        connection.execute(_INSERT_EVENT, (start.seq + i, run_seq, *of, *row))
 
 
 def _run_metadata(connection: sqlite3.Connection, run_id: str) -> dict[str, Any]:

@@ -214,7 +214,9 @@ class Writer:
         connection = self._ready_connection(patience)
         patiently(partial(connection.execute, "BEGIN IMMEDIATE"), patience)
         try:
-            values = [job(connection) for job in jobs]
+            values: list[Result] = []
+            for job in jobs:
+                values.append(job(connection))  # noqa: PERF401 - a frame less
             patiently(partial(connection.execute, "COMMIT"), patience)
         except BaseException:
             # A full disk may have rolled back already; what is left open now, the next job ends.

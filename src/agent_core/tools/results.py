@@ -91,7 +91,8 @@ def wrap(value: object, *, most: int = MAX_VALUES) -> ToolResult:
 
 def storable_text(text: str) -> str:
     """`text` without NULs and lone surrogates; each becomes U+FFFD."""
-    return join_surrogates(text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return text if text.isascii() else join_surrogates(text)
 
 
 def storable(value: object) -> Any:

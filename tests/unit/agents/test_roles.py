@@ -64,7 +64,11 @@ EVERY_TOOL = [tool_named(name) for name in {*BUILT_IN_TOOLS, *WORK}]
 
 @pytest.mark.parametrize("name", sorted({*BUILT_IN_TOOLS, *WORK}))
 def test_each_tool_is_for_the_roles_of_the_table(name: str) -> None:
-    having = {role.value for role in AgentRole if name in select_tools(role, EVERY_TOOL).names}
+    having = {
+        role.value
+        for role in AgentRole
+        if name in {tool.name for tool in select_tools(role, EVERY_TOOL)}
+    }
     assert having == WHO_HAS[name]
 
 
@@ -74,20 +78,20 @@ def test_the_table_has_a_row_for_every_role_and_no_tool_without_one() -> None:
 
 
 def test_one_that_compacts_has_no_tools_whatever_it_is_granted() -> None:
-    assert not select_tools(AgentRole.COMPACT, EVERY_TOOL, granted=WORK).names
+    assert not select_tools(AgentRole.COMPACT, EVERY_TOOL, granted=WORK)
 
 
 @pytest.mark.parametrize("role", [AgentRole.SUB, AgentRole.FORK, AgentRole.WORKER])
 def test_what_is_granted_replaces_the_working_tools_and_only_those(role: AgentRole) -> None:
     granted = {"mine", "agent.task_create", "internal.recall_memory"}
-    names = select_tools(role, EVERY_TOOL, granted=granted).names
+    names = {tool.name for tool in select_tools(role, EVERY_TOOL, granted=granted)}
     assert {name for name in names if does_work(name)} == {"mine"}
     assert {name for name in names if not does_work(name)} == ROLE_TOOLS[role].built_in
 
 
 def test_a_tool_with_a_built_in_prefix_that_is_in_no_row_has_no_role() -> None:
     strange = tool_named("agent.become_root")
-    assert not any(select_tools(role, [strange]).names for role in AgentRole)
+    assert not any(select_tools(role, [strange]) for role in AgentRole)
     assert not any(permits(role, strange.name) for role in AgentRole)
 
 

@@ -351,8 +351,9 @@ class Redactor:
 
     def is_plain(self, text: str) -> bool:
         """Whether nothing in a JSON text could be a secret: so it is in most payloads."""
-        # Counts of tokens stand in many payloads, and none of these names a secret.
-        counted = text.replace("tokens", "").replace("token_count", "")
+        # Counts of tokens stand in many payloads, and none of these names a secret. No more than
+        # the end of a name: within a word other leads may begin (`tokensecret=`).
+        counted = text.replace('tokens":', '":').replace('token_count":', '":')
         return not has_lead(counted) and self._values.replace(text) is text
 
     def payload_secrets_only(self, value: Any) -> Any:

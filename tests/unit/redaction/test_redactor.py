@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from agent_core.redaction.redactor import DEEPEST, Redactor
+from agent_core.redaction.redactor import DEEPEST, Redactor, walk
 from agent_core.redaction.shapes import KEY_LEAD, KEYWORDS, TOKEN_LEADS
 
 KEY = "configured-value-1"
@@ -168,6 +168,20 @@ def test_strings_keys_and_named_fields_of_a_payload_are_redacted() -> None:
         },
     }
     assert payload["headers"] == {"Authorization": "Bearer x", "X-Api-Key": "y", "token": ""}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"log": "oauth_tokensecret=hunter2hunter2"},
+        {"oauth_tokensecret": "hunter2hunter2"},
+        {"secretokens: hunter2hunter2": 1},
+        {"tokens": "tokensecret: hunter2hunter2"},
+    ],
+)
+def test_counts_of_tokens_hide_no_secret_from_the_first_look(payload: dict[str, Any]) -> None:
+    """The look at a whole payload finds whatever the look at each of its strings finds."""
+    assert REDACTOR.payload(payload) == walk(payload, REDACTOR.text, named=True)
 
 
 def test_the_weaker_payload_keeps_shapes_but_no_configured_value() -> None:

@@ -61,6 +61,8 @@ class ImageRules:
         Raises:
             ProviderError: `unsupported_capability`: the model is known not to take what is in it.
         """
+        if not self._missing:
+            return
         for kind in sorted(_kinds(_newest(request.messages)) & self._missing):
             raise called.unsupported(
                 kind, f"this model takes no {kind}; send text, or choose a model that takes them"

@@ -31,7 +31,6 @@ Exit codes: 0 completed, 1 the run failed, 2 wrong usage or configuration, 130 i
 _AFTER_DASHES = '; a message that begins with a dash goes after --: soong-agent run -- "-…"'
 _CURES = {
     "argument command: invalid choice": '; write "run" first: soong-agent run … "message"',
-    "unrecognized arguments: -": _AFTER_DASHES,
     "arguments are required: message": _AFTER_DASHES,
 }
 """What helps, by the message of argparse."""
@@ -52,7 +51,10 @@ def execute(argv: Sequence[str] | None = None) -> int:
 def _execute(argv: Sequence[str] | None) -> int:
     parser = _build_parser()
     try:
-        options = parser.parse_args(argv, Options())
+        options, unknown = parser.parse_known_args(argv, Options())
+        if unknown:
+            cure = _AFTER_DASHES if options.command == "run" else ""
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{cure}")
         if options.version:
             _print_version()
             parser.exit()

@@ -113,7 +113,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
 
     A profile replaces only what it sets; tables (`retry`, `provider_options`, `compat`) are merged
     key by key. One that names another provider starts without the former's `base_url`,
-    `api_key_env` and `compat`: a key is never sent to a service it was not meant for.
+    `api_key_env` and `compat`, and one that names an address at another host without the last two:
+    a key is never sent to a service it was not meant for.
 
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is no partial model.
@@ -123,12 +124,20 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     for profile in profiles:
         partial, place = _partial(config, profile)
         changes = partial.model_dump(exclude_unset=True, exclude_none=True)
+        before = values["base_url"]
         if changes.get("provider", values["provider"]) != values["provider"]:
             values.update(base_url=None, api_key_env=None, compat={})
+        elif _server_in(changes.get("base_url", before)) != _server_in(before):
+            values.update(api_key_env=None, compat={})
         values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"
     return ModelConfig.model_validate(values).with_key_origin(origin)
+
+
+def _server_in(url: str | None) -> str:
+    """The scheme, the host and the port of an address: all of it that stands before the path."""
+    return "/".join((url or "").strip().lower().split("/", 3)[:3])
 
 
 def model_secrets(config: Config, *profiles: Profile, environ: Mapping[str, str]) -> dict[str, str]:

@@ -53,6 +53,29 @@ def test_a_key_never_follows_to_another_provider() -> None:
     assert other.api_key_env == "OTHER_KEY"
 
 
+@pytest.mark.parametrize(
+    "base_url",
+    [
+        "https://elsewhere.example/v1",
+        "http://gateway.example/v1",
+        "https://gateway.example:8443/v1",
+        "https://gateway.example.elsewhere.example/v1",
+        "http://127.0.0.1:8000/v1",
+    ],
+)
+def test_a_key_never_follows_to_another_host(base_url: str) -> None:
+    changes = {"base_url": base_url}
+
+    assert resolve_model(CONFIG, changes).api_key_env is None
+    assert resolve_model(CONFIG, changes, {"name": "x"}).api_key_env is None
+    assert resolve_model(CONFIG, {**changes, "api_key_env": "OWN"}).api_key_env == "OWN"
+
+
+def test_a_key_stays_with_its_host() -> None:
+    for base_url in ("https://gateway.example/v2", "HTTPS://gateway.example/v1/"):
+        assert resolve_model(CONFIG, {"base_url": base_url}).api_key_env == "BIG_KEY"
+
+
 def test_the_origin_of_a_key_is_known() -> None:
     assert resolve_model(CONFIG, "small").key_origin == "model.api_key_env"
     assert resolve_model(CONFIG, "other").key_origin == "model_overrides.other.api_key_env"

@@ -20,12 +20,14 @@ OUT_OF_QUOTA = Status(429, b'{"error": {"message": "no", "code": "insufficient_q
 GONE = Sends([b""])
 
 
-def config(first: str, second: str, *, more: str = "", window: int = 32_000) -> str:
+def config(
+    first: str, second: str, *, more: str = "", window: int = 32_000, name: str = "second"
+) -> str:
     retry = "retry = { max_attempts = 1 }\n"
     return (
         f'[model]\nprovider = "openai"\nname = "first"\nbase_url = "{first}/v1"\n{retry}'
         "context_window = 64000\n"
-        f'[[model_fallbacks]]\nprovider = "anthropic"\nname = "second"\nbase_url = "{second}"\n'
+        f'[[model_fallbacks]]\nprovider = "anthropic"\nname = "{name}"\nbase_url = "{second}"\n'
         f"{retry}context_window = {window}\nmax_output_tokens = 1000\n{more}"
     )
 
@@ -81,6 +83,14 @@ async def test_the_next_model_answers_for_one_that_cannot(opened: Open, failure:
     assert handle.usage.output_tokens == 5
     assert two.second.requests[0].body["model"] == "second"
     assert two.second.requests[0].body["max_tokens"] <= 1000
+
+
+async def test_a_fallback_of_the_same_name_is_asked_by_its_own_settings(opened: Open) -> None:
+    async with opened([BUSY], ["second"], name="first") as two:
+        handle, _ = await two.run()
+
+    assert handle.result_text == "second"
+    assert two.second.requests[0].body["max_tokens"] == 1000
 
 
 async def test_a_service_that_is_not_there_is_replaced(home: Home, project: Path) -> None:

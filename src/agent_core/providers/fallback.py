@@ -45,8 +45,9 @@ class FallbackProvider:
         attempt = 1
         while True:
             model, adapter = self._models[self._current]
+            asked = _addressed(request, model) if self._current else request
             failure, begun = None, False
-            async with aclosing(_events(adapter, _addressed(request, model))) as events:
+            async with aclosing(_events(adapter, asked)) as events:
                 async for event in events:
                     if isinstance(event, ModelFailed) and not begun and self._hands_over(event):
                         failure = event.error
@@ -81,9 +82,7 @@ class FallbackProvider:
 
 
 def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
-    """The request as this model is asked; one that was made for it stays as it is."""
-    if request.model == model.name:
-        return request
+    """The request as this model is asked: it may have been made for the first one."""
     most = min(request.max_output_tokens or model.max_output_tokens, model.max_output_tokens)
     update = {"model": model.name, "temperature": model.temperature, "max_output_tokens": most}
     return request.model_copy(update=update)

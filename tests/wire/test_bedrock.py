@@ -346,6 +346,19 @@ def test_the_calls_of_a_history_are_declared_although_no_tool_is_offered() -> No
     assert "toolConfig" not in sent([HELLO], request={"tools": []})
 
 
+@pytest.mark.parametrize("name", ["", "no such tool!", "ä", "x" * 300])
+def test_a_call_of_no_tool_is_declared_by_a_name_that_is_one(name: str) -> None:
+    wrong = ToolCallBlock(tool_call_id="a", name=name)
+    call = ModelMessage(role=Role.ASSISTANT, content=[wrong])
+
+    body = sent([HELLO, call, RESULT], request={"tools": []})
+
+    declared = body["toolConfig"]["tools"][0]
+    called = body["messages"][1]["content"][0]["toolUse"]["name"]
+    assert declared["toolSpec"]["name"] == called
+    assert 0 < len(called) <= 64
+
+
 def test_a_document_has_a_name_and_a_text_beside_it() -> None:
     document = ImageBlock(mime_type="application/pdf", data="JVBERi0=")
     message = ModelMessage(role=Role.USER, content=[document])

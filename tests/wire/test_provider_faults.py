@@ -1,20 +1,25 @@
 """What services, networks and configurations do wrong, and what becomes of the call."""
 
 import asyncio
+import copy
+import functools
 import gc
+import json
 import socket
 import ssl
 import warnings
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
+from agent_core.providers.decoding import Decoder, EventDecoder, FrameDecoder, JsonLineDecoder
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall
 from agent_core.types import (
     ImageBlock,
@@ -34,11 +39,13 @@ from agent_core.types import (
     ToolResultBlock,
 )
 from model_server import Answer, Ending, ModelServer, Reply, Sends, Silence, Status
-from model_server_wire import Protocol, events as wire_events
+from model_server_wire import Protocol, events as wire_events, frame
 
 PROTOCOLS = ["openai", "anthropic", "ollama", "gemini", "bedrock"]
 QUICK = RetryConfig(max_attempts=3, initial_backoff_ms=1, max_backoff_ms=2)
 ONCE = RetryConfig(max_attempts=1)
+LEFT_OUT = object()
+DECODERS: dict[str, type[Decoder]] = {"ollama": JsonLineDecoder, "bedrock": FrameDecoder}
 REPLY = Calls(
     text="Grüße 🌍",
     reasoning="hm",
@@ -342,6 +349,67 @@ async def test_a_stream_cut_at_any_byte_is_never_a_finished_reply(
             else:
                 assert failure(found).error.code is ErrorCode.PROVIDER_ERROR
             assert "Grüße 🌍".startswith(shown(found))
+
+
+ODD = [None, "", -1, True, 10**19, 1.5, [], {}, ["x"], [None], {"a": 1}, "\ud83d", LEFT_OUT]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("service", [*PROTOCOLS, "responses"])
+async def test_a_field_of_any_kind_ends_in_a_reply_or_a_failure(service: str, odd: object) -> None:
+    """Every field of a reply in turn has a value that no service should send."""
+    decoder = DECODERS.get(service, EventDecoder)()
+    body = b"".join(wire_events(Protocol(service), REPLY, serial=1))
+    events = [orjson.loads(raw) for raw in decoder.feed(body) if raw != b"[DONE]"]
+    spoilt = [
+        Sends([written(service, event) for event in whole]) for whole in spoilt_by(events, odd)
+    ]
+    provider = "openai" if service == "responses" else service
+    more = {"api": "responses"} if service == "responses" else {}
+
+    async with opened(provider, spoilt, retry=ONCE, **more) as (adapter, _):
+        for _ in spoilt:
+            last = [event async for event in adapter.stream(asked())][-1]
+            assert isinstance(last, ModelCompleted | ModelFailed)
+            kept = type(last).model_validate_json(last.model_dump_json())
+            if isinstance(kept, ModelCompleted):
+                assert all(type(count) is dict or count < 2**60 for _, count in kept.usage)
+
+
+def spoilt_by(events: list[Any], odd: object) -> Iterator[list[Any]]:
+    """The events once for every field of theirs, with `odd` in its place."""
+    for number, event in enumerate(events):
+        for path in paths_in(event):
+            other = copy.deepcopy(event)
+            *way, key = path
+            place = functools.reduce(lambda inner, step: inner[step], way, other)
+            if odd is LEFT_OUT:
+                del place[key]
+            else:
+                place[key] = odd
+            yield [*events[:number], other, *events[number + 1 :]]
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    pairs: Any = ()
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+    elif isinstance(value, list):
+        pairs = enumerate(cast("list[Any]", value))
+    for key, inner in pairs:
+        yield (*path, key)
+        yield from paths_in(inner, (*path, key))
+
+
+def written(service: str, event: Any) -> bytes:
+    """The event as the service sends it."""
+    match service:
+        case "bedrock":
+            return b"".join(frame(kind, body) for kind, body in event.items())
+        case "ollama":
+            return json.dumps(event).encode() + b"\n"
+        case _:
+            return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 STOPS = {

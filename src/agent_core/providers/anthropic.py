@@ -19,6 +19,7 @@ from agent_core.providers.reply import (
     ProseDraft,
     ReplyAccumulator,
     count,
+    index_of,
     table,
     text,
 )
@@ -82,7 +83,7 @@ class AnthropicEvents(ChunkParser):
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
-        self._blocks: dict[Any, ProseDraft | CallDraft] = {}
+        self._blocks: dict[int, ProseDraft | CallDraft] = {}
         self._whole: dict[int, str] = {}
         self._usage: dict[str, Any] = {}
 
@@ -140,10 +141,10 @@ class AnthropicEvents(ChunkParser):
             case "tool_use":
                 part = draft.open_call(block.get("id"), text(block.get("name")))
                 if given := table(block.get("input")):
-                    self._whole[_key(index)] = jsontext.dump_text(given)
+                    self._whole[index_of(index)] = jsontext.dump_text(given)
             case _:
                 return
-        self._blocks[_key(index)] = part
+        self._blocks[index_of(index)] = part
 
     def finish(self) -> list[ModelEvent]:
         """Also the arguments of calls that came with the start of their block alone."""
@@ -154,7 +155,7 @@ class AnthropicEvents(ChunkParser):
         return super().finish()
 
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:
-        part = self._blocks.get(_key(index))
+        part = self._blocks.get(index_of(index))
         if part is None:
             return
         match delta.get("type"):
@@ -168,10 +169,6 @@ class AnthropicEvents(ChunkParser):
                 part.signature = text(delta.get("signature"))
             case _:
                 pass
-
-
-def _key(index: Any) -> int:
-    return index if isinstance(index, int) else -1
 
 
 _CACHE_MARK = b'{"cache_control":{"type":"ephemeral"},'

@@ -28,6 +28,7 @@ from agent_core.providers.reply import (
     ProseDraft,
     ReplyAccumulator,
     count,
+    index_of,
     table,
     text,
 )
@@ -101,7 +102,7 @@ class ConverseEvents(ChunkParser):
 
     def __init__(self, called: Called, draft: ReplyAccumulator) -> None:
         super().__init__(called, draft)
-        self._blocks: dict[Any, ProseDraft | CallDraft] = {}
+        self._blocks: dict[int, ProseDraft | CallDraft] = {}
         self._usage: dict[str, Any] = {}
 
     def read(self, chunk: dict[str, Any]) -> None:
@@ -114,12 +115,13 @@ class ConverseEvents(ChunkParser):
             event = table(body)
             match kind:
                 case "contentBlockDelta":
-                    index = event.get("contentBlockIndex")
+                    index = index_of(event.get("contentBlockIndex"))
                     self._read_delta(index, table(event.get("delta")))
                 case "contentBlockStart":
+                    index = index_of(event.get("contentBlockIndex"))
                     call = table(table(event.get("start")).get("toolUse"))
                     if call and call.get("type") != "server_tool_use":
-                        self._blocks[event.get("contentBlockIndex")] = self.draft.open_call(
+                        self._blocks[index] = self.draft.open_call(
                             call.get("toolUseId"), text(call.get("name"))
                         )
                 case "messageStop":
@@ -354,7 +356,8 @@ def _offered(request: ModelRequest) -> list[ToolDefinition]:
         for block in message.content
         if isinstance(block, ToolCallBlock)
     }
-    return [ToolDefinition(name=name, description="Not available now.") for name in names]
+    reason = "Not available now."  # a model may have called what is no name of a tool
+    return [ToolDefinition.model_construct(name=name, description=reason) for name in names]
 
 
 def _write_tool(tool: ToolDefinition) -> bytes:

@@ -37,7 +37,7 @@ def parse_object(raw: str) -> dict[str, Any]:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        value = _plain(_parse_leniently(raw))
+        value = clean(_parse_leniently(raw))
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     if raw.count("{") + raw.count("[") > MAX_DEPTH and _too_deep(value):
@@ -53,7 +53,7 @@ def dump(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        plain = _plain(value)
+        plain = clean(value)
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return text.encode()
 
@@ -110,7 +110,7 @@ def _too_deep(value: Any) -> bool:
     return True
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def clean(value: Any, depth: int = 0) -> Any:
     """The same value in what JSON and UTF-8 can hold; below `MAX_DEPTH` levels it is cut."""
     match value:
         case None | bool() | int() | float():
@@ -121,8 +121,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
             return "…"
         case dict():
             items = cast("dict[Any, Any]", value).items()
-            return {join_surrogates(str(key)): _plain(item, depth + 1) for key, item in items}
+            return {join_surrogates(str(key)): clean(item, depth + 1) for key, item in items}
         case list() | tuple():
-            return [_plain(item, depth + 1) for item in cast("list[Any]", value)]
+            return [clean(item, depth + 1) for item in cast("list[Any]", value)]
         case _:
             return join_surrogates(str(value))

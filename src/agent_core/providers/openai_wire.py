@@ -399,8 +399,8 @@ def _add_detail(details: list[dict[str, Any]], piece: dict[str, Any]) -> None:
     index, kind, own_id = piece.get("index"), piece.get("type"), piece.get("id")
     for known in details if index is not None else details[-1:]:
         is_same = known.get("type") == kind and known.get("index") == index
-        ids = {known.get("id"), own_id} - {None}
-        if is_same and len(ids) < 2 and (index is not None or "data" not in piece):
+        has_same_id = own_id is None or known.get("id") in (None, own_id)
+        if is_same and has_same_id and (index is not None or "data" not in piece):
             for field, value in piece.items():
                 if field in _GROWING and isinstance(value, str):
                     known[field] = text(known.get(field)) + value

@@ -35,6 +35,7 @@ from agent_core.types import (
 )
 
 MAX_REPLY_CHARS = 128 * 1024 * 1024
+MAX_TOKENS = 10**12
 MAX_KEPT_ARGUMENTS = 10_000
 MAX_KEPT_ID = 1_000
 _SAFE_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:-")
@@ -105,7 +106,10 @@ class ProseDraft(_Growing):
         goes_back = self.signature or any(map(self.metadata.get, (OPAQUE, "redacted_thinking")))
         if not text and not goes_back:
             return None
-        return ReasoningBlock(text=text, signature=self.signature or None, metadata=self.metadata)
+        signature = join_surrogates(self.signature) or None
+        return ReasoningBlock(
+            text=text, signature=signature, metadata=jsontext.clean(self.metadata)
+        )
 
 
 class CallDraft(_Growing):
@@ -153,7 +157,8 @@ class CallDraft(_Growing):
 
     def block(self, called: Called, *, cut_off: bool) -> ToolCallBlock:
         """The finished call; arguments that are not an object are kept as text in `metadata`."""
-        metadata: dict[str, Any] = {**called.details, OPAQUE: self.opaque} if self.opaque else {}
+        opaque = jsontext.clean(self.opaque)
+        metadata: dict[str, Any] = {**called.details, OPAQUE: opaque} if opaque else {}
         if self.raw_id != self.tool_call_id:
             metadata["raw_tool_call_id"] = join_surrogates(self.raw_id[:MAX_KEPT_ID])
         arguments: dict[str, Any] = {}
@@ -317,9 +322,9 @@ class ReplyAccumulator:
         completed = ModelCompleted(
             content=content,
             tool_calls=calls,
-            usage=usage,
+            usage=usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)}),
             stop_reason=stop,
-            raw_stop_reason=raw_stop,
+            raw_stop_reason=None if raw_stop is None else bounded_line(raw_stop),
             metadata=metadata,
         )
         return [*events, completed]
@@ -454,4 +459,9 @@ def text(value: Any) -> str:
 
 def count(value: Any) -> int:
     """The value if it is a number of tokens, else 0."""
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if type(value) is int and 0 < value <= MAX_TOKENS else 0
+
+
+def index_of(value: Any) -> int:
+    """The value if it is the place of a block, else one that no block has."""
+    return value if isinstance(value, int) else -1

@@ -284,7 +284,11 @@ class ResponsesEvents(ChunkParser):
         """What has streamed in of an item of the output, brought up to date."""
         alike = [item for item in waiting if item.kind == fields.get("type")]
         names = {key: fields[key] for key in ("call_id", "id") if fields.get(key)}
-        same = (item for item in alike if names.items() & item.fields.items())
+        same = (
+            item
+            for item in alike
+            if any(item.fields.get(key) == name for key, name in names.items())
+        )
         if item := next(same, alike[0] if alike else None):
             waiting.remove(item)
         else:

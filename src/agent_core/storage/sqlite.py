@@ -72,6 +72,9 @@ _GROUP = 256
 _CHECKPOINT_EVERY = 64
 """Writes between two checkpoints: of the size of a turn, they fill a log of a few megabytes."""
 
+_LONG_LOG = 8 * 2**20
+"""Bytes of a log that is moved into the database before the first write of a process."""
+
 _LARGE = 65_536
 """Characters from which on a write is large."""
 
@@ -149,6 +152,9 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
+        with suppress(OSError):  # what many short processes have left is moved by the next one
+            if Path(f"{self._path}-wal").stat().st_size > _LONG_LOG:
+                self._move_log()
         is_open = True
         while is_open:
             queued = [self._queue.get()]

@@ -1,6 +1,7 @@
 """Nothing costs more because there is more history: counted in steps of SQLite's machine."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from agent_core.storage.sqlite import InlineConnection, SqliteSessionStore
 from agent_core.types import EventType, RunChange, RunStatus
@@ -92,3 +93,17 @@ async def test_the_cost_does_not_grow_with_the_number_of_sessions() -> None:
     later = [await steps(store, lambda s: s.sessions(limit=20, offset=30))
              for store in (few_sessions, many_sessions)]  # fmt: skip
     assert later[1] <= later[0] * 1.1 + 10
+
+
+async def test_short_processes_beside_an_idle_one_leave_no_endless_log(tmp_path: Path) -> None:
+    """None of them writes enough for a checkpoint, and none is the last to close the database."""
+    path = tmp_path / "s.sqlite"
+    text = "x" * 2**20
+    async with SqliteSessionStore.open(path) as idle:
+        await idle.open_run(an_opening(), is_dead=alive)
+        for _ in range(40):
+            async with SqliteSessionStore.open(path) as short:
+                await short.append(a_batch(an_event(EventType.TOOL_COMPLETED, {"text": text})))
+        log = path.with_name("s.sqlite-wal")
+        assert log.stat().st_size < 16 * 2**20
+        assert len((await idle.run_history("run_1")).events) == 40

@@ -252,6 +252,7 @@ async def test_an_address_without_a_server_is_a_failure(tmp_path: Path) -> None:
         assert await bench_.tools() == {}
     assert bench_.failures[0].server_id == "shop"
     assert "s3cret" not in bench_.failures[0].message
+    assert "cannot be reached at 127.0.0.1:9: " in bench_.failures[0].message
 
 
 async def test_headers_and_then_silence_end_in_a_timeout(tmp_path: Path) -> None:

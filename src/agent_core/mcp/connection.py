@@ -14,8 +14,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 from mcp import Client, MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -470,6 +472,9 @@ class Connection:
                 reason = f"ended before it was ready{self._end_report()}"
             case MCPError() if self._http_status:
                 reason = f"answered with HTTP status {self._http_status}: {cause}"
+            case httpx2.ConnectError() if isinstance(self._config, HttpServer):
+                host = urlsplit(self._config.url).netloc
+                reason = f"cannot be reached at {host}: {cause}; start it, or mend its url"
             case _:
                 reason = f"cannot be used: {cause or type(cause).__name__}"
         return self._error(reason)

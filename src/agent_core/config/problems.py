@@ -60,6 +60,8 @@ def problems_of(error: ValidationError, root: type[Section] = Config) -> list[Pr
                 message = f"is not a known key{_suggest_key(loc, root)}"
             case "value_error":
                 message = expectation.removeprefix("Value error, ")
+            case "literal_error" if isinstance(item["input"], str):
+                message = expectation.replace("Input should be", "must be")
             case kind:
                 wanted = _WANTED.get(kind) or expectation.replace("Input should be", "must be")
                 message = f"{wanted}, not {_describe_value(item['input'])}"

@@ -137,6 +137,11 @@ def test_a_wrong_key_or_value_is_named_with_what_was_expected(
     assert expected in refusal(home).message
 
 
+def test_a_wrong_word_is_not_refused_for_being_a_string(home: Path) -> None:
+    write(home, MINIMAL + 'api = "x"')
+    assert refusal(home).message.endswith("model.api must be 'auto', 'responses' or 'chat'")
+
+
 def test_j3_a_worker_id_used_twice_is_refused(home: Path) -> None:
     worker = '[[agents.worker_pools.workers]]\nworker_id = "w"\nagent_definition_id = "x"\n'
     write(home, MINIMAL + '[[agents.worker_pools]]\npool_id = "a"\n' + worker * 2)

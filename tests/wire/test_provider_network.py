@@ -212,6 +212,23 @@ async def test_an_authority_of_ones_own_is_trusted_where_it_is_named(
     assert isinstance(by_environment, ModelCompleted)
 
 
+async def test_a_server_without_tls_is_not_mistaken_for_one_with_a_strange_certificate() -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        last = await asked(base_url=f"{address}/v1")
+
+    assert isinstance(last, ModelFailed)
+    assert f"cannot be reached over TLS at {address}/v1" in last.error.message
+    assert "[model] base_url begins with http://" in last.error.message
+    assert "ca_file" not in last.error.message
+    assert "not permitted" not in last.error.message
+
+
 async def test_a_folder_of_authorities_is_trusted(
     authority: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ is the same for all of them is here: keys, connections, timeouts, attempts, canc
 import asyncio
 import io
 import os
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -428,6 +429,11 @@ class HttpProvider(ABC):
         except TimeoutError as error:
             message = f"was silent for too long at {url} ([model] timeout_ms)"
             raise called.broke(message, code=ErrorCode.PROVIDER_TIMEOUT) from error
+        except aiohttp.ClientConnectorSSLError as error:
+            raise called.protocol_error(
+                f"cannot be reached over TLS at {url}: {_reason(error)}; if it speaks none, "
+                "[model] base_url begins with http://"
+            ) from error
         except aiohttp.ClientSSLError as error:
             raise called.protocol_error(
                 f"cannot be trusted at {url}: {_reason(error)}; the certificates of an authority "
@@ -475,6 +481,8 @@ def _reason(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     fault = error.os_error
+    if isinstance(fault, ssl.SSLError):  # its number is none of the system's
+        return (fault.reason or str(fault)).replace("_", " ").lower()
     if fault.errno is not None and fault.errno > 0:
         return os.strerror(fault.errno)
     return fault.strerror or str(fault)

@@ -309,12 +309,14 @@ class HttpProvider(ABC):
                         yield event
             if not parser.done:
                 parser.at_end = True
+                rest: list[bytes] = []
                 try:
-                    for payload in decoder.end():
-                        parser.take(payload)
+                    rest = decoder.end()
                 except CallError:
                     if parser.raw_stop is None:  # a torn rest after the stop changes nothing
                         raise
+                for payload in rest:
+                    parser.take(payload)
             for event in parser.finish():
                 yield event
 

@@ -389,6 +389,8 @@ class ChunkParser(ABC):
             if self.end_mark and payload.startswith(self.end_mark):
                 self.done = True
                 return
+            if self.at_end and self.raw_stop is not None:
+                return  # a torn rest after the stop changes nothing
             if self.at_end:
                 raise self.called.broke("ended its stream inside of a chunk") from error
             raise self.called.protocol_error("sent a chunk that is not JSON") from error

@@ -8,8 +8,9 @@ from typing import Any
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.failures import CallError, bounded_line
+from agent_core.providers.failures import CallError
 from agent_core.providers.http_provider import Prepared
+from agent_core.text import bounded_line
 
 INSTALL = 'pip install "soong-agent[bedrock]"'
 _REGION = re.compile(r"\bbedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")

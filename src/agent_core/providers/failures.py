@@ -11,9 +11,9 @@ from typing import Any, cast
 from agent_core.config.models import RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers import jsontext
+from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload
 
-MAX_EXPLANATION = 500
 MAX_RETRY_AFTER_S = 60.0
 _SHOWN_PROBLEMS = 5
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
@@ -380,13 +380,6 @@ def _table(value: Any) -> dict[str, Any]:
 
 def _list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def bounded_line(text: str) -> str:
-    """Bounded, on one line, without control characters."""
-    cut = text[: MAX_EXPLANATION * 4]
-    line = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
-    return line if len(line) <= MAX_EXPLANATION else f"{line[:MAX_EXPLANATION]}…"
 
 
 def _kinds(error: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,6 @@ from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
     Called,
     CallError,
-    bounded_line,
     document_of,
     explanation_in,
     is_error,
@@ -43,6 +42,7 @@ from agent_core.providers.requests import (
     own_options,
 )
 from agent_core.providers.route import Route, find_route
+from agent_core.text import bounded_line
 from agent_core.types import (
     ErrorPayload,
     ModelCompleted,

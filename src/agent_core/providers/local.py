@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.failures import Called, CallError, bounded_line
+from agent_core.providers.failures import Called, CallError
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
 from agent_core.providers.reply import ReplyAccumulator
@@ -30,6 +30,7 @@ from agent_core.providers.requests import (
     own_options,
     sampling_fields,
 )
+from agent_core.text import bounded_line
 from agent_core.types import ErrorPayload, ModelEvent, ModelFailed, ModelRequest, ModelStarted
 
 KEY = "local"

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, cast
 
 from agent_core.errors import ErrorCode
 from agent_core.providers import jsontext
-from agent_core.providers.failures import Called, CallError, bounded_line, is_error
-from agent_core.text import join_surrogates
+from agent_core.providers.failures import Called, CallError, is_error
+from agent_core.text import bounded_line, join_surrogates
 from agent_core.types import (
     OPAQUE,
     ContentBlock,

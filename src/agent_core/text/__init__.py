@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 
 BYTES_PER_TOKEN = 4
+_LONGEST_LINE = 500
 
 
 def one_line(text: str) -> str:
@@ -17,6 +18,13 @@ def short_line(text: str, limit: int) -> str:
     """Return the words of `text` on one line of at most `limit` characters, marked where cut."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def bounded_line(text: str) -> str:
+    """Return at most 500 characters of foreign text on one line, without control characters."""
+    cut = text[: _LONGEST_LINE * 4]
+    line = " ".join("".join(char if char.isprintable() else " " for char in cut).split())
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
 
 
 def join_surrogates(text: str) -> str:

@@ -84,6 +84,7 @@ _CACHES_PROMPTS = re.compile(
 )
 _RICH_RESULTS = re.compile(r"anthropic\.claude-|amazon\.nova-")
 """Models that take pictures and a status in results."""
+_CHOICES: Mapping[str, dict[str, Any]] = {"auto": {"auto": {}}, "required": {"any": {}}}
 _CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 
 
@@ -113,12 +114,11 @@ class ConverseEvents(ChunkParser):
         """
         for kind, body in chunk.items():
             event = table(body)
+            index = index_of(event.get("contentBlockIndex"))
             match kind:
                 case "contentBlockDelta":
-                    index = index_of(event.get("contentBlockIndex"))
                     self._read_delta(index, table(event.get("delta")))
                 case "contentBlockStart":
-                    index = index_of(event.get("contentBlockIndex"))
                     call = table(table(event.get("start")).get("toolUse"))
                     if call and call.get("type") != "server_tool_use":
                         self._blocks[index] = self.draft.open_call(
@@ -131,7 +131,7 @@ class ConverseEvents(ChunkParser):
                     self.done = self.raw_stop is not None
                 case _ if kind.endswith("Exception"):
                     raise self.called.reported({"error": {**event, "type": kind}})
-                case _:
+                case _:  # not known yet
                     pass
 
     def usage(self) -> Usage:
@@ -253,7 +253,10 @@ class BedrockProvider(HttpProvider):
             tools.append(_CACHE_POINT)
         choice = b""
         if request.tools and request.tool_choice not in {None, "none"}:
-            choice = b',"toolChoice":%b' % jsontext.dump(_choice(request, called))
+            chosen = _CHOICES.get(request.tool_choice or "") or {
+                "tool": {"name": chosen_tool(request, called)}
+            }
+            choice = b',"toolChoice":%b' % jsontext.dump(chosen)
         return b'{"toolConfig":{"tools":[%b]%b},%b' % (b",".join(tools), choice, body[1:])
 
 
@@ -296,10 +299,9 @@ def _holds_images(result: ToolResultBlock, model: str) -> bool:
 
 
 def _write_result(result: ToolResultBlock, called: Called) -> dict[str, Any]:
-    images = images_of(result)
     answer = text_beside_images(result)
     content: list[dict[str, Any]] = []
-    for image in images if _holds_images(result, called.model) else []:
+    for image in images_of(result) if _holds_images(result, called.model) else []:
         content += _write_image(image, called)
     if answer.strip() or not content:
         content.insert(0, {"text": answer if answer.strip() else "(nothing)"})
@@ -365,21 +367,6 @@ def _write_tool(tool: ToolDefinition) -> bytes:
     if tool.description.strip():
         spec["description"] = tool.description
     return jsontext.dump({"toolSpec": spec})
-
-
-def _choice(request: ModelRequest, called: Called) -> dict[str, Any]:
-    """Which tools the model may call, or must.
-
-    Raises:
-        ProviderError: `tool_choice` names a tool that is not offered.
-    """
-    match request.tool_choice:
-        case "auto":
-            return {"auto": {}}
-        case "required":
-            return {"any": {}}
-        case _:
-            return {"tool": {"name": chosen_tool(request, called)}}
 
 
 def _thinking(

@@ -354,7 +354,7 @@ async def test_a_stream_cut_at_any_byte_is_never_a_finished_reply(
 ODD = [None, "", -1, True, 10**19, 1.5, [], {}, ["x"], [None], {"a": 1}, "\ud83d", LEFT_OUT]
 
 
-@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: "left out" if odd is LEFT_OUT else repr(odd))
 @pytest.mark.parametrize("service", [*PROTOCOLS, "responses"])
 async def test_a_field_of_any_kind_ends_in_a_reply_or_a_failure(service: str, odd: object) -> None:
     """Every field of a reply in turn has a value that no service should send."""

@@ -113,7 +113,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
 
     A profile replaces only what it sets; tables (`retry`, `provider_options`, `compat`) are merged
     key by key. One that names another provider starts without the former's `base_url`,
-    `api_key_env` and `compat`, and one that names an address at another host without the last two:
+    `api_key_env`, `compat` and `headers` of `provider_options`, and one that names an address at
+    another host without all but the first:
     a key is never sent to a service it was not meant for.
 
     Raises:
@@ -125,10 +126,13 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         partial, place = _partial(config, profile)
         changes = partial.model_dump(exclude_unset=True, exclude_none=True)
         before = values["base_url"]
-        if changes.get("provider", values["provider"]) != values["provider"]:
-            values.update(base_url=None, api_key_env=None, compat={})
-        elif _server_in(changes.get("base_url", before)) != _server_in(before):
+        is_other_provider = changes.get("provider", values["provider"]) != values["provider"]
+        if is_other_provider:
+            values["base_url"] = None
+        if is_other_provider or _server_in(changes.get("base_url", before)) != _server_in(before):
             values.update(api_key_env=None, compat={})
+            for options in values["provider_options"].values():
+                options.pop("headers", None)
         values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"

@@ -13,7 +13,7 @@ CONFIG = Config.model_validate(
             "name": "big",
             "base_url": "https://gateway.example/v1",
             "api_key_env": "BIG_KEY",
-            "provider_options": {"openai": {"seed": 1}},
+            "provider_options": {"openai": {"seed": 1, "headers": {"X-Key": "k"}}},
             "retry": {"max_attempts": 7},
         },
         "model_overrides": {
@@ -43,7 +43,9 @@ def test_later_profiles_win_and_unset_values_are_kept() -> None:
 
 def test_tables_are_merged_key_by_key() -> None:
     model = resolve_model(CONFIG, {"provider_options": {"openai": {"top_p": 0.5}}})
-    assert model.provider_options == {"openai": {"seed": 1, "top_p": 0.5}}
+    assert model.provider_options == {
+        "openai": {"seed": 1, "top_p": 0.5, "headers": {"X-Key": "k"}}
+    }
 
 
 def test_a_key_never_follows_to_another_provider() -> None:
@@ -69,6 +71,9 @@ def test_a_key_never_follows_to_another_host(base_url: str) -> None:
     assert resolve_model(CONFIG, changes).api_key_env is None
     assert resolve_model(CONFIG, changes, {"name": "x"}).api_key_env is None
     assert resolve_model(CONFIG, {**changes, "api_key_env": "OWN"}).api_key_env == "OWN"
+    assert resolve_model(CONFIG, changes).provider_options == {"openai": {"seed": 1}}
+    back = resolve_model(CONFIG, "bare", {"provider": "openai", **changes})
+    assert back.provider_options == {"openai": {"seed": 1}}
 
 
 def test_a_key_stays_with_its_host() -> None:

@@ -1,7 +1,7 @@
 """The words of knowledge pages: an FTS5 index in the database that holds the pages.
 
 A page is indexed in parts: its title, its summary, its tags, each sentence. Triggers take a page
-out of the index when it is deleted or its text changes, whoever does that. Pages that are not in
+out of the index when it is deleted or its text changes. Pages that are not in
 the index have an index of their own, so that a search finds and adds them first.
 """
 

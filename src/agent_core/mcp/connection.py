@@ -240,7 +240,7 @@ class Connection:
         finally:
             self._clocks.discard(clock)
             if not self._clocks and self.is_ready:
-                for question in self._questions:  # of a call that nobody waits for any more
+                for question in self._questions:  # of a call that was given up
                     question.cancel()
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
+    cached_usage,
     count,
     index_of,
     table,
@@ -106,20 +107,15 @@ class AnthropicEvents(ChunkParser):
 
     def usage(self) -> Usage:
         """What was reported last; `input_tokens` includes the cached part, unlike on the wire."""
-        raw = self._usage
-        read = count(raw.get("cache_read_input_tokens"))
-        written = count(raw.get("cache_creation_input_tokens"))
-        given = count(raw.get("input_tokens")) + read + written
-        taken = count(raw.get("output_tokens"))
-        return Usage(
-            input_tokens=given,
-            output_tokens=taken,
-            total_tokens=given + taken,
-            cache_read_tokens=read,
-            cache_write_tokens=written,
-            reasoning_tokens=count(table(raw.get("output_tokens_details")).get("thinking_tokens")),
-            raw_usage=raw,
+        usage = cached_usage(
+            self._usage,
+            given="input_tokens",
+            taken="output_tokens",
+            read="cache_read_input_tokens",
+            written="cache_creation_input_tokens",
         )
+        details = table(self._usage.get("output_tokens_details"))
+        return usage.model_copy(update={"reasoning_tokens": count(details.get("thinking_tokens"))})
 
     def _add_usage(self, fields: dict[str, Any]) -> None:
         reported = table(fields.get("usage"))

@@ -27,7 +27,7 @@ from agent_core.providers.reply import (
     ChunkParser,
     ProseDraft,
     ReplyAccumulator,
-    count,
+    cached_usage,
     index_of,
     table,
     text,
@@ -136,18 +136,12 @@ class ConverseEvents(ChunkParser):
 
     def usage(self) -> Usage:
         """What the last event reported; `input_tokens` includes the cached part."""
-        raw = self._usage
-        read = count(raw.get("cacheReadInputTokens"))
-        written = count(raw.get("cacheWriteInputTokens"))
-        given = count(raw.get("inputTokens")) + read + written
-        taken = count(raw.get("outputTokens"))
-        return Usage(
-            input_tokens=given,
-            output_tokens=taken,
-            total_tokens=given + taken,
-            cache_read_tokens=read,
-            cache_write_tokens=written,
-            raw_usage=raw,
+        return cached_usage(
+            self._usage,
+            given="inputTokens",
+            taken="outputTokens",
+            read="cacheReadInputTokens",
+            written="cacheWriteInputTokens",
         )
 
     def _read_delta(self, index: Any, delta: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ words, one for each call and no attempt twice: switch retries off.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from functools import wraps
@@ -80,7 +81,7 @@ def _expect(found: object, expected: object, what: str) -> None:
         raise AssertionError(f"{what}: expected {expected!r}, found {found!r}")
 
 
-class ProviderContract:
+class ProviderContract(ABC):
     """The contract of `ProviderAdapter`.
 
     Attributes:
@@ -93,9 +94,9 @@ class ProviderContract:
     takes_tools: ClassVar[bool] = True
     shows_reasoning: ClassVar[bool] = True
 
+    @abstractmethod
     def open(self, script: Sequence[str | Reply]) -> AbstractAsyncContextManager[ProviderAdapter]:
         """An adapter, and behind it a service that gives these replies, one for each call."""
-        raise NotImplementedError
 
     @_run
     async def test_text_streams_between_started_and_completed(self) -> None:

@@ -440,6 +440,20 @@ class ChunkParser(ABC):
         return self.draft.finish(stop, raw, usage=self.usage())
 
 
+def cached_usage(raw: dict[str, Any], *, given: str, taken: str, read: str, written: str) -> Usage:
+    """Usage of a service whose count of the prompt leaves out the cached part; keys into `raw`."""
+    from_cache, to_cache, replied = (count(raw.get(key)) for key in (read, written, taken))
+    prompt = count(raw.get(given)) + from_cache + to_cache
+    return Usage(
+        input_tokens=prompt,
+        output_tokens=replied,
+        total_tokens=prompt + replied,
+        cache_read_tokens=from_cache,
+        cache_write_tokens=to_cache,
+        raw_usage=raw,
+    )
+
+
 def table(value: Any) -> dict[str, Any]:
     """The value if it is an object, else an empty one."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -50,7 +50,7 @@ def strict_function_tool(tool: ToolDefinition) -> bytes:
 
 
 def function_of(tool: ToolDefinition) -> dict[str, Any]:
-    """What a model is told of a tool."""
+    """What a request says about a tool."""
     return {
         "name": wire_name(tool.name),
         "description": tool.description,

@@ -24,6 +24,7 @@ from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import HistorySource, RunContext
+from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn, View
 from agent_core.types import (
@@ -67,6 +68,7 @@ class RunSpec:
         granted: the only working tools it may have; None leaves that to its role.
         board: the task board it sees, if it sees one.
         view: which loaded texts stand in its latest request.
+        options: what its caller asked for.
     """
 
     run: RunIdentity
@@ -77,6 +79,7 @@ class RunSpec:
     granted: frozenset[str] | None = None
     board: TaskBoardSource | None = None
     view: View = field(default_factory=View)
+    options: RunOptions = NO_OPTIONS
 
 
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]

@@ -8,8 +8,8 @@ from agent_core.assets import load_asset
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.history import MessageHistory, Trimmed, trim
 from agent_core.context.messages import (
-    Budget,
     TokenScale,
+    WindowShares,
     artifact_ids,
     board_message,
     estimate_blocks,
@@ -117,7 +117,7 @@ class ContextReporter:
         *,
         system: SystemSegment,
         tools: ToolSegment,
-        budget: Budget,
+        budget: WindowShares,
         use: Use,
         **facts: Any,
     ) -> ContextBuildReport:
@@ -303,7 +303,7 @@ class Built:
 
     request: ModelRequest
     report: ContextBuildReport
-    budget: Budget
+    budget: WindowShares
     use: Use
 
     @property
@@ -355,7 +355,7 @@ class Composer:
         self._context = context
         self._scale = scale or TokenScale()
         self._board = board
-        self._budget = budget = Budget.share_out(model, context)
+        self._budget = budget = WindowShares.share_out(model, context)
         if history is None or not history.can_serve(budget.reattached):
             history = MessageHistory(budget.reattached, settled=settled)
         self.history = history
@@ -430,7 +430,7 @@ class Composer:
     def use(self, model: ModelConfig) -> bool:
         """Build the next requests for another model; returns whether the last one fits it, too."""
         self._model = model
-        self._budget = Budget.share_out(model, self._context)
+        self._budget = WindowShares.share_out(model, self._context)
         return self._estimated * self._scale.of(model.name) <= self._budget.prompt
 
     def keep(self, text: str) -> None:

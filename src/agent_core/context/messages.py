@@ -68,7 +68,7 @@ def json_bytes(value: object) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class WindowShares:
     """Shares of one model's window, in tokens; clamped, so that a small window works.
 
     Attributes:
@@ -90,7 +90,7 @@ class Budget:
     reattached: int
 
     @classmethod
-    def share_out(cls, model: ModelConfig, context: ContextConfig) -> "Budget":
+    def share_out(cls, model: ModelConfig, context: ContextConfig) -> "WindowShares":
         window = model.context_window
         quarter, eighth = max(window // 4, 1), max(window // 8, 1)
         return cls(

@@ -12,7 +12,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
 from agent_core.context.composer import Composer
-from agent_core.context.messages import Budget, TokenScale
+from agent_core.context.messages import TokenScale, WindowShares
 from agent_core.context.skills import LOAD_SKILL
 from agent_core.context.system_prompt import (
     definition_block,
@@ -223,7 +223,7 @@ class RunFactory:
         self, spec: RunSpec, model: ModelConfig, toolbox: Toolbox, found: Surroundings
     ) -> Composer:
         run, context = spec.run, self._setup.config.context
-        room = Budget.share_out(model, context).catalog
+        room = WindowShares.share_out(model, context).catalog
         static = static_blocks(
             run.role, toolbox.names, instruction_catalog=found.instructions.text(room)
         )

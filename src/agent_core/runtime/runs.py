@@ -18,6 +18,7 @@ from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import conclude, converse
+from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.factory import RunFactory
@@ -160,6 +161,7 @@ class Runs:
         session_id: str,
         mode: RunMode,
         move_session: bool = False,
+        options: RunOptions = NO_OPTIONS,
     ) -> Run:
         """Open a run and start it, or put it into the queue of its session.
 
@@ -219,7 +221,7 @@ class Runs:
                 await to_the_end(scheduler.settle_unbegun(run))
             scheduler.withdraw(session_id)
             raise
-        return await self._enqueue(opened)
+        return await self._enqueue(opened, options)
 
     async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
         """Start a run that summarises a session's history and does nothing else.
@@ -340,11 +342,12 @@ class Runs:
             stack.push_async_callback(self.children.close)
             await self._scheduler.close()
 
-    async def _enqueue(self, opened: OpenedRun) -> Run:
+    async def _enqueue(self, opened: OpenedRun, options: RunOptions) -> Run:
         self._memory.run_begins(opened.run.session_id)
         self._contexts.compactions.session_opened(opened.session)
         self._take_over(opened)
         run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
+        run.options = options
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]
             run.journal.queue({"taken_over": in_front} if in_front else {})
@@ -448,6 +451,7 @@ class Runs:
                             run=run.identity,
                             journal=run.journal,
                             history=self._project.with_mentions(run.history, run.prompt),
+                            options=run.options,
                             tools=spawner.tools,
                             board=spawner.board,
                         )

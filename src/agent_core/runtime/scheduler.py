@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, Outcome, settle
+from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.redaction import log_failure
 from agent_core.types import (
     CancelResult,
@@ -50,6 +51,7 @@ class Run(RunProgress):
     journal: Journal
     stream: EventStream
     history: HistorySource
+    options: RunOptions = NO_OPTIONS
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     cancel_requested: bool = False

@@ -69,6 +69,7 @@ from agent_core.types.model import (
     SystemBlock,
     ToolCallDelta,
 )
+from agent_core.types.options import Budget, OutputMode, StoredOptions
 from agent_core.types.records import (
     AgentDefinition,
     AgentRecord,
@@ -118,6 +119,7 @@ __all__ = [
     "ArtifactRefBlock",
     "ArtifactSource",
     "Batch",
+    "Budget",
     "CancelResult",
     "Claim",
     "CleanupFailure",
@@ -150,6 +152,7 @@ __all__ = [
     "NodeFlags",
     "NodeType",
     "OpenedRun",
+    "OutputMode",
     "OwnerIsDead",
     "PendingEvent",
     "PermissionDecision",
@@ -171,6 +174,7 @@ __all__ = [
     "SessionRecord",
     "SessionStatus",
     "StopReason",
+    "StoredOptions",
     "SystemBlock",
     "TextBlock",
     "ToolCall",

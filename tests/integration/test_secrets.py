@@ -66,6 +66,36 @@ async def test_a_secret_in_a_tools_exception_is_not_logged_and_not_stored(
     assert VALUE.encode() not in everything_in(home.path)
 
 
+async def test_a_secret_of_digits_is_not_stored_as_a_number(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "90210417")
+    got: list[Any] = []
+
+    async def unlock(arguments: Any, context: Any) -> dict[str, Any]:
+        got.append(arguments)
+        return {"pin": 90210417, "tries": [3, -90210417]}
+
+    script = [calls("unlock", pin=90210417, door=4), "open"]
+    made = runtime(home, project, script, config=WITH_KEY)
+    made.register_tool(
+        ToolDefinition(
+            name="unlock",
+            description="unlocks",
+            input_schema={"type": "object"},
+            permission=ToolPermission.READONLY,
+        ),
+        unlock,
+    )
+    async with made:
+        message = UserMessage(content="hello", metadata={"pin": 90210417})
+        handle = await made.start(message, session_id="s1")
+        events = await collect(handle)
+    assert got == [{"pin": 90210417, "door": 4}]
+    assert all("90210417" not in event.model_dump_json() for event in events)
+    assert b"90210417" not in everything_in(home.path)
+
+
 async def test_a_secret_in_the_metadata_of_a_message_is_not_stored(
     home: Home, project: Path
 ) -> None:

@@ -171,6 +171,8 @@ def _spellings(value: str) -> set[str]:
 DEEPEST = 200
 """Levels of nesting that are searched; what is deeper is replaced as a whole."""
 
+_SHORTEST_NUMBER, _LONGEST_NUMBER = 10**5, 10**40
+_LONE_MARKER = re.compile(r"-?\[redacted:[^\]]*\]")
 _SHOWN_ENDS = 10_000  # characters of each end of a long traceback
 _SHORT_WAIT = 256
 
@@ -381,11 +383,16 @@ class Redactor:
 def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth: int = 0) -> Any:
     """A JSON-like value with `clean` applied to every string, keys included.
 
-    The same object where nothing changes. A string under a name that promises a secret is
+    The same object where nothing changes. An integer of six digits or more is replaced if it is a
+    secret as a whole: shorter ones are counts and durations more often. A string under a name that promises a secret is
     replaced whole if `named`.
     """
     if isinstance(value, str):
         return clean(value)
+    if isinstance(value, int) and _SHORTEST_NUMBER <= abs(value) <= _LONGEST_NUMBER:
+        digits = str(value)
+        shown = clean(digits)
+        return shown if digits not in shown and _LONE_MARKER.fullmatch(shown) else value
     if depth > DEEPEST and isinstance(value, dict | list | tuple):
         return marker("nesting")
     if isinstance(value, list | tuple):

@@ -184,6 +184,18 @@ def test_counts_of_tokens_hide_no_secret_from_the_first_look(payload: dict[str, 
     assert REDACTOR.payload(payload) == walk(payload, REDACTOR.text, named=True)
 
 
+def test_a_number_is_a_secret_only_as_a_whole() -> None:
+    redactor = Redactor({"PIN": "904117", "SHORT": "1234"})
+    payload = {"a": 904117, "b": [-904117, 9041170, 1234, 904117.5, True], "c": 2**64 + 1}
+    expected = {
+        "a": "[redacted:PIN]",
+        "b": ["-[redacted:PIN]", 9041170, 1234, 904117.5, True],
+        "c": 2**64 + 1,
+    }
+    assert redactor.payload(payload) == expected
+    assert redactor.payload_secrets_only(payload) == expected
+
+
 def test_the_weaker_payload_keeps_shapes_but_no_configured_value() -> None:
     assert REDACTOR.payload_secrets_only({"password": "swordfish", "k": KEY}) == {
         "password": "swordfish",

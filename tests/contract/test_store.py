@@ -154,6 +154,23 @@ async def test_a_session_opened_from_another_folder_is_refused_and_nothing_is_st
     assert await session.run("run_2") is None
 
 
+async def test_a_session_whose_folder_has_another_name_now_is_opened_from_it(
+    session: SessionStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (tmp_path / "old").symlink_to(folder)
+    opening = an_opening(session_id="s2", run_id="run_2", cwd=str(tmp_path / "old"))
+    await session.open_run(opening, is_dead=owners_live)
+    again = an_opening(session_id="s2", run_id="run_3", cwd=str(folder))
+    assert (await session.open_run(again, is_dead=owners_live)).resumed
+    assert [
+        event
+        for event in (await session.page("s2")).events
+        if event.event_type is EventType.SESSION_MOVED
+    ] == []
+
+
 async def test_a_session_moves_with_an_opening_that_moves_it_and_an_event_records_it(
     session: SessionStore, tmp_path: Path
 ) -> None:

@@ -384,8 +384,8 @@ def walk(value: Any, clean: Callable[[str], str], *, named: bool = False, depth:
     """A JSON-like value with `clean` applied to every string, keys included.
 
     The same object where nothing changes. An integer of six digits or more is replaced if it is a
-    secret as a whole: shorter ones are counts and durations more often. A string under a name that promises a secret is
-    replaced whole if `named`.
+    secret as a whole: shorter ones are counts and durations more often. A string under a name that
+    promises a secret is replaced whole if `named`.
     """
     if isinstance(value, str):
         return clean(value)

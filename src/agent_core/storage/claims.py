@@ -51,9 +51,20 @@ from agent_core.types import (
 
 
 def open_run(
-    connection: sqlite3.Connection, opening: RunOpening, is_dead: OwnerIsDead, now: datetime
+    connection: sqlite3.Connection,
+    opening: RunOpening,
+    is_dead: OwnerIsDead,
+    now: datetime,
+    same_folder: str | None = None,
 ) -> OpenedRun:
-    """Create or resume the session, claim it, and add the run."""
+    """Create or resume the session, claim it, and add the run.
+
+    `same_folder` is another name of the opening's folder.
+
+    Raises:
+        StorageError: `session_elsewhere`, with the session's folder in `details.cwd`;
+            `session_active`.
+    """
     found = find(connection, SessionRecord, opening.session_id)
     resumed = found is not None
     lost: list[RunRecord] = []
@@ -76,7 +87,7 @@ def open_run(
         insert(connection, session)
         agent = _add_root_agent(connection, opening)
     else:
-        session, cwd = found, _moved_to(found, opening)
+        session, cwd = found, _moved_to(found, opening, same_folder)
         if session.owner != opening.owner:
             _refuse_unless_free(session, is_dead, now)
             lost = _close_lost(connection, session)
@@ -266,27 +277,41 @@ def _add_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> Agen
     return agent
 
 
-def _moved_to(session: SessionRecord, opening: RunOpening) -> str | None:
+def _moved_to(session: SessionRecord, opening: RunOpening, same_folder: str | None) -> str | None:
     """The folder that the session moves to with this opening; None if it works there already.
 
     Raises:
         StorageError: `session_elsewhere`: it works elsewhere, and the opening does not move it.
     """
     here = storable(opening.cwd)
-    if session.cwd == here or os.path.realpath(session.cwd) == here:
+    if session.cwd in (here, same_folder):
         return None
     if opening.move_session:
         return here
-    if Path(session.cwd).is_dir():
-        where, cure = session.cwd, f"continue it there (--path {session.cwd}), or move it here"
-    else:
-        where, cure = f"{session.cwd}, a folder that does not exist any more", "move it here"
     raise StorageError(
         ErrorCode.SESSION_ELSEWHERE,
-        f"session {session.session_id} works in {where}, and this is {here}; {cure} with"
-        " --move-session (move_session=True)",
+        f"session {session.session_id} works in {session.cwd}, and this is {here}",
         details={"session_id": session.session_id, "cwd": session.cwd, "opened_from": here},
     )
+
+
+def require_same_folder(refused: StorageError) -> str:
+    """The folder of a session that was refused as elsewhere, if it leads here by another name.
+
+    Looks at the disk, which may be slow: not for the event loop.
+
+    Raises:
+        StorageError: `session_elsewhere`: it does not; says what to do.
+    """
+    cwd = str(refused.details["cwd"])
+    if os.path.realpath(cwd) == refused.details["opened_from"]:
+        return cwd
+    if Path(cwd).is_dir():
+        cure = f"continue it there (--path {cwd}), or move it here"
+    else:
+        cure = "that folder does not exist any more; move it here"
+    message = f"{refused.message}; {cure} with --move-session (move_session=True)"
+    raise StorageError(refused.code, message, details=refused.details)
 
 
 def _open_runs(connection: sqlite3.Connection, session_id: str) -> list[RunRecord]:

@@ -173,7 +173,7 @@ def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> t
     return sql, (*row.values(), key)
 
 
-_CONTENT_AT, _PAYLOAD_AT = 7, 5
+_CONTENT_AT, _METADATA_AT, _PAYLOAD_AT = 7, 8, 5
 """Where `node_row` and `event_row` have their long texts."""
 
 
@@ -346,7 +346,7 @@ def append_job(
             update(connection, RunRecord, batch.run_id, {"metadata": metadata})
         return start
 
-    size = sum(len(row[_CONTENT_AT]) for row in nodes) + sum(
+    size = sum(len(row[_CONTENT_AT]) + len(row[_METADATA_AT]) for row in nodes) + sum(
         len(row[_PAYLOAD_AT]) for row in events
     )
     return append, size

@@ -424,10 +424,20 @@ class SqliteSessionStore:
 
     async def open_run(self, opening: RunOpening, *, is_dead: OwnerIsDead) -> OpenedRun:
         blocks = opening.prompt.content if opening.prompt else ()
-        opened = await self._writer.submit(
-            lambda c: claims.open_run(c, opening, is_dead, self._clock()),
-            is_small=all(isinstance(b, TextBlock) and len(b.text) < _LARGE for b in blocks),
-        )
+        is_small = all(isinstance(b, TextBlock) and len(b.text) < _LARGE for b in blocks)
+
+        def submit(same_folder: str | None) -> asyncio.Future[OpenedRun]:
+            return self._writer.submit(
+                lambda c: claims.open_run(c, opening, is_dead, self._clock(), same_folder),
+                is_small=is_small,
+            )
+
+        try:
+            opened = await submit(None)
+        except StorageError as error:
+            if error.code is not ErrorCode.SESSION_ELSEWHERE:
+                raise
+            opened = await submit(await asyncio.to_thread(claims.require_same_folder, error))
         self._epochs[opening.session_id] = opened.session.epoch
         return opened
 

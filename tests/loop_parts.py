@@ -8,11 +8,11 @@ from typing import Any
 
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
-from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
 from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.scripted import ScriptedProvider
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory

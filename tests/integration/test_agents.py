@@ -19,7 +19,7 @@ from agent_core import (
     ToolContext,
     tool,
 )
-from agent_core.context.messages import estimate_tools
+from agent_core.providers.estimates import estimate_tools
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
 from agent_core.types import ReplayResult, RuntimeEvent
 from casts import Cast, data_of, last_answers, results, says, system_of, text_of, together

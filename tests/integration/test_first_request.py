@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent_core import ModelRequest
-from agent_core.context.messages import estimate_tools
+from agent_core.providers.estimates import estimate_tools
 from agent_core.providers.scripted import Says, ScriptedProvider
 from agent_core.text import estimate_text
 from isolation import Home

@@ -12,9 +12,9 @@ from agent_core.compact.kept import collect_kept, fit_kept, render_kept, rule_st
 from agent_core.compact.transcript import render_transcript
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.composer import Built, Composer
-from agent_core.context.messages import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
+from agent_core.providers.estimates import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.text import BYTES_PER_TOKEN, estimate_text, shorten_text
 from agent_core.types import EventType, Node, Role, SystemBlock, TextBlock, ToolDefinition, Usage
 

@@ -29,7 +29,6 @@ from agcore.llm.types import (
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.assets import load_asset
 from agent_core.config.models import RetryConfig
-from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode
 from agent_core.loop import (
     Guard,
@@ -43,6 +42,7 @@ from agent_core.loop import (
 from agent_core.loop.context import ignore
 from agent_core.loop.model_turn import take_turn
 from agent_core.loop.run import begin
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter

@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from agcore.errors import LlmError
 from agcore.llm.types import ChatMessage, ChatRequest, ChatRole
-from agent_core.context.messages import estimate_blocks
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor

@@ -7,13 +7,7 @@ from typing import Any
 from agent_core.assets import load_asset
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.context.history import MessageHistory, Trimmed, trim
-from agent_core.context.messages import (
-    TokenScale,
-    WindowShares,
-    artifact_ids,
-    board_message,
-    estimate_blocks,
-)
+from agent_core.context.messages import TokenScale, WindowShares, artifact_ids, board_message
 from agent_core.context.system_prompt import (
     SystemSegment,
     ToolSegment,
@@ -21,6 +15,7 @@ from agent_core.context.system_prompt import (
     hash_tools,
     instruction_block,
 )
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.tools.base import View
 from agent_core.types import ModelRequest, Node, NodeType, SystemBlock, ToolDefinition, Usage
 

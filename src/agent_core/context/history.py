@@ -13,10 +13,10 @@ from agent_core.context.messages import (
     Entry,
     EntryKind,
     MessageBuilder,
-    estimate_blocks,
     shorten_result,
     synthetic_message,
 )
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.types import Node, NodeType, Role, ToolCallBlock, ToolResultBlock
 
 MAX_PICTURE_BYTES = 24_000_000

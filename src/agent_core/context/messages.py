@@ -1,4 +1,4 @@
-"""What messages cost, and nodes as messages; what was built from a node is never built again.
+"""Nodes as messages, and the shares of the window; what was built from a node is never built again.
 
 The provider's usage is the record; a local estimate decides budgets before a request is sent. It
 counts UTF-8 bytes, four to a token, and `TokenScale` learns per model how far off that is.
@@ -16,11 +16,10 @@ from enum import Enum, auto
 from html import escape
 from typing import Any, cast
 
-from pydantic_core import PydanticSerializationError, to_json
-
 from agent_core.config.models import ContextConfig, ModelConfig
 from agent_core.errors import ErrorCode, ToolError
-from agent_core.text import BYTES_PER_TOKEN, estimate_text
+from agent_core.providers.estimates import estimate_blocks, json_bytes
+from agent_core.text import BYTES_PER_TOKEN
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -30,20 +29,11 @@ from agent_core.types import (
     ModelMessage,
     Node,
     NodeType,
-    ReasoningBlock,
     Role,
     TextBlock,
     ToolCallBlock,
-    ToolDefinition,
     ToolResultBlock,
 )
-
-MESSAGE_TOKENS = 4
-"""What a message costs beside its content: its role and its separators."""
-IMAGE_TOKENS = 1200
-"""Providers charge by pixels, which are not known here; this is a photo at common settings."""
-DOCUMENT_CHARS_PER_TOKEN = 50
-"""Characters of base64: a page of a PDF is some 75 KB of it, and some 1,500 tokens."""
 
 _LEAST_RATIO, _MOST_RATIO = 0.4, 4.0
 """Real tokens for four bytes: fewer in no known text, more in none but digits and rare scripts."""
@@ -53,18 +43,6 @@ _MOST_AFTER = (2.0, 3.0, 4.0)
 _REMEMBERED = 7
 _WORTH_LEARNING = 200
 _MARGIN = 1.05
-
-
-def json_bytes(value: object) -> bytes:
-    """Write any value as JSON; what JSON cannot hold is written as its `repr`."""
-    try:
-        return to_json(value)
-    except (PydanticSerializationError, ValueError, RecursionError):
-        pass
-    try:
-        return repr(value).encode("utf-8", "replace")
-    except (ValueError, RecursionError):
-        return f"({type(value).__name__})".encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,43 +90,6 @@ class WindowShares:
         """The longest answer to a prompt of `used` tokens: never more than is left."""
         least = min(self.max_output, self.output_reserve)
         return max(min(self.max_output, self.window - used), least, 1)
-
-
-def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
-    """Tokens of one message with this content: what `Draft.token_count` is meant to hold."""
-    total = MESSAGE_TOKENS
-    waiting = list(blocks)
-    for block in waiting:  # grows by the content of results
-        match block:
-            case TextBlock(text=text) | ReasoningBlock(text=text):
-                total += estimate_text(text)
-            case ToolCallBlock():
-                total += MESSAGE_TOKENS + estimate_text(block.name)
-                total -= -len(json_bytes(block.arguments)) // BYTES_PER_TOKEN
-            case ToolResultBlock():
-                total += MESSAGE_TOKENS
-                total += estimate_text(block.error.message) if block.error else 0
-                waiting.extend(block.content)
-            case JsonBlock():
-                total += estimate_text(block.summary or "")
-                total -= -len(json_bytes(block.data)) // BYTES_PER_TOKEN
-            case ArtifactRefBlock():
-                total += estimate_text(block.artifact_id) + estimate_text(block.summary or "")
-            case ImageBlock():
-                size = len(block.data or "") if block.is_document else 0
-                total += max(IMAGE_TOKENS, size // DOCUMENT_CHARS_PER_TOKEN)
-    return total
-
-
-def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
-    """Tokens of the tool definitions in a request."""
-    return sum(
-        MESSAGE_TOKENS
-        + estimate_text(tool.name)
-        + estimate_text(tool.description)
-        - (-len(json_bytes(tool.input_schema)) // BYTES_PER_TOKEN)
-        for tool in tools
-    )
 
 
 class TokenScale:

@@ -16,7 +16,8 @@ from string import Template
 from typing import Any, NamedTuple
 
 from agent_core.assets import load_asset
-from agent_core.context.messages import estimate_tools, json_bytes, wrap, wrap_node
+from agent_core.context.messages import wrap, wrap_node
+from agent_core.providers.estimates import estimate_tools, json_bytes
 from agent_core.text import BYTES_PER_TOKEN, content_hash, estimate_text, join_surrogates
 from agent_core.types import AgentDefinition, AgentRole, Node, NodeType, SystemBlock, ToolDefinition
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_core.context.messages import estimate_blocks
 from agent_core.events import EventStream, Journal
 from agent_core.loop.context import (
     ContextSource,
@@ -20,6 +19,7 @@ from agent_core.loop.context import (
 )
 from agent_core.loop.run import run_agent
 from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.tools.base import Tool

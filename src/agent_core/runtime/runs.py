@@ -14,11 +14,11 @@ from agent_core.agents.workers import Workers
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
-from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import conclude, converse
 from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.factory import RunFactory

@@ -10,11 +10,11 @@ from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
-from agent_core.context.messages import estimate_tools
 from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import Journal
 from agent_core.process import Launcher
+from agent_core.providers.estimates import estimate_tools
 from agent_core.tools.base import Tool
 from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file

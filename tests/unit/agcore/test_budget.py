@@ -15,7 +15,7 @@ from agcore.llm import (
     tool_call_reply,
 )
 from agcore.tools import ToolRegistry, tool
-from agent_core.context.messages import estimate_blocks, estimate_tools
+from agent_core.providers.estimates import estimate_blocks, estimate_tools
 from agent_parts import SUMMARY, is_summary
 
 BUDGET = 5000

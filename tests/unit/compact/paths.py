@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent_core.context.messages import estimate_blocks
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.types import (
     Node,
     NodeType,

@@ -2,15 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.context.messages import (
+from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
+from agent_core.context.system_prompt import static_blocks
+from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.providers.estimates import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
     estimate_blocks,
     estimate_tools,
 )
-from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
-from agent_core.context.system_prompt import static_blocks
-from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.text import estimate_text
 from agent_core.tools.base import View
 from agent_core.tools.code import code_tools

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, JournalEnd
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
     AgentStatus,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent_core.context.messages import estimate_blocks
 from agent_core.errors import ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import Outcome, RunContext, RunLimits, run_agent
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.recovery import SessionHistory

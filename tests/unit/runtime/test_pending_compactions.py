@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from agent_core.compact.compactor import Compaction
-from agent_core.context.messages import estimate_blocks
 from agent_core.events import SessionJournal
+from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime import background
 from agent_core.runtime.background import (

@@ -1,0 +1,77 @@
+"""What messages and tools cost in tokens, estimated before a service has counted them.
+
+The estimate counts UTF-8 bytes, four to a token.
+"""
+
+from collections.abc import Iterable
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from agent_core.text import BYTES_PER_TOKEN, estimate_text
+from agent_core.types import (
+    ArtifactRefBlock,
+    ContentBlock,
+    ImageBlock,
+    JsonBlock,
+    ReasoningBlock,
+    TextBlock,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolResultBlock,
+)
+
+MESSAGE_TOKENS = 4
+"""What a message costs beside its content: its role and its separators."""
+IMAGE_TOKENS = 1200
+"""Providers charge by pixels, which are not known here; this is a photo at common settings."""
+DOCUMENT_CHARS_PER_TOKEN = 50
+"""Characters of base64: a page of a PDF is some 75 KB of it, and some 1,500 tokens."""
+
+
+def json_bytes(value: object) -> bytes:
+    """Write any value as JSON; what JSON cannot hold is written as its `repr`."""
+    try:
+        return to_json(value)
+    except (PydanticSerializationError, ValueError, RecursionError):
+        pass
+    try:
+        return repr(value).encode("utf-8", "replace")
+    except (ValueError, RecursionError):
+        return f"({type(value).__name__})".encode()
+
+
+def estimate_blocks(blocks: Iterable[ContentBlock]) -> int:
+    """Tokens of one message with this content: what `Draft.token_count` is meant to hold."""
+    total = MESSAGE_TOKENS
+    waiting = list(blocks)
+    for block in waiting:  # grows by the content of results
+        match block:
+            case TextBlock(text=text) | ReasoningBlock(text=text):
+                total += estimate_text(text)
+            case ToolCallBlock():
+                total += MESSAGE_TOKENS + estimate_text(block.name)
+                total -= -len(json_bytes(block.arguments)) // BYTES_PER_TOKEN
+            case ToolResultBlock():
+                total += MESSAGE_TOKENS
+                total += estimate_text(block.error.message) if block.error else 0
+                waiting.extend(block.content)
+            case JsonBlock():
+                total += estimate_text(block.summary or "")
+                total -= -len(json_bytes(block.data)) // BYTES_PER_TOKEN
+            case ArtifactRefBlock():
+                total += estimate_text(block.artifact_id) + estimate_text(block.summary or "")
+            case ImageBlock():
+                size = len(block.data or "") if block.is_document else 0
+                total += max(IMAGE_TOKENS, size // DOCUMENT_CHARS_PER_TOKEN)
+    return total
+
+
+def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
+    """Tokens of the tool definitions in a request."""
+    return sum(
+        MESSAGE_TOKENS
+        + estimate_text(tool.name)
+        + estimate_text(tool.description)
+        - (-len(json_bytes(tool.input_schema)) // BYTES_PER_TOKEN)
+        for tool in tools
+    )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StorageError,
         TaskError,
         ToolError,
+        ToolRetry,
     )
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.tools.base import ToolContext
@@ -87,6 +88,7 @@ _HOMES = {
         (
             *("AgentCoreError", "ConfigError", "ErrorCode", "PermissionDeniedError"),
             *("ProviderError", "SchemaError", "StorageError", "TaskError", "ToolError"),
+            "ToolRetry",
         ),
         "agent_core.errors",
     ),
@@ -154,6 +156,7 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "ToolResultBlock",
+    "ToolRetry",
     "Usage",
     "UserMessage",
     "tool",

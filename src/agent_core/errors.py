@@ -139,6 +139,18 @@ class ToolError(AgentCoreError):
     """One tool call failed. The model reads it as the call's result and goes on."""
 
 
+class ToolRetry(ToolError):  # noqa: N818 - what a tool raises to ask for another call
+    """A tool cannot do what it was asked for, and says how to call it again.
+
+    Args:
+        message: what the model reads.
+    """
+
+    def __init__(self, message: str) -> None:
+        asked = f"{message}\nCall the tool again with that in mind."
+        super().__init__(ErrorCode.VALIDATION_ERROR, asked, True, {"reason": "retry"})
+
+
 class PermissionDeniedError(ToolError):
     """A permission, a hook or a policy refused the call."""
 

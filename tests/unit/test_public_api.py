@@ -69,6 +69,7 @@ STABLE = (
     "ConfigError",
     "ProviderError",
     "ToolError",
+    "ToolRetry",
     "StorageError",
     "SchemaError",
     "PermissionDeniedError",

@@ -16,6 +16,7 @@ from agent_core.aio import to_the_end
 from agent_core.context.composer import TaskBoardSource
 from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal, SessionStore
+from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
 from agent_core.tasks import (
     Actor,
@@ -53,7 +54,7 @@ _MAX_ERROR = 2000
 
 @asynccontextmanager
 async def open_orchestrator_spawner(
-    deps: SpawnerDeps, parent: Journal
+    deps: SpawnerDeps, parent: Journal, options: RunOptions
 ) -> AsyncGenerator["OrchestratorSpawner"]:
     """Replay the session's Tasks, and stop the workers that still run at the end.
 
@@ -70,7 +71,8 @@ async def open_orchestrator_spawner(
     )
     actor = Actor(run.agent_id, run.run_id, parent)
     async with open_board(settings, actor, redactor=deps.redactor) as board:
-        spawner, reason = OrchestratorSpawner(deps, parent, board), ChildCancelReason.PARENT_ENDED
+        spawner = OrchestratorSpawner(deps, parent, board, options)
+        reason = ChildCancelReason.PARENT_ENDED
         try:
             yield spawner
         except asyncio.CancelledError:
@@ -98,8 +100,10 @@ class OrchestratorSpawner(ChildSpawner):
     can be asked for more than once.
     """
 
-    def __init__(self, deps: SpawnerDeps, parent: Journal, board: TaskBoard) -> None:
-        super().__init__(deps, parent)
+    def __init__(
+        self, deps: SpawnerDeps, parent: Journal, board: TaskBoard, options: RunOptions
+    ) -> None:
+        super().__init__(deps, parent, options)
         config = deps.setup.config.context
         self._board = board
         self._limits = BoardLimits(

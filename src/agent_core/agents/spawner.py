@@ -118,9 +118,12 @@ class ChildSpawner:
     exists is raised as `ToolError`.
     """
 
-    def __init__(self, deps: SpawnerDeps, parent: Journal) -> None:
+    def __init__(
+        self, deps: SpawnerDeps, parent: Journal, options: RunOptions = NO_OPTIONS
+    ) -> None:
         self._deps = deps
         self._parent = parent
+        self._options = options.for_child()
 
     @property
     def tools(self) -> list[Tool]:
@@ -332,6 +335,7 @@ class ChildSpawner:
                     tools=binding.tools,
                     granted=spec.granted,
                     board=binding.board,
+                    options=self._options,
                 )
             )
             ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))

@@ -23,6 +23,7 @@ from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
 from agent_core.tools.base import Tool
+from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import (
@@ -93,6 +94,7 @@ def build_run(
     results: ResultLimiter | None = None,
     limits: RunLimits | None = None,
     project_dir: Path | None = None,
+    deps: object = None,
 ) -> StandaloneRun:
     """Assemble a run; what is left out does nothing, and nothing is written to disk.
 
@@ -110,7 +112,13 @@ def build_run(
         results: bounds the results of calls; without it to 256 KiB, the rest of a text is dropped.
         limits: turns and continuations.
         project_dir: the folder that tools work in; the current one by default.
+        deps: what tools find at `ToolContext.deps`.
+
+    Raises:
+        ConfigError: `validation_error`; a tool takes other `deps`.
     """
+    tools = list(tools)
+    check_deps(tools, deps)
     null = NullCollaborators()
     identity = run or RunIdentity(
         session_id=new_id("session"), agent_id=new_id("agent"), run_id=new_id("run")
@@ -131,7 +139,7 @@ def build_run(
         composer=composer,
         history=null if history is None else history,
         compactor=null if compactor is None else compactor,
-        toolbox=Toolbox(tools),
+        toolbox=Toolbox(tools, deps=deps),
         guard=null if guard is None else guard,
         hooks=null if hooks is None else hooks,
         results=results or ResultLimiter(None, limit_bytes=_RESULT_BYTES),

@@ -42,6 +42,10 @@ class RunOptions:
     guards: Sequence[Any] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def for_child(self) -> "RunOptions":
+        """What holds for the children of a run, too."""
+        return RunOptions(deps=self.deps, disabled_tools=self.disabled_tools)
+
 
 NO_OPTIONS = RunOptions()
 """A run as the configuration has it."""

@@ -113,6 +113,7 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                     progress=open_call.progress,
                     artifact=open_call.artifact,
                     is_cancelled=open_call.is_cancelled,
+                    deps=ctx.toolbox.deps,
                 )
                 action = await tool.prepare(arguments, facts)
                 access = replace(action.access, hook_summary=hook_summary)

@@ -424,19 +424,21 @@ class Runs:
         )
 
     @asynccontextmanager
-    async def _open_spawner(self, parent: Journal) -> AsyncGenerator[ChildSpawner]:
+    async def _open_spawner(
+        self, parent: Journal, options: RunOptions
+    ) -> AsyncGenerator[ChildSpawner]:
         """Open what a run may start, by its role; an orchestrator's Tasks are replayed.
 
         Raises:
             TaskError: the folder of the Task logs cannot be used.
         """
         if parent.run.role is not AgentRole.ORCHESTRATOR:
-            yield ChildSpawner(self._spawner_deps, parent)
+            yield ChildSpawner(self._spawner_deps, parent, options)
             return
         # Tasks and workers are a third of all code, and most runs have neither.
         from agent_core.agents.orchestrator import open_orchestrator_spawner  # noqa: PLC0415
 
-        async with open_orchestrator_spawner(self._spawner_deps, parent) as spawner:
+        async with open_orchestrator_spawner(self._spawner_deps, parent, options) as spawner:
             yield spawner
 
     async def _conduct(self, run: Run) -> None:
@@ -445,7 +447,7 @@ class Runs:
             async with conclude(run.journal, run.finish) as stats, self._traced(run.identity):
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
-                async with self._open_spawner(run.journal) as spawner:
+                async with self._open_spawner(run.journal, run.options) as spawner:
                     ctx, source = await self._contexts.context_and_source(
                         RunSpec(
                             run=run.identity,

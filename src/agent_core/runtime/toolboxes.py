@@ -19,6 +19,7 @@ from agent_core.tools.base import Tool
 from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
 from agent_core.tools.deferred import DeferringToolbox
+from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
 from agent_core.tools.workspace import Workspace
 from agent_core.types import EventLevel, EventType, ToolDefinition
@@ -120,6 +121,8 @@ class Toolboxes:
             return await select()
 
         tools = await select()
+        deps = seat.options.deps
+        check_deps(tools, deps)
         declared = {tool.name for tool in self._declared}
 
         def is_deferred(name: str) -> bool:
@@ -129,10 +132,10 @@ class Toolboxes:
         most = self._setup.config.tools.defer_above_tokens
         most = window // _DEFERRED_SHARE if most is None else most
         if not outside or estimate_tools(outside) <= most:
-            return Toolbox(tools, renew=renew)
+            return Toolbox(tools, renew=renew, deps=deps)
         room = window // _DEFINITIONS_SHARE
         toolbox = DeferringToolbox(
-            tools, is_deferred=is_deferred, view=seat.view, room=room, renew=renew
+            tools, is_deferred=is_deferred, view=seat.view, room=room, renew=renew, deps=deps
         )
         for tool in toolbox.own:
             self._built_in[tool.name] = tool.definition

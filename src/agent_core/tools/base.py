@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.types import (
@@ -79,8 +81,14 @@ class ArtifactWriter(Protocol):
         ...
 
 
+Deps = TypeVar("Deps", default=Any, covariant=True)
+"""What a program gives its tools; `Any` for a plain `ToolContext`."""
+
+_NO_DEPS: Any = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(Generic[Deps]):
     """What a call knows about the run it is part of.
 
     Attributes:
@@ -92,8 +100,9 @@ class ToolContext:
             in a plain function.
         is_cancelled: asks whether the run is being cancelled or the call has ended; for plain
             functions, since a coroutine gets `CancelledError`.
+        deps: the very object that the run was started with as `deps`; None without one.
 
-    All three may be called from a plain function, which runs in a thread of its own.
+    The three functions may be called from a plain function, which runs in a thread of its own.
     """
 
     run: RunIdentity
@@ -102,6 +111,7 @@ class ToolContext:
     progress: Callable[[str], None]
     artifact: ArtifactWriter
     is_cancelled: Callable[[], bool]
+    deps: Deps = _NO_DEPS
 
     @property
     def session_id(self) -> str:
@@ -161,6 +171,7 @@ class Tool:
         keeps_own_limits: its result has limits of its own; the general one does not apply.
         is_side_effect_free: it certainly changes nothing, which is known of built-in tools only:
             that it began need not be on record before it does.
+        deps_types: what it is annotated to find at `ToolContext.deps`.
     """
 
     definition: ToolDefinition
@@ -169,6 +180,7 @@ class Tool:
     concurrency: Concurrency
     keeps_own_limits: bool = False
     is_side_effect_free: bool = False
+    deps_types: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:

@@ -150,6 +150,7 @@ def tool(
             parse=partial(signature.check, definition.name),
             prepare=prepare,
             concurrency=concurrency_of(definition),
+            deps_types=tuple(hint for each in parameters for hint in each.deps_types),
             function=function,
             parameters=shown,
         )

@@ -66,7 +66,7 @@ class DeferringToolbox(Toolbox):
         is_deferred: whether the definition of the tool of this name is held back.
         view: the run's own: definitions in it have been asked for.
         room: estimated tokens of the definitions that one search brings in.
-        renew: as for every toolbox.
+        renew, deps: as for every toolbox.
 
     Attributes:
         own: the two tools that lead to those held back.
@@ -80,12 +80,13 @@ class DeferringToolbox(Toolbox):
         view: View,
         room: int,
         renew: Renew | None = None,
+        deps: Any = None,
     ) -> None:
         self._is_deferred = is_deferred
         self._loaded = LoadedTexts(view, NodeType.TOOL_CONTEXT, "name")
         self._room = room
         self.own = (self._find_tool(), _call_tool())
-        super().__init__(tools, renew=renew)
+        super().__init__(tools, renew=renew, deps=deps)
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on, beside its own."""

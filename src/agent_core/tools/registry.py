@@ -262,9 +262,13 @@ class Toolbox:
     Args:
         tools: what the run begins with.
         renew: asked before every turn; without it the tools stay as they are.
+        deps: what the tools find at `ToolContext.deps`.
     """
 
-    def __init__(self, tools: Iterable[Tool] = (), *, renew: Renew | None = None) -> None:
+    def __init__(
+        self, tools: Iterable[Tool] = (), *, renew: Renew | None = None, deps: Any = None
+    ) -> None:
+        self.deps = deps
         self._renew = renew
         self._wrap: Callable[[Tool], Tool] | None = None
         self.take(tools)

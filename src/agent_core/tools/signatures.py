@@ -9,7 +9,7 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -55,6 +55,7 @@ class Parameter:
         shown_default: the default as JSON text, if it has a form in JSON that is worth showing.
         description: from the docstring.
         takes_context: it is filled in with the `ToolContext`, and not shown.
+        deps_types: what its annotation says of `ToolContext.deps`.
         has_field_default: its default is that of a `Field`, so that Python does not fill it in.
         value: makes the default of a `Field`.
     """
@@ -65,6 +66,7 @@ class Parameter:
     shown_default: str | None = None
     description: str = ""
     takes_context: bool = False
+    deps_types: tuple[Any, ...] = ()
     has_field_default: bool = False
     value: Callable[[], Any] = field(default=NoneType, compare=False)
 
@@ -129,7 +131,13 @@ def _read_parameter(
     elif is_first and name in {"self", "cls"}:
         raise UnfitError(f"{name} is unfilled; make the tool of the bound method instead")
     if _is_context(hint):
-        return Parameter(name=name, hint=ToolContext, required=False, takes_context=True)
+        return Parameter(
+            name=name,
+            hint=ToolContext,
+            required=False,
+            takes_context=True,
+            deps_types=tuple(_deps_of(hint)),
+        )
     fields = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo)]
     if isinstance(default, FieldInfo):
         fields, hint = [*fields, default], Annotated[hint, default]
@@ -203,7 +211,16 @@ def _is_context(hint: Any) -> bool:
         return _is_context(get_args(hint)[0])
     if origin in {Union, UnionType}:
         return any(_is_context(each) for each in get_args(hint))
-    return hint is ToolContext
+    return (origin or hint) is ToolContext
+
+
+def _deps_of(hint: Any) -> Iterator[Any]:
+    """The classes of the dependencies that an annotation of the context names."""
+    if get_origin(hint) is ToolContext:
+        yield get_args(hint)[0]
+    else:
+        for part in get_args(hint):
+            yield from _deps_of(part)
 
 
 def _default_as_json(default: object) -> str | None:

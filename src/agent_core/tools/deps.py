@@ -1,0 +1,57 @@
+"""The dependencies of a run: whether what its caller gave is what its tools are annotated with."""
+
+from collections.abc import Iterable
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin
+
+from typing_extensions import get_protocol_members, is_protocol, is_typeddict
+
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.tools.base import Tool
+
+
+def check_deps(tools: Iterable[Tool], deps: object) -> None:
+    """Make sure that every tool gets the dependencies it is annotated with.
+
+    Raises:
+        ConfigError: `validation_error`, naming the tool, the class it takes and what was given.
+    """
+    for tool in tools:
+        for hint in tool.deps_types:
+            if not _fits(deps, hint):
+                wanted = _name(hint)
+                given = (
+                    "the run has none" if deps is None else f"the run's are a {_name(type(deps))}"
+                )
+                raise ConfigError(
+                    ErrorCode.VALIDATION_ERROR,
+                    f"the tool {tool.name} takes ToolContext[{wanted}], and {given}; start the run"
+                    f" with deps=<a {wanted}>, or leave the tool out",
+                    details={"tool_name": tool.name, "deps": wanted},
+                )
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of a type, as far as that can be seen without looking into it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _fits(value, parts[0])
+    if origin in {Union, UnionType}:
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if isinstance(hint, NewType):
+        return _fits(value, hint.__supertype__)
+    kind = NoneType if hint is None else origin or hint
+    if kind is Any or not isinstance(kind, type) or isinstance(hint, TypeVar):
+        return True  # Any, and what only a type checker can tell
+    if is_typeddict(kind):
+        return isinstance(value, dict)
+    if is_protocol(kind):
+        return all(hasattr(value, name) for name in get_protocol_members(kind))
+    return isinstance(value, kind)
+
+
+def _name(hint: Any) -> str:
+    is_plain = isinstance(hint, type) and get_origin(hint) is None
+    return hint.__qualname__ if is_plain else str(hint).replace("typing.", "")

@@ -14,7 +14,7 @@ from agent_core.providers.scripted import Hangs, Says, calls
 from agent_core.runtime import recovery, runs as runs_module
 from agent_core.runtime.runs import Runs
 from isolation import Home
-from runtimes import ask, runtime
+from runtimes import ask, collect, runtime
 
 
 async def runs_of(made: AgentRuntime) -> Runs:
@@ -150,3 +150,29 @@ async def test_a_handle_reads_the_end_of_a_run_that_the_runtime_no_longer_holds(
         assert handle.result_text == "one"
         assert [event async for event in handle.events()] == []
         assert (await handle.cancel()).status is RunStatus.COMPLETED
+
+
+async def test_any_number_watch_by_number_and_one_that_is_slow_misses_no_stored_event(
+    home: Home, project: Path
+) -> None:
+    (project / "a.txt").write_text("hello\n")
+    script = [calls("code.read_file", path="a.txt") for _ in range(60)]
+    async with runtime(home, project, [*script, "done"]) as made:
+        handle = await made.start("go", session_id="s1")
+        runs = await runs_of(made)
+
+        async def watch_slowly() -> list[RuntimeEvent]:
+            seen: list[RuntimeEvent] = []
+            async for event in runs.watch(handle.run_id, after=0, debug=True):
+                seen.append(event)
+                if len(seen) == 5:
+                    await handle.wait()
+            return seen
+
+        quick, slow, read = await asyncio.gather(
+            watched(runs, handle.run_id, after=0), watch_slowly(), collect(handle)
+        )
+        stored = (await made.replay_run(handle.run_id)).events
+    assert len(stored) > 300  # more than what waits for a reader
+    assert numbers(quick) == numbers(slow) == numbers(stored)
+    assert read[-1].event_type is EventType.RUN_COMPLETED

@@ -1,8 +1,9 @@
-"""A run's live events for one consumer: nothing is lost, and a slow reader slows the run down."""
+"""A run's live events: for one consumer, who is waited for, and for followers, who are not."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -14,7 +15,7 @@ _MERGED_CHARS = 16_384
 
 
 class EventStream:
-    """Written by one run, read by at most one consumer at a time.
+    """Written by one run, read by at most one consumer at a time and any number of followers.
 
     `write` never waits and never drops a structural event; `drain` waits while the consumer is
     more than `capacity` events behind. Deltas that wait are merged, text intact.
@@ -29,6 +30,7 @@ class EventStream:
         self.last_run_seq = 0
         self._capacity = capacity
         self._waiting: deque[RuntimeEvent] = deque()
+        self._followers: list[Follower] = []
         self._consumer: object | None = None
         self._is_consumed = False
         self._keeps_unread = True
@@ -40,17 +42,15 @@ class EventStream:
     def write(self, event: RuntimeEvent) -> None:
         """Hand an event to the consumer, now or when it gets to it."""
         self.last_run_seq = event.run_seq or self.last_run_seq
+        for follower in self._followers:
+            follower.add(event)
         if self._consumer is None:
             if event.event_type in _OUTPUT:
                 self._keeps_unread = False
                 self._waiting.clear()
             if not self._keeps_unread:
                 return
-        last = self._waiting[-1] if self._waiting else None
-        if last is not None and _is_more_of(last, event):
-            self._waiting[-1] = _merged(last, event)
-        else:
-            self._waiting.append(event)
+        _append(self._waiting, event)
         self._readable.set()
         self._balance()
 
@@ -66,6 +66,20 @@ class EventStream:
             self._waiting.clear()
         self._readable.set()
         self._writable.set()
+        for follower in self._followers:
+            follower.end()
+
+    @contextmanager
+    def follow(self) -> Generator["Follower"]:
+        """Follow the events from now on; the run never waits for a follower."""
+        follower = Follower(self._capacity)
+        self._followers.append(follower)
+        if self._closed:
+            follower.end()
+        try:
+            yield follower
+        finally:
+            self._followers.remove(follower)
 
     def read(self, *, debug: bool = False) -> "Subscription":
         """Subscribe: every event from now until the run's closing event.
@@ -160,6 +174,51 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
     def _end(self) -> None:
         self._is_over = True
         self._stream.leave(self._token)
+
+
+class Follower:
+    """One of several readers of a stream. One that is too far behind is dropped, and knows it."""
+
+    def __init__(self, capacity: int) -> None:
+        self.is_behind = False
+        self._capacity = capacity
+        self._waiting: deque[RuntimeEvent] = deque()
+        self._is_over = False
+        self._readable = asyncio.Event()
+
+    def add(self, event: RuntimeEvent) -> None:
+        """Keep an event until it is read."""
+        if self._is_over:
+            return
+        _append(self._waiting, event)
+        if len(self._waiting) > self._capacity:
+            self._waiting.clear()
+            self.is_behind = True
+            self.end()
+        self._readable.set()
+
+    def end(self) -> None:
+        """Nothing follows; what waits can still be read."""
+        self._is_over = True
+        self._readable.set()
+
+    async def events(self) -> AsyncGenerator[RuntimeEvent]:
+        """The events, until the stream is closed or this reader has fallen behind."""
+        while True:
+            while self._waiting:
+                yield self._waiting.popleft()
+            if self._is_over:
+                return
+            self._readable.clear()
+            await self._readable.wait()
+
+
+def _append(waiting: deque[RuntimeEvent], event: RuntimeEvent) -> None:
+    last = waiting[-1] if waiting else None
+    if last is not None and _is_more_of(last, event):
+        waiting[-1] = _merged(last, event)
+    else:
+        waiting.append(event)
 
 
 def _is_more_of(last: RuntimeEvent, event: RuntimeEvent) -> bool:

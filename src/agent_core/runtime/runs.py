@@ -243,10 +243,11 @@ class Runs:
         """What happens in a run of this process from this call on; one consumer at a time.
 
         With `after`, and for a run of another process: first the stored events with a higher
-        `run_seq` and then, without a gap, what follows them.
+        `run_seq` and then, without a gap, what follows them, for any number of readers. The run
+        does not wait for these: one that is slow misses deltas, and no stored event.
 
         Raises:
-            AgentCoreError: `validation_error`: this run's live events have a consumer already.
+            AgentCoreError: `validation_error`: without `after`, and it has a consumer already.
         """
         run = self._known.get(run_id)
         if run is not None and after is None:
@@ -503,19 +504,23 @@ class Runs:
             async for event in self._stored_events(run_id, seen, follow=True):
                 yield event
             return
-        shown = run.stream.last_run_seq
-        async with aclosing(run.stream.read(debug=True)) as live:
-            async for event in self._stored_events(run_id, seen, follow=False):
-                seen = event.run_seq or seen
-                yield event
-                if event.event_type in CLOSING_EVENTS:
-                    return
-            async for event in live:
-                is_stored = event.run_seq is not None
-                shown = event.run_seq or shown
-                # A delta without a number is as old as the last event that was shown before it.
-                if shown > seen or (shown == seen and not is_stored):
+        is_behind = True
+        while is_behind:
+            shown = run.stream.last_run_seq
+            with run.stream.follow() as follower:
+                async for event in self._stored_events(run_id, seen, follow=False):
+                    seen = event.run_seq or seen
                     yield event
+                    if event.event_type in CLOSING_EVENTS:
+                        return
+                async with aclosing(follower.events()) as live:
+                    async for event in live:
+                        shown = event.run_seq or shown
+                        # A delta without a number is as old as the last event shown before it.
+                        if shown > seen or (shown == seen and event.run_seq is None):
+                            yield event
+                            seen = event.run_seq or seen
+                is_behind = follower.is_behind
 
     async def _stored_events(
         self, run_id: str, after: int, *, follow: bool

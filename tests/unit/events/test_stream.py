@@ -182,3 +182,42 @@ async def test_a_closed_subscription_is_over() -> None:
     with pytest.raises(ValueError, match="thrown"):
         await stream.read().athrow(ValueError("thrown"))
     assert len(stream._waiting) == 0
+
+
+async def followed(stream: EventStream) -> tuple[list[str], bool]:
+    with stream.follow() as follower:
+        seen = [event.payload["text"] async for event in follower.events()]
+    return seen, follower.is_behind
+
+
+async def test_several_follow_beside_the_one_who_reads() -> None:
+    stream = EventStream()
+    reading = asyncio.create_task(read_all(stream))
+    following = [asyncio.create_task(followed(stream)) for _ in range(3)]
+    await asyncio.sleep(0)
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "a"))
+    stream.write(event(EventType.MODEL_TEXT_DELTA, "b"))
+    stream.write(event(EventType.RUN_COMPLETED, "end"))
+    stream.close()
+    assert len(await reading) == 2
+    assert [await each for each in following] == [(["ab", "end"], False)] * 3
+
+
+async def test_a_run_does_not_wait_for_a_follower_who_is_behind() -> None:
+    stream = EventStream(capacity=4)
+    with stream.follow() as slow:
+        for number in range(20):
+            stream.write(event(EventType.TOOL_STARTED, str(number)))
+            await asyncio.wait_for(stream.drain(), 1)
+        assert slow.is_behind
+        assert [seen async for seen in slow.events()] == []
+    with stream.follow() as again:
+        stream.write(event(EventType.RUN_COMPLETED, "end"))
+        stream.close()
+        assert [seen.payload["text"] async for seen in again.events()] == ["end"]
+
+
+async def test_whoever_follows_after_the_end_does_not_wait() -> None:
+    stream = EventStream()
+    stream.close()
+    assert await asyncio.wait_for(followed(stream), 1) == ([], False)

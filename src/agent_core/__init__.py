@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from agent_core.loading import without_collection
 
 if TYPE_CHECKING:
-    from agent_core.api import AgentRuntime, RunHandle
-    from agent_core.config.models import ModelConfig
+    from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session
+    from agent_core.config.models import Config, ModelConfig
     from agent_core.errors import (
         AgentCoreError,
         ConfigError,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ToolError,
         ToolRetry,
     )
+    from agent_core.loop.options import RunOptions
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.tools.base import ToolContext
     from agent_core.tools.decorator import tool
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from agent_core.types import (
         AgentDefinition,
         ArtifactRefBlock,
+        Budget,
         CancelResult,
         CleanupResult,
         ContentBlock,
@@ -82,8 +84,11 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    **dict.fromkeys(("AgentRuntime", "RunHandle"), "agent_core.api"),
-    "ModelConfig": "agent_core.config.models",
+    **dict.fromkeys(
+        ("AgentRuntime", "RunError", "RunHandle", "RunResult", "Session"), "agent_core.api"
+    ),
+    **dict.fromkeys(("Config", "ModelConfig"), "agent_core.config.models"),
+    "RunOptions": "agent_core.loop.options",
     **dict.fromkeys(
         (
             *("AgentCoreError", "ConfigError", "ErrorCode", "PermissionDeniedError"),
@@ -103,8 +108,10 @@ __all__ = [
     "AgentDefinition",
     "AgentRuntime",
     "ArtifactRefBlock",
+    "Budget",
     "CancelResult",
     "CleanupResult",
+    "Config",
     "ConfigError",
     "ContentBlock",
     "Decision",
@@ -136,11 +143,15 @@ __all__ = [
     "ReasoningBlock",
     "ReplayResult",
     "Role",
+    "RunError",
     "RunHandle",
     "RunMode",
+    "RunOptions",
+    "RunResult",
     "RunStatus",
     "RuntimeEvent",
     "SchemaError",
+    "Session",
     "StopReason",
     "StorageError",
     "SystemBlock",

@@ -17,6 +17,12 @@ from isolation import Home
 STABLE = (
     "AgentRuntime",
     "RunHandle",
+    "RunResult",
+    "RunError",
+    "RunOptions",
+    "Session",
+    "Budget",
+    "Config",
     "UserMessage",
     "RuntimeEvent",
     "EventType",
@@ -215,7 +221,7 @@ def test_making_a_runtime_loads_nothing_that_only_a_run_needs() -> None:
     done = subprocess.run(  # noqa: S603 - our own interpreter and text
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert set(json.loads(done.stdout)) <= {"api", "errors", "loading", "runtime", "types"}
+    assert set(json.loads(done.stdout)) <= {"aio", "api", "errors", "loading", "runtime", "types"}
 
 
 def test_a_run_without_tools_loads_nothing_of_what_it_does_not_do(

@@ -1,5 +1,7 @@
-"""The public face: `AgentRuntime` and the `RunHandle` it gives back."""
+"""The public face: `AgentRuntime`, and what it gives back."""
 
-from agent_core.api.runtime import AgentRuntime, RunHandle
+from agent_core.api.handles import RunError, RunHandle, RunResult
+from agent_core.api.runtime import AgentRuntime
+from agent_core.api.session import Session
 
-__all__ = ["AgentRuntime", "RunHandle"]
+__all__ = ["AgentRuntime", "RunError", "RunHandle", "RunResult", "Session"]

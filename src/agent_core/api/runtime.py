@@ -1,13 +1,15 @@
-"""`AgentRuntime`, the way in for callers, and the handles of its runs: watch, wait, cancel."""
+"""`AgentRuntime`, the way in for callers."""
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
+from agent_core.api.handles import RunHandle, RunResult, see_through
+from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import without_collection
 from agent_core.runtime.options import RuntimeOptions
@@ -15,134 +17,28 @@ from agent_core.types import (
     SESSION_ID_PATTERN,
     AgentDefinition,
     AgentSource,
-    CancelResult,
     CleanupResult,
     ContentBlock,
     DeleteSessionResult,
     Draft,
-    ErrorPayload,
-    InspectResult,
+    Mode,
     Node,
+    OutputT,
     ReasoningBlock,
     ReplayResult,
     Role,
     RunMode,
-    RunStatus,
-    RuntimeEvent,
     SessionRecord,
     TextBlock,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
-    Usage,
     UserMessage,
     new_id,
 )
 
 if TYPE_CHECKING:
-    from agent_core.runtime.runs import Runs
-    from agent_core.runtime.scheduler import RunProgress
-    from agent_core.runtime.sessions import Sessions
-
-
-class RunHandle:
-    """One run. It goes on whether or not it is watched."""
-
-    def __init__(self, run: "RunProgress", runs: "Runs", sessions: "Sessions") -> None:
-        self._run = run
-        self._runs = runs
-        self._sessions = sessions
-
-    @property
-    def run_id(self) -> str:
-        """Id of the run."""
-        return self._run.identity.run_id
-
-    @property
-    def session_id(self) -> str:
-        """Id of the session the run belongs to."""
-        return self._run.identity.session_id
-
-    @property
-    def agent_id(self) -> str:
-        """Id of the agent that leads the run."""
-        return self._run.identity.agent_id
-
-    @property
-    def mode(self) -> RunMode:
-        """What the run was started as."""
-        return self._run.identity.mode
-
-    @property
-    def status(self) -> RunStatus:
-        """Where the run is now."""
-        return self._run.status
-
-    @property
-    def error(self) -> ErrorPayload | None:
-        """Why the run failed; None while it runs and if it did not."""
-        return self._run.outcome.error if self._run.outcome else None
-
-    @property
-    def result_text(self) -> str | None:
-        """The final answer; None until the run has ended.
-
-        Of a run that failed or was cancelled it is the text of the last reply that came whole, or
-        "". The beginning of a reply that broke off stands in the history only.
-        """
-        return self._run.outcome.text if self._run.outcome else None
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens of all model calls of the run; zeros until it has ended."""
-        return self._run.outcome.usage if self._run.outcome else Usage()
-
-    def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """What happens from this call on, to the run's closing event; one consumer at a time.
-
-        Subscribing right after `start` misses nothing. A slow consumer slows the run down.
-
-        Raises:
-            AgentCoreError: `validation_error`: this run's events have a consumer already.
-        """
-        return self._runs.watch(self.run_id, debug=debug)
-
-    async def wait(self) -> RunStatus:
-        """Return the final status, once the run has ended and its end is stored."""
-        return await self._runs.wait(self.run_id)
-
-    async def cancel(self) -> CancelResult:
-        """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
-
-        Harmless when repeated, or after the end.
-        """
-        return await self._runs.cancel(self.run_id)
-
-    def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
-        """What happens in a child run from now on; nothing if it has ended. One consumer at a time.
-
-        `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
-
-        Raises:
-            StorageError: `run_not_found`: no such run, or not a child of this one.
-            AgentCoreError: `validation_error`: that child's events have a consumer already.
-        """
-        return self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
-
-    async def inspect_child(
-        self, child_run_id: str, include_sensitive: bool = False
-    ) -> InspectResult:
-        """A child run from inside: its nodes, events, artifacts and the requests it made.
-
-        Raises:
-            StorageError: `run_not_found`: no such run, or not a child of this one.
-        """
-        return await self._sessions.inspect_child(
-            child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
-        )
-
-
-if TYPE_CHECKING:
+    from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
@@ -221,14 +117,41 @@ class AgentRuntime:
             closing = self._exit_stack.pop_all()
         await closing.aclose()
 
+    @overload
     async def start(
         self,
         message: str | UserMessage,
         session_id: str | None = None,
-        mode: RunMode | str = RunMode.NORMAL,
+        mode: Mode = "normal",
         *,
         move_session: bool = False,
-    ) -> RunHandle:
+        output_type: "JsonSchema",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[RunFields]",
+    ) -> RunHandle[Any]: ...
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedRunFields[OutputT]]",
+    ) -> RunHandle[OutputT]: ...
+
+    async def start(
+        self,
+        message: str | UserMessage,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        *,
+        move_session: bool = False,
+        options: "RunOptions[Any] | None" = None,
+        **fields: Any,
+    ) -> RunHandle[Any]:
         """Start a run, or queue it behind the session's running one.
 
         A session works in the folder it was begun in. Messages that a process had queued when it
@@ -244,10 +167,12 @@ class AgentRuntime:
             mode: `normal`, or `orchestrator` to lead workers.
             move_session: let a session that was begun in another folder work in this project from
                 now on.
+            options: what this run does differently from what the configuration says.
+            fields: the same one by one, by the names of `RunOptions`.
 
         Raises:
-            AgentCoreError: `validation_error`: the message is empty, or it, the session id or the
-                mode is malformed.
+            AgentCoreError: `validation_error`: the message is empty, or it, the session id, the
+                mode or an option, which is named, is malformed.
             ConfigError: the configuration cannot be used for such a run; nothing is stored.
             StorageError: `session_active`: another living process has the session;
                 `session_elsewhere`: it works in another folder; nothing is stored.
@@ -256,9 +181,121 @@ class AgentRuntime:
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         services = await self._services()
         run = await services.runs.start(
-            draft, session_id=chosen, mode=_checked_mode(mode), move_session=move_session
+            draft,
+            session_id=chosen,
+            mode=_checked_mode(mode),
+            move_session=move_session,
+            options=_asked_options(options, fields),
         )
         return RunHandle(run, services.runs, services.sessions)
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "JsonSchema",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[RunFields]",
+    ) -> RunResult[Any]: ...
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        events: bool = False,
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedRunFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
+
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        events: bool = False,
+        **fields: Any,
+    ) -> RunResult[Any]:
+        """Start a run as `start` does, and return what came of it once it has ended.
+
+        A caller that is cancelled meanwhile cancels the run.
+
+        Args:
+            message: what the user says.
+            events: keep what happens in the run, as `RunHandle.events` shows it.
+            fields: all that `start` takes.
+
+        Raises:
+            RunError: the run failed or was cancelled; `result` is what there is of it.
+            AgentCoreError: what `start` raises.
+        """
+        return await see_through(await self.start(message, **fields), events=events)
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "JsonSchema",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[RunFields]",
+    ) -> RunResult[Any]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: str | UserMessage,
+        *,
+        session_id: str | None = None,
+        mode: Mode = "normal",
+        events: bool = False,
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedRunFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
+
+    def run_sync(self, message: str | UserMessage, **fields: Any) -> RunResult[Any]:
+        """`run`, for scripts without an event loop: opens the runtime, runs, and closes it.
+
+        Raises:
+            RunError, AgentCoreError: what `run` raises; `validation_error`, too, where an event
+                loop is running, or the runtime is open in one.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            message = "an event loop is running here: write `await runtime.run(...)`"
+            raise _malformed(message)
+        if self._opened is not None:
+            message = "this runtime is open in an event loop: write `await runtime.run(...)` there"
+            raise _malformed(message)
+
+        async def run_alone() -> RunResult[Any]:
+            async with self:
+                return await self.run(message, **fields)
+
+        return asyncio.run(run_alone())
+
+    def session(self, session_id: str | None = None) -> Session:
+        """A conversation, to be used as `async with runtime.session("id") as session`.
+
+        Args:
+            session_id: as `start` takes it.
+
+        Raises:
+            AgentCoreError: `validation_error`: the session id is malformed.
+        """
+        chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
+        return Session(chosen, self.start)
 
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.
@@ -495,6 +532,12 @@ class AgentRuntime:
             return self._opened
 
 
+def _asked_options(options: object, fields: Mapping[str, Any]) -> "RunOptions[Any]":
+    from agent_core.loop.options import NO_OPTIONS, asked_options  # noqa: PLC0415 - loaded by now
+
+    return asked_options(options, fields) if fields or options is not None else NO_OPTIONS
+
+
 def _draft(message: object) -> Draft:
     if isinstance(message, str):
         message = UserMessage(content=message)
@@ -527,7 +570,7 @@ def _checked_session_id(session_id: object) -> str:
     raise _malformed(message)
 
 
-def _checked_mode(mode: RunMode | str) -> RunMode:
+def _checked_mode(mode: Mode) -> RunMode:
     try:
         return RunMode(mode)
     except ValueError:

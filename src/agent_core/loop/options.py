@@ -1,16 +1,29 @@
 """What one run does differently from what the configuration says."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, cast
+
+from pydantic import ValidationError
 
 from agent_core.config.models import ModelConfig
+from agent_core.config.problems import nearest
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.base import Tool
-from agent_core.types import Budget, OutputMode
+from agent_core.types import Budget, OutputMode, OutputT, StoredOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+AnyTool = str | Tool | Callable[..., Any]
+"""The name of a known tool, a tool made with `@tool`, or a function to make one of."""
+
+JsonSchema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(Generic[OutputT]):
     """What one run does differently. It never widens what the configuration forbids.
 
     Attributes:
@@ -31,9 +44,9 @@ class RunOptions:
 
     instructions: str | None = None
     model: str | ModelConfig | None = None
-    tools: Sequence[str | Tool | Callable[..., Any]] | None = None
+    tools: Sequence[AnyTool] | None = None
     disabled_tools: Sequence[str] = ()
-    output_type: Any = None
+    output_type: "TypeForm[OutputT] | JsonSchema | None" = None
     output_mode: OutputMode = "auto"
     output_retries: int = 2
     deps: Any = None
@@ -47,5 +60,133 @@ class RunOptions:
         return RunOptions(deps=self.deps, disabled_tools=self.disabled_tools)
 
 
+class RunFields(TypedDict, total=False):
+    """The fields of `RunOptions` as keywords of `start` and `run`, but `output_type`."""
+
+    instructions: str | None
+    model: str | ModelConfig | None
+    tools: Sequence[AnyTool] | None
+    disabled_tools: Sequence[str]
+    output_mode: OutputMode
+    output_retries: int
+    deps: Any
+    budget: Budget | None
+    max_turns: int | None
+    guards: Sequence[Any]
+    metadata: Mapping[str, Any]
+
+
+class TypedRunFields(RunFields, Generic[OutputT], total=False):
+    """All of them."""
+
+    output_type: "TypeForm[OutputT]"
+
+
 NO_OPTIONS = RunOptions()
 """A run as the configuration has it."""
+
+_NAMES = tuple(each.name for each in fields(RunOptions))
+
+
+def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
+    """The options with the fields that were given one by one; all of them are looked at.
+
+    Raises:
+        AgentCoreError: `validation_error`, which names the field: it is unknown, given twice, or
+            not what it should be.
+    """
+    if options is None:
+        options = NO_OPTIONS
+    elif not isinstance(options, RunOptions):
+        raise _malformed("options", f"is a RunOptions, not a {type(options).__name__}")
+    asked = cast("RunOptions[Any]", options)
+    for name in given:
+        if name not in _NAMES:
+            raise _malformed(name, f"is not an option of a run{nearest(name, _NAMES)}")
+        before = getattr(asked, name)
+        if before is not getattr(NO_OPTIONS, name) and not (name == "metadata" and not before):
+            raise _malformed(name, "is given twice, in the options and as a keyword; keep one")
+    asked = replace(asked, **given)
+    stored_options(asked)
+    return asked
+
+
+def stored_options(options: RunOptions[Any]) -> StoredOptions:
+    """What of the options is stored with the run.
+
+    Raises:
+        AgentCoreError: `validation_error`: a field, which is named, is not what it should be.
+    """
+    tools, model = _tools(options.tools), cast("object", options.model)
+    if not (model is None or isinstance(model, str | ModelConfig)):
+        raise _malformed("model", f"is 'provider:name' or a ModelConfig, not a {_kind(model)}")
+    guards = _items("guards", options.guards)
+    live = {
+        "deps": options.deps is not None,
+        "guards": bool(guards),
+        "tools": any(not isinstance(tool, str) for tool in tools or ()),
+    }
+    values = {
+        "instructions": options.instructions,
+        "model": model.model_dump(exclude_unset=True) if isinstance(model, ModelConfig) else model,
+        "tools": None if tools is None else [tool_name(tool) for tool in tools],
+        "disabled_tools": _items("disabled_tools", options.disabled_tools),
+        "output_mode": options.output_mode,
+        "output_retries": options.output_retries,
+        "budget": options.budget,
+        "max_turns": options.max_turns,
+        "needs_caller": [name for name, is_needed in live.items() if is_needed],
+        "metadata": _metadata(options.metadata),
+    }
+    try:
+        return StoredOptions.model_validate(values, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        name, *place = map(str, first["loc"])
+        where = f" (at {'.'.join(place)})" if place else ""
+        reason = first["msg"].replace("Input should be", "must be")
+        raise _malformed(name, f"{reason}{where}") from None
+
+
+def tool_name(tool: AnyTool) -> str:
+    """The name by which a model would call it."""
+    if isinstance(tool, str):
+        return tool
+    return tool.name if isinstance(tool, Tool) else str(getattr(tool, "__name__", _kind(tool)))
+
+
+def _tools(given: object) -> list[AnyTool] | None:
+    if given is None:
+        return None
+    tools = _items("tools", given)
+    for tool in tools:
+        if not isinstance(tool, str | Tool) and not callable(tool):
+            reason = f"holds a {_kind(tool)}, which is neither a name, a function nor a tool"
+            raise _malformed("tools", reason)
+    return tools
+
+
+def _items(name: str, given: object) -> list[Any]:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence):
+        raise _malformed(name, f"is a list, not a {_kind(given)}")
+    return list(cast("Sequence[Any]", given))
+
+
+def _metadata(given: object) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise _malformed("metadata", f"is a dict, not a {_kind(given)}")
+    metadata = dict(cast("Mapping[str, Any]", given))
+    try:
+        json.dumps(metadata, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _malformed("metadata", f"is stored as JSON, which cannot hold it: {error}") from None
+    return metadata
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _malformed(name: str, reason: str) -> AgentCoreError:
+    details = {"option": name}
+    return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{name} {reason}", details=details)

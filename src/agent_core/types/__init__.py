@@ -69,7 +69,7 @@ from agent_core.types.model import (
     SystemBlock,
     ToolCallDelta,
 )
-from agent_core.types.options import Budget, OutputMode, StoredOptions
+from agent_core.types.options import Budget, Mode, OutputMode, OutputT, StoredOptions
 from agent_core.types.records import (
     AgentDefinition,
     AgentRecord,
@@ -139,6 +139,7 @@ __all__ = [
     "ImageBlock",
     "InspectResult",
     "JsonBlock",
+    "Mode",
     "ModelCompleted",
     "ModelEvent",
     "ModelFailed",
@@ -153,6 +154,7 @@ __all__ = [
     "NodeType",
     "OpenedRun",
     "OutputMode",
+    "OutputT",
     "OwnerIsDead",
     "PendingEvent",
     "PermissionDecision",

@@ -3,8 +3,15 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import TypeVar
 
-from agent_core.types.content import Frozen
+from agent_core.types.content import Frozen, RunMode
+
+Mode = RunMode | Literal["normal", "orchestrator"]
+"""What a run is started as: an answer, or the lead over workers."""
+
+OutputT = TypeVar("OutputT", default=str)
+"""What a run answers with: text, or what its `output_type` says."""
 
 Amount = Annotated[int, Field(ge=0, le=10**12)]
 

@@ -1,0 +1,214 @@
+"""The handles of runs: watch, wait, cancel, and what comes of a run."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Self
+
+from agent_core.aio import to_the_end
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.types import (
+    CancelResult,
+    ErrorPayload,
+    InspectResult,
+    OutputT,
+    RunMode,
+    RunStatus,
+    RuntimeEvent,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from agent_core.runtime.runs import Runs
+    from agent_core.runtime.scheduler import RunProgress
+    from agent_core.runtime.sessions import Sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Generic[OutputT]):
+    """What came of a run.
+
+    Attributes:
+        output: the answer, in the type that was asked for; the text if none was.
+        text: the final answer as the model wrote it. Of a run that failed or was cancelled it is
+            the last reply that came whole, or "".
+        status: `completed`; `failed` or `cancelled` in the result of a `RunError`.
+        usage: tokens of all model calls of the run.
+        cost: in US dollars; None if it is not known.
+        session_id: of the session, for the next message.
+        run_id: of the run, for `replay_run`.
+        events: what happened, if `events=True` asked for it.
+    """
+
+    output: OutputT
+    text: str
+    status: RunStatus
+    usage: Usage
+    cost: float | None = None
+    session_id: str
+    run_id: str
+    events: list[RuntimeEvent] | None = None
+
+
+class RunError(AgentCoreError):
+    """A run did not complete: it failed, or was cancelled (`cancelled`).
+
+    Args:
+        code: of the run's error.
+        message: of the run's error.
+        result: what there is of the run all the same; its `output` is no answer.
+        retryable: another run may succeed without any change.
+        details: of the run's error.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode | str,
+        message: str,
+        result: RunResult[Any],
+        *,
+        retryable: bool = False,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(code, message, retryable, details)
+        self.result = result
+
+    @classmethod
+    def of(cls, error: ErrorPayload | None, result: RunResult[Any]) -> Self:
+        """The error of a run that has ended so."""
+        if error is None:
+            message = f"the run {result.run_id} is {result.status}, not completed"
+            return cls(ErrorCode.CANCELLED, message, result)
+        retryable, details = error.retryable, error.details
+        return cls(error.code, error.message, result, retryable=retryable, details=details)
+
+
+class RunHandle(Generic[OutputT]):
+    """One run. It goes on whether or not it is watched."""
+
+    def __init__(self, run: "RunProgress", runs: "Runs", sessions: "Sessions") -> None:
+        self._run = run
+        self._runs = runs
+        self._sessions = sessions
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run."""
+        return self._run.identity.run_id
+
+    @property
+    def session_id(self) -> str:
+        """Id of the session the run belongs to."""
+        return self._run.identity.session_id
+
+    @property
+    def agent_id(self) -> str:
+        """Id of the agent that leads the run."""
+        return self._run.identity.agent_id
+
+    @property
+    def mode(self) -> RunMode:
+        """What the run was started as."""
+        return self._run.identity.mode
+
+    @property
+    def status(self) -> RunStatus:
+        """Where the run is now."""
+        return self._run.status
+
+    @property
+    def error(self) -> ErrorPayload | None:
+        """Why the run failed; None while it runs and if it did not."""
+        return self._run.outcome.error if self._run.outcome else None
+
+    @property
+    def result_text(self) -> str | None:
+        """The final answer; None until the run has ended.
+
+        Of a run that failed or was cancelled it is the text of the last reply that came whole, or
+        "". The beginning of a reply that broke off stands in the history only.
+        """
+        return self._run.outcome.text if self._run.outcome else None
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all model calls of the run; zeros until it has ended."""
+        return self._run.outcome.usage if self._run.outcome else Usage()
+
+    def events(self, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
+        """What happens from this call on, to the run's closing event; one consumer at a time.
+
+        Subscribing right after `start` misses nothing. A slow consumer slows the run down.
+
+        Raises:
+            AgentCoreError: `validation_error`: this run's events have a consumer already.
+        """
+        return self._runs.watch(self.run_id, debug=debug)
+
+    async def wait(self) -> RunStatus:
+        """Return the final status, once the run has ended and its end is stored."""
+        return await self._runs.wait(self.run_id)
+
+    async def result(self, *, events: bool = False) -> RunResult[OutputT]:
+        """Return what came of the run, once it has ended.
+
+        Args:
+            events: also keep what happens from this call on, as `events()` shows it.
+
+        Raises:
+            RunError: the run failed or was cancelled.
+            AgentCoreError: `validation_error`: the events are to be kept, and have a consumer.
+        """
+        seen = [event async for event in self.events()] if events else None
+        status = await self.wait()
+        result: RunResult[Any] = RunResult(
+            output=self.result_text or "",
+            text=self.result_text or "",
+            status=status,
+            usage=self.usage,
+            session_id=self.session_id,
+            run_id=self.run_id,
+            events=seen,
+        )
+        if status is not RunStatus.COMPLETED:
+            raise RunError.of(self.error, result)
+        return result
+
+    async def cancel(self) -> CancelResult:
+        """Cancel, and wait for the end as long as `runtime.cancel_timeout_ms` allows.
+
+        Harmless when repeated, or after the end.
+        """
+        return await self._runs.cancel(self.run_id)
+
+    def child_events(self, child_run_id: str, debug: bool = False) -> AsyncGenerator[RuntimeEvent]:
+        """What happens in a child run from now on; nothing if it has ended. One consumer at a time.
+
+        `child_agent_created` and `worker_dispatched` on this run's own stream name its children.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or not a child of this one.
+            AgentCoreError: `validation_error`: that child's events have a consumer already.
+        """
+        return self._runs.watch_child(child_run_id, parent_run_id=self.run_id, debug=debug)
+
+    async def inspect_child(
+        self, child_run_id: str, include_sensitive: bool = False
+    ) -> InspectResult:
+        """A child run from inside: its nodes, events, artifacts and the requests it made.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or not a child of this one.
+        """
+        return await self._sessions.inspect_child(
+            child_run_id, parent_run_id=self.run_id, include_sensitive=include_sensitive
+        )
+
+
+async def see_through(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:
+    """The result of a run that is cancelled with whoever waits for it here."""
+    try:
+        return await handle.result(events=events)
+    except asyncio.CancelledError:
+        await to_the_end(handle.cancel())
+        raise

@@ -1,0 +1,103 @@
+"""A conversation: messages that follow each other in one session."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+
+from agent_core.api.handles import RunHandle, RunResult, see_through
+from agent_core.types import Mode, OutputT, UserMessage
+
+if TYPE_CHECKING:
+    from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
+
+
+class Session:
+    """One conversation. Leaving it waits for its runs; leaving it by an error cancels them.
+
+    What was said stays stored, and is continued by the next one with the same id.
+
+    Args:
+        session_id: of the session; it need not exist yet.
+        start: `AgentRuntime.start`.
+    """
+
+    def __init__(self, session_id: str, start: Callable[..., Awaitable[RunHandle[Any]]]) -> None:
+        self._session_id = session_id
+        self._start = start
+        self._handles: list[RunHandle[Any]] = []
+
+    @property
+    def session_id(self) -> str:
+        """Id of the session."""
+        return self._session_id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            await asyncio.gather(*(handle.cancel() for handle in self._handles))
+        await asyncio.gather(*(handle.wait() for handle in self._handles))
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        output_type: "JsonSchema",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[RunFields]",
+    ) -> RunHandle[Any]: ...
+
+    @overload
+    async def start(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedRunFields[OutputT]]",
+    ) -> RunHandle[OutputT]: ...
+
+    async def start(self, message: str | UserMessage, **fields: Any) -> RunHandle[Any]:
+        """`AgentRuntime.start` in this session."""
+        self._handles = [each for each in self._handles if not each.status.is_terminal]
+        handle = await self._start(message, self._session_id, **fields)
+        self._handles.append(handle)
+        return handle
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        output_type: "JsonSchema",
+        options: "RunOptions[Any] | None" = None,
+        **fields: "Unpack[RunFields]",
+    ) -> RunResult[Any]: ...
+
+    @overload
+    async def run(
+        self,
+        message: str | UserMessage,
+        *,
+        mode: Mode = "normal",
+        events: bool = False,
+        options: "RunOptions[OutputT] | None" = None,
+        **fields: "Unpack[TypedRunFields[OutputT]]",
+    ) -> RunResult[OutputT]: ...
+
+    async def run(
+        self, message: str | UserMessage, *, events: bool = False, **fields: Any
+    ) -> RunResult[Any]:
+        """`AgentRuntime.run` in this session."""
+        return await see_through(await self.start(message, **fields), events=events)

@@ -1,0 +1,199 @@
+"""`run`, `run_sync`, `session()` and `handle.result()`: start a run, and have what came of it."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, assert_type
+
+import pytest
+
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    Budget,
+    EventType,
+    RunError,
+    RunHandle,
+    RunOptions,
+    RunResult,
+    RunStatus,
+    Session,
+)
+from agent_core.providers.scripted import Fails, Hangs, Pauses
+from isolation import Home
+from runtimes import runtime
+
+
+@dataclass
+class Answer:
+    number: int
+
+
+async def test_run_returns_what_came_of_it(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["seven"]) as made:
+        result = await made.run("which number?", session_id="s1")
+
+    assert (result.output, result.text, result.status) == ("seven", "seven", RunStatus.COMPLETED)
+    assert result.session_id == "s1"
+    assert result.run_id.startswith("run_")
+    assert result.events is None
+
+
+async def test_run_keeps_the_events_when_it_is_asked_to(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["seven"]) as made:
+        result = await made.run("which number?", events=True)
+
+    assert result.events is not None
+    kinds = [event.event_type for event in result.events]
+    assert EventType.MODEL_TEXT_DELTA in kinds
+    assert kinds[-1] is EventType.RUN_COMPLETED
+
+
+async def test_a_run_that_fails_raises_and_brings_its_result(home: Home, project: Path) -> None:
+    script = [Fails(message="no such model")]
+    async with runtime(home, project, script) as made:
+        with pytest.raises(RunError, match="no such model") as caught:
+            await made.run("hello", session_id="s1", events=True)
+        history = await made.replay_session("s1")
+
+    error = caught.value
+    assert error.code == "provider_error"
+    assert error.result.status is RunStatus.FAILED
+    assert error.result.session_id == "s1"
+    assert error.result.events
+    assert history.nodes[0].text == "hello"
+
+
+async def test_a_run_that_is_cancelled_by_another_raises(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Hangs()]) as made:
+        handle = await made.start("hello")
+        waiting = asyncio.create_task(handle.result())
+        await handle.cancel()
+        with pytest.raises(RunError, match="cancelled") as caught:
+            await waiting
+
+    assert caught.value.code == "cancelled"
+
+
+async def test_a_caller_that_is_cancelled_cancels_the_run(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Hangs(), "again"]) as made:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await made.run("hello", session_id="s1")
+        history = await made.replay_session("s1")
+        assert [run.status for run in history.runs] == [RunStatus.CANCELLED]
+
+
+async def test_a_conversation_goes_on_in_its_session(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["noted", "seven"]) as made:
+        async with made.session("numbers") as session:
+            await session.run("remember seven")
+            result = await session.run("which one was it?")
+        history = await made.replay_session("numbers")
+
+    assert result.output == "seven"
+    assert [node.text for node in history.nodes] == [
+        "remember seven",
+        "noted",
+        "which one was it?",
+        "seven",
+    ]
+
+
+async def test_a_conversation_is_left_when_its_runs_are_over(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Pauses(seconds=0.2), "late"]) as made:
+        async with made.session() as session:
+            handle = await session.start("hello")
+        assert handle.status is RunStatus.COMPLETED
+
+
+async def test_a_conversation_left_by_an_error_cancels_its_runs(home: Home, project: Path) -> None:
+    async with runtime(home, project, [Hangs()]) as made:
+        with suppress(ZeroDivisionError):
+            async with made.session("s1") as session:
+                await session.start("hello")
+                raise ZeroDivisionError
+        history = await made.replay_session("s1")
+        assert [run.status for run in history.runs] == [RunStatus.CANCELLED]
+
+
+def test_a_script_needs_no_event_loop(home: Home, project: Path) -> None:
+    made = runtime(home, project, ["one", "two"])
+
+    first = made.run_sync("first", session_id="s1")
+    second = made.run_sync("second", session_id=first.session_id)
+
+    assert (first.output, second.output) == ("one", "two")
+
+
+async def test_inside_an_event_loop_the_script_is_told_what_to_write(
+    home: Home, project: Path
+) -> None:
+    with pytest.raises(AgentCoreError, match="write `await"):
+        runtime(home, project).run_sync("hello")
+
+    async with runtime(home, project) as made:
+        with pytest.raises(AgentCoreError, match="open in an event loop"):
+            await asyncio.to_thread(made.run_sync, "hello")
+
+
+MALFORMED: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_turn": 3}, "max_turn", "did you mean max_turns"),
+    ({"options": {"max_turns": 3}}, "options", "RunOptions, not a dict"),
+    ({"options": RunOptions(max_turns=3), "max_turns": 4}, "max_turns", "given twice"),
+    ({"options": RunOptions(metadata={"a": 1}), "metadata": {}}, "metadata", "given twice"),
+    ({"max_turns": 0}, "max_turns", "greater than 0"),
+    ({"max_turns": "3"}, "max_turns", "valid integer"),
+    ({"max_turns": True}, "max_turns", "valid integer"),
+    ({"instructions": 7}, "instructions", "valid string"),
+    ({"model": 7}, "model", "provider:name"),
+    ({"tools": "code.read_file"}, "tools", "is a list"),
+    ({"tools": [7]}, "tools", "holds a int"),
+    ({"disabled_tools": "code.read_file"}, "disabled_tools", "is a list"),
+    ({"disabled_tools": [7]}, "disabled_tools", "valid string"),
+    ({"output_retries": -1}, "output_retries", "greater than or equal to 0"),
+    ({"output_mode": "json"}, "output_mode", "'native'"),
+    ({"budget": 3}, "budget", "Budget"),
+    ({"metadata": []}, "metadata", "is a dict"),
+    ({"metadata": {"when": object()}}, "metadata", "JSON"),
+    ({"metadata": {"part": float("nan")}}, "metadata", "JSON"),
+    ({"guards": 1}, "guards", "is a list"),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "reason"), MALFORMED, ids=str)
+async def test_an_option_that_does_not_fit_is_named(
+    home: Home, project: Path, given: dict[str, Any], name: str, reason: str
+) -> None:
+    async with runtime(home, project, ["never"]) as made:
+        with pytest.raises(AgentCoreError, match=reason) as caught:
+            await made.start("hello", **given)
+        assert await made.list_sessions() == []
+
+    assert caught.value.code == "validation_error"
+    assert caught.value.message.startswith(name)
+
+
+async def test_options_are_given_whole_or_one_by_one(home: Home, project: Path) -> None:
+    budget = Budget(requests=3)
+    async with runtime(home, project, ["a", "b"]) as made:
+        whole = await made.run("hello", options=RunOptions(max_turns=2, budget=budget))
+        single = await made.run("hello", options=RunOptions(budget=budget), max_turns=2)
+    assert (whole.output, single.output) == ("a", "b")
+
+
+async def typed_runs(made: AgentRuntime, session: Session) -> None:
+    """Not run, but checked by pyright as every test is: what a call returns has a type."""
+    assert_type(await made.run("a"), RunResult[str])
+    assert_type(await made.run("a", model="openai:gpt-5"), RunResult[str])
+    assert_type(await made.run("a", output_type=Answer), RunResult[Answer])
+    assert_type(await made.run("a", output_type=list[Answer]), RunResult[list[Answer]])
+    assert_type(await made.run("a", output_type=Answer | None), RunResult[Answer | None])
+    assert_type(await made.run("a", output_type=Literal["b", "c"]), RunResult[Literal["b", "c"]])
+    assert_type(await made.run("a", output_type={"type": "object"}), RunResult[Any])
+    assert_type(await made.run("a", options=RunOptions(output_type=int)), RunResult[int])
+    assert_type(await made.start("a", mode="orchestrator", output_type=int), RunHandle[int])
+    assert_type(await (await made.start("a", output_type=int)).result(), RunResult[int])
+    assert_type(made.run_sync("a", output_type=Answer), RunResult[Answer])
+    assert_type(await session.run("a", output_type=Answer), RunResult[Answer])

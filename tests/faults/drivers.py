@@ -28,7 +28,7 @@ from agent_core.providers.scripted import (
     ScriptedProvider,
     calls,
 )
-from agent_core.types import Decision, EventType, ModelRequest, TextBlock
+from agent_core.types import Decision, EventType, Mode, ModelRequest, TextBlock
 from casts import Cast, Line, together
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent.runner import run as run_profile
@@ -162,7 +162,7 @@ def opened(home: str, project: str, provider: ScriptedProvider) -> AgentRuntime:
     return made
 
 
-async def ask(made: AgentRuntime, text: str, *, mode: str = "normal") -> None:
+async def ask(made: AgentRuntime, text: str, *, mode: Mode = "normal") -> None:
     """One run; say each event that is shown, and how it ended."""
     try:
         handle = await made.start(text, session_id="s1", mode=mode)

@@ -16,6 +16,7 @@ import pytest
 from agent_core import AgentRuntime, RunHandle, RunStatus
 from agent_core.errors import AgentCoreError
 from agent_core.providers.scripted import Calls, calls
+from agent_core.types import Mode
 from casts import Cast, together
 from faults import aftermath
 from faults.depth import Depth, Tally
@@ -53,7 +54,7 @@ class Scene:
     """A runtime at work, and what was done to it."""
 
     made: AgentRuntime
-    mode: str
+    mode: Mode
     handle: RunHandle | None = None
     events: list[Any] = field(default_factory=list[Any])
 
@@ -73,7 +74,7 @@ SCRIPT: list[str | Calls] = [
 ]
 
 
-async def interrupted(place: Place, parts: dict[str, Any], mode: str, way: str, at: int) -> bool:
+async def interrupted(place: Place, parts: dict[str, Any], mode: Mode, way: str, at: int) -> bool:
     """One run with an interruption; False if the run had ended before."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, CountingLoop)
@@ -144,7 +145,7 @@ def open_files() -> Counter[str]:
     return found
 
 
-def once(place: Place, parts: dict[str, Any], mode: str, way: str, at: int) -> bool:
+def once(place: Place, parts: dict[str, Any], mode: Mode, way: str, at: int) -> bool:
     """One case in an event loop of its own, with nothing left over."""
     before = open_files()
 
@@ -165,7 +166,7 @@ def once(place: Place, parts: dict[str, Any], mode: str, way: str, at: int) -> b
 
 
 def sweep(
-    tally: Tally, depth: Depth, script: dict[str, Any], mode: str, way: str, stride: int
+    tally: Tally, depth: Depth, script: dict[str, Any], mode: Mode, way: str, stride: int
 ) -> None:
     for at in depth.points(*range(3, 700, 40 * stride), stride=stride):
         place = a_place(f"cancel-{mode}-{way}-{at}")

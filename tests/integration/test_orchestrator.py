@@ -95,7 +95,7 @@ async def test_a_session_has_one_root_agent_a_mode_and_they_share_the_conversati
 async def test_both_modes_have_the_tools_of_the_table(home: Home, project: Path) -> None:
     played = Cast({"one": ["first"], "two": ["second"]})
     async with runtime(home, project, played, config=CONFIG + POOL) as made:
-        for text, mode in (("one", "normal"), ("two", "orchestrator")):
+        for text, mode in (("one", RunMode.NORMAL), ("two", RunMode.ORCHESTRATOR)):
             await (await made.start(text, mode=mode)).wait()
     normal, leading = (
         {each.name for each in request.tools if each.name.startswith("agent.")}

@@ -6,6 +6,7 @@ What only one command needs is imported there: help and usage errors answer at o
 import argparse
 import contextlib
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,6 +84,14 @@ def build_parser() -> argparse.ArgumentParser:
     prompt = one.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT")
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE")
+    one.add_argument(
+        "--input",
+        dest="inputs",
+        type=_parse_input,
+        action="append",
+        metavar="PATH[=NAME]",
+        help="copy a file or folder into inputs/; may be given again",
+    )
     one.add_argument("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
     for name in ("session", "task", "run"):
         one.add_argument(f"--{name}-id", metavar="ID")
@@ -104,11 +113,31 @@ def build_parser() -> argparse.ArgumentParser:
     return root
 
 
+def _parse_input(text: str) -> dict[str, str]:
+    """A path, and the name after the last `=`; a path that exists may have such signs itself."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        reason = "the path is not UTF-8; give a folder above it"
+        raise argparse.ArgumentTypeError(reason) from None
+    path, _, name = text.rpartition("=")
+    return {"path": path, "as": name} if path and not os.path.lexists(text) else {"path": text}
+
+
 def build_options(arguments: argparse.Namespace) -> "RunOptions":
     """Build the options that replace values of the profile."""
+    from pydantic import ValidationError  # noqa: PLC0415 - one command
+
     from kgent.state import RunOptions  # noqa: PLC0415
 
-    return RunOptions(**{name: getattr(arguments, name) for name in RunOptions.model_fields})
+    given = {name: getattr(arguments, name) for name in RunOptions.model_fields}
+    try:
+        return RunOptions.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        reason = problem["msg"].removeprefix("Value error, ")
+        raise UsageError(f"--input: {where} {reason}") from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -146,14 +175,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
-    from kgent.profile import fingerprint_config, load_config  # noqa: PLC0415 - one command
+    from kgent.inputs import find_inputs  # noqa: PLC0415 - one command
+    from kgent.profile import fingerprint_config, load_config  # noqa: PLC0415
     from kgent.skills import SkillRegistry  # noqa: PLC0415
 
     config = load_config(arguments.config)
-    skills = SkillRegistry.of(config).discover()
+    skills, inputs = SkillRegistry.of(config).discover(), find_inputs(config)
     _print(f"{arguments.config} is a valid profile: {config.profile.id}")
     _print(f"fingerprint {fingerprint_config(config)}")
     _print(f"skills      {', '.join(skill.id for skill in skills) or '-'}")
+    if inputs:
+        _print_line(f"inputs      {', '.join(one.name for one in inputs)}")
     return COMPLETED
 
 

@@ -3,7 +3,14 @@
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 
 from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
 
@@ -51,6 +58,35 @@ class ProfileSection(Section):
     responsibilities: Lines = []
     style: Lines = []
     constraints: Lines = []
+
+
+class InputSpec(Section):
+    """A file or folder that the run is given, as `inputs/<name>`.
+
+    `as` is that name; without it the last part of the path is. One that is `optional` may be
+    missing.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    path: str = Field(min_length=1)
+    name: str | None = Field(default=None, alias="as")
+    optional: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _inside(cls, value: str | None) -> str | None:
+        path = PurePosixPath(value or "-")
+        if value is not None and (value == "" or path.is_absolute() or path.parts == ()):
+            raise ValueError("must be a path below inputs/, like data.csv")
+        if ".." in path.parts or "\0" in str(path):
+            raise ValueError("must be a path below inputs/, without '..'")
+        return None if value is None else str(path)
 
 
 class SkillsSection(Section):
@@ -174,6 +210,7 @@ class KgentConfig(Section):
     kgent: MetaSection
     profile: ProfileSection
     model: ModelSection = Field(default_factory=ModelSection)
+    inputs: list[InputSpec] = []
     skills: SkillsSection = Field(default_factory=SkillsSection)
     tools: ToolsSection = Field(default_factory=ToolsSection)
     memory: MemorySection = Field(default_factory=MemorySection)

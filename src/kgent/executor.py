@@ -1,7 +1,7 @@
 """One run in its folder: prepared, given to the engine, checked, and closed with its manifests."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from kgent.engine.base import (
     EngineStatus,
     EventCallback,
 )
-from kgent.errors import ErrorCategory, ErrorInfo, engine_error, error_info
+from kgent.errors import ErrorCategory, ErrorInfo, KgentError, engine_error, error_info
+from kgent.inputs import INPUTS, RunInput, copy_inputs
 from kgent.memory import MemoryClient, NoMemory
 from kgent.profile import dump_config, render_sandbox_rules, render_system_prompt
 from kgent.records import RunEnvironment, RunEventType, quoted
@@ -121,6 +122,7 @@ class RunExecutor:
         *,
         prompt: str,
         engine: AgentEngine,
+        inputs: Sequence[RunInput],
         memory: MemoryClient | None,
         config_path: Path,
         cancellation: Cancellation,
@@ -132,6 +134,7 @@ class RunExecutor:
         self._redactor = env.records.redactor
         self._prompt = prompt
         self._engine = engine
+        self._inputs = inputs
         self._memory = memory
         self._config_path = config_path
         self._cancellation = cancellation
@@ -151,6 +154,8 @@ class RunExecutor:
             outcome = self._interrupt(_Outcome())
         except Exception as error:  # noqa: BLE001 - the run ends with it
             outcome = _Outcome(failure=self._error_info(error, ErrorCategory.INTERNAL))
+            if isinstance(error, KgentError) and error.code is ErrorCode.CANCELLED:
+                outcome = _Outcome(interruption=self._cancellation.reason)
         try:
             return self._close(self._check(outcome))
         except KeyboardInterrupt:  # while the records were being closed: close them all the same
@@ -188,6 +193,14 @@ class RunExecutor:
         records.append_section("Prompt", quoted(self._prompt))
         records.append_section("Profile", f"- id: {config.profile.id}")
         records.append_section("Profile", quoted(config.profile.role))
+
+    def _take_inputs(self) -> None:
+        """Copy what the run is given; what is recorded of it is what was copied."""
+        root, token = self._env.sandbox_root, self._cancellation
+        if self._inputs:
+            records = copy_inputs(self._inputs, root, is_cancelled=lambda: token.is_cancelled)
+            self._manifest = self._manifest.model_copy(update={"inputs": records})
+            self._manifest.write(self._files)
 
     def _index_skills(self) -> list[SkillSummary]:
         index = self._skills.discover()
@@ -230,8 +243,10 @@ class RunExecutor:
 
     def _run_engine(self) -> _Outcome:
         config, records, token = self._env.config, self._records, self._cancellation
+        self._take_inputs()
         index, memories = self._index_skills(), self._recall()
-        prompt = render_system_prompt(config, index, memories, render_sandbox_rules(config))
+        rules = render_sandbox_rules(config, [f"{INPUTS}/{one.name}" for one in self._inputs])
+        prompt = render_system_prompt(config, index, memories, rules)
         self._files.put(SYSTEM_PROMPT_FILE, self._redactor.text(prompt))
         data = {"characters": len(prompt), "file": SYSTEM_PROMPT_FILE}
         records.emit("prompt.rendered", f"system prompt of {len(prompt)} characters", data)

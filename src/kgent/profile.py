@@ -6,6 +6,7 @@ expected and, for a name that is not known, the nearest one that is.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from agent_core.config.problems import problems_of
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.redaction.redactor import walk
-from kgent.config import KgentConfig, WorkspaceSection
+from kgent.config import InputSpec, KgentConfig, WorkspaceSection
 from kgent.errors import ErrorCategory, KgentError, config_error
 from kgent.skills import SkillSummary
 from kgent.state import RunOptions
@@ -69,11 +70,19 @@ def load_config(path: Path | str, *, is_resolved: bool = False) -> KgentConfig:
 
 
 def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
-    """The profile with the values of the options: the run folder, the limits, streaming.
+    """The profile with the values of the options: run folder, inputs, limits, streaming.
 
-    A relative `sandbox` starts at the current folder, as every path on a command line does.
+    Relative paths of options start at the current folder, as every path on a command line does.
     """
     changes: dict[str, Any] = {}
+    if options.inputs:
+        given = [
+            one.model_copy(update={"path": str(Path(one.path).expanduser().absolute())})
+            for one in options.inputs
+        ]
+        names = {_input_name(one) for one in given}
+        kept = [one for one in config.inputs if _input_name(one) not in names]
+        changes["inputs"] = [*kept, *given]
     if options.sandbox is not None:
         placed = str(options.sandbox.expanduser().absolute())
         changes["workspace"] = config.workspace.model_copy(update={"sandbox": placed})
@@ -87,6 +96,10 @@ def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
             message = f"the options cannot be used: {said}"
             raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
     return config.model_copy(update=changes)
+
+
+def _input_name(spec: InputSpec) -> str:
+    return spec.name or Path(os.path.normpath(spec.path)).name
 
 
 def fingerprint_config(config: KgentConfig) -> str:
@@ -304,8 +317,8 @@ def render_system_prompt(
     return "\n\n".join(f"# {title}\n\n{body}" for title, body in parts if body) + "\n"
 
 
-def render_sandbox_rules(config: KgentConfig) -> str:
-    """What the model reads about the run folder."""
+def render_sandbox_rules(config: KgentConfig, inputs: Iterable[str] = ()) -> str:
+    """What the model reads about the run folder; `inputs` are paths in it."""
     files, shell = config.tools.filesystem, config.tools.shell
     write_rule = "Nothing can be written."
     if files.enabled and files.write:
@@ -318,6 +331,9 @@ def render_sandbox_rules(config: KgentConfig) -> str:
         "Read anything inside the run folder; nothing outside it, except the folders of skills.",
         write_rule,
     ]
+    if inputs:
+        listed = ", ".join(f"`{name}`" for name in inputs)
+        rules.append(f"You are given, read-only: {listed}.")
     if shell.enabled:
         rules.append(f"Commands that may be run: {', '.join(shell.allowed_commands) or 'none'}.")
     rules.append("A refused call stays refused; do not look for a way around it.")

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.tools.files import open_file
 from kgent.errors import ErrorCategory, KgentError, Record
+from kgent.inputs import INPUTS, InputRecord
 from kgent.profile import fingerprint_config, load_config
 from kgent.records import (
     ERRORS_FILE,
@@ -267,6 +268,7 @@ def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> list
     for record in records:
         problems.extend(_check_file(root, record))
     if sandbox is not None:
+        problems.extend(_check_inputs(root, sandbox.inputs))
         missing = {*RECORDS} - {record.path for record in sandbox.files}
         problems.extend(f"{SANDBOX_MANIFEST} does not vouch for {name}" for name in sorted(missing))
     if produced is not None:
@@ -315,6 +317,30 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
         yield f"{record.path} was changed: its SHA-256 differs"
 
 
+def _check_inputs(root: Path, inputs: Iterable[InputRecord]) -> Iterator[str]:
+    """Compare what is in `inputs/` with what was copied there."""
+    known = {record.name: record for record in inputs}
+    for entry in list_entries(root):
+        if not entry.is_input or entry.name == INPUTS:
+            continue
+        shown, record = readable_name(entry.name), known.pop(entry.name, None)
+        if record is None:
+            yield f"{shown} ({entry.kind}) was added after it was given to the run"
+        elif record.kind != entry.kind:
+            yield f"{shown} was changed: {record.kind} then, {entry.kind} now"
+        elif entry.target is not None and readable_name(entry.target) != record.target:
+            yield f"{shown} was changed: it led to {record.target}"
+        elif record.sha256 is not None:
+            given = FileRecord(
+                path=record.path,
+                path_hex=record.path_hex,
+                bytes=record.bytes or 0,
+                sha256=record.sha256,
+            )
+            yield from _check_file(root, given)
+    yield from (f"{record.path} ({record.kind}) is missing" for record in known.values())
+
+
 def _check_entries(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
     """Find what is there and was not, and folders and links that are gone or lead elsewhere."""
     try:
@@ -324,6 +350,8 @@ def _check_entries(root: Path, manifest: ArtifactManifest) -> Iterator[str]:
         yield f"{ARTIFACT_MANIFEST} is damaged: a path_hex is not hex"
         return
     for entry in list_entries(root):
+        if entry.is_input:
+            continue
         if entry.kind == "file":
             if entry.name not in files:
                 yield f"{readable_name(entry.name)} was added after the run"

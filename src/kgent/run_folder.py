@@ -14,6 +14,7 @@ from agent_core.disk.folders import make_private, open_folder
 from agent_core.errors import AgentCoreError, ErrorCode
 from kgent.config import DeliverableSpec, KgentConfig
 from kgent.errors import BLOCKING, ErrorCategory, ErrorInfo, KgentError, Record
+from kgent.inputs import INPUTS, InputRecord
 from kgent.records import (
     ARCHIVE,
     ERRORS_FILE,
@@ -137,6 +138,7 @@ class SandboxManifest(Record):
     readonly: list[str]
     forbidden: list[str]
     created_at: str
+    inputs: list[InputRecord] = []
     files: list[FileRecord] = []
 
     @classmethod
@@ -194,6 +196,11 @@ class FolderEntry:
     kind: Literal["file"] | OtherKind
     target: str | None = None
 
+    @property
+    def is_input(self) -> bool:
+        """It is the folder of inputs, or in it: the sandbox manifest vouches for these."""
+        return self.name == INPUTS or self.name.startswith(f"{INPUTS}/")
+
     def other(self) -> OtherRecord:
         """The entry as a record; for everything but files."""
         assert self.kind != "file"  # noqa: S101 - files have records with a hash
@@ -213,7 +220,7 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
     """
     files = records.files
     specs = {deliverable.path: deliverable for deliverable in required}
-    entries = list_entries(files.root, takes_rights=True)
+    entries = [entry for entry in list_entries(files.root, takes_rights=True) if not entry.is_input]
     produced = [
         _describe_produced(records, entry.name, specs.get(entry.name))
         for entry in entries

@@ -15,6 +15,7 @@ from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import KgentError, config_error, error_info
 from kgent.executor import RunExecutor
+from kgent.inputs import find_inputs
 from kgent.memory import MemoryClient, open_memory
 from kgent.profile import apply_options, fingerprint_config, load_config
 from kgent.records import RunEnvironment, RunRecords
@@ -53,6 +54,7 @@ def run(
             config = apply_options(load_config(config_path), chosen)
             if not prompt.strip():
                 raise config_error("the prompt is empty")
+            inputs = find_inputs(config)
             client = stack.enter_context(open_memory(config, memory))
             chosen_engine = engine or select_engine(config)
             root, secrets = resolve_run_folder(config, ids), dict[str, str]()
@@ -74,6 +76,7 @@ def run(
             env,
             prompt=prompt,
             engine=chosen_engine,
+            inputs=inputs,
             memory=client,
             config_path=Path(config_path).expanduser().absolute(),
             cancellation=cancellation or Cancellation(),

@@ -14,7 +14,7 @@ from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.tools.results import storable
 from agent_core.types import Frozen, utc_now
-from kgent.config import KgentConfig
+from kgent.config import InputSpec, KgentConfig
 from kgent.errors import BLOCKING, ErrorInfo, Record, config_error
 
 RUN_FILE = "run.json"
@@ -52,7 +52,10 @@ _NEXT: Mapping[str, set[str]] = {
 
 
 class RunOptions(Frozen):
-    """The values of one run that replace those of the profile; None keeps the profile's."""
+    """The values of one run that replace those of the profile; None keeps the profile's.
+
+    `inputs` are added to those of the profile, and replace the ones of the same name.
+    """
 
     sandbox: Path | None = None
     session_id: str | None = None
@@ -61,6 +64,7 @@ class RunOptions(Frozen):
     stream: bool | None = None
     max_steps: int | None = None
     timeout_seconds: float | None = None
+    inputs: list[InputSpec] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ folder; which tools the profile enables. Skills may ask for tools, and grant not
 """
 
 import asyncio
+import codecs
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -21,10 +22,10 @@ from agent_core.tools.code.command import run_command
 from agent_core.tools.code.read import list_dir, read_file
 from agent_core.tools.code.search import search
 from agent_core.tools.code.write import write_file
-from agent_core.tools.files import disk_errors, take_snapshot
+from agent_core.tools.files import disk_errors, open_file, take_snapshot
 from agent_core.tools.results import in_own_thread
 from agent_core.tools.schema import Arguments
-from agent_core.tools.workspace import PathPolicy, Workspace
+from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import JsonBlock, ToolResult
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
@@ -49,6 +50,7 @@ GRACE_S = 5.0
 """Seconds a memory call may still take after the run was cancelled."""
 
 _VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+_PAGE_BYTES = 16_384
 _PATH = "Relative to the run folder, such as workspace/notes.md."
 
 # --- which tools there are ------------------------------------------------------------------------
@@ -109,26 +111,62 @@ def build_tools(
 
 
 class _ReadFile(Arguments):
-    """Read a text file, a page at a time; go on with `next_start_line` where it is `truncated`."""
+    """Read a text file of any size, a page at a time.
+
+    Go on with `next_start_line` where it is `truncated`. Lines are cut at 4096 bytes, those of
+    `truncated_lines` were; `offset` reads all of them, by bytes: go on with `next_offset`.
+    """
 
     path: Annotated[str, Field(min_length=1, description=_PATH)]
     start_line: Annotated[int, Field(ge=1, description="The first line, counted from 1.")] = 1
     max_lines: Annotated[int, Field(ge=1, le=1000)] = 400
+    offset: Annotated[
+        int | None, Field(ge=0, description="Read from this byte on, instead of by lines.")
+    ] = None
+    limit: Annotated[
+        int, Field(ge=1, le=_PAGE_BYTES, description="Bytes at most, with `offset`.")
+    ] = _PAGE_BYTES
 
 
 async def _read_file(arguments: _ReadFile, call: ToolCallScope) -> ToolAnswer:
-    action = await call.prepare(read_file, arguments.model_dump())
-    path = Path(action.access.target or "")
-    name, limit = call.paths.shown(path), call.env.config.tools.filesystem.max_file_bytes
-    with disk_errors(name):
-        size = (await asyncio.to_thread(path.stat)).st_size
-    if size > limit:
-        raise _too_large(name, size, limit)
-    returned = await action.run()
-    answer = cast("dict[str, Any]", cast("ToolOutput", returned).answer)
-    kept = ("path", "content", "truncated", "next_start_line", "total_lines", "binary")
+    if arguments.offset is not None:
+        place = await asyncio.to_thread(call.paths.resolve, arguments.path)
+        name, data = place.shown, await asyncio.to_thread(_read_bytes, place, arguments)
+    else:
+        given = arguments.model_dump(exclude={"offset", "limit"})
+        action = await call.prepare(read_file, given)
+        name = call.paths.shown(Path(action.access.target or ""))
+        data = cast("dict[str, Any]", cast("ToolOutput", await action.run()).answer)
+        del data["already_loaded"]
     call.note("file.read", f"read {name}", {"path": name})
-    return ToolAnswer(ok=True, summary=f"read {name}", data={key: answer[key] for key in kept})
+    return ToolAnswer(ok=True, summary=f"read {name}", data=data)
+
+
+def _read_bytes(place: ResolvedPath, arguments: _ReadFile) -> dict[str, Any]:
+    """A page of a file by bytes, as text; a character is not cut in two."""
+    start = arguments.offset or 0
+    with disk_errors(place.shown), open_file(place.path) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(start)
+        raw = file.read(arguments.limit)
+    end = start + len(raw)
+    if end < size:
+        text = codecs.getincrementaldecoder("utf-8")("replace")
+        content = text.decode(raw)
+        end -= len(text.getstate()[0])
+        if end == start:
+            content, end = raw.decode(errors="replace"), start + len(raw)
+    else:
+        content = raw.decode(errors="replace")
+    is_binary = b"\0" in raw
+    return {
+        "path": place.shown,
+        "content": "" if is_binary else content,
+        "binary": is_binary,
+        "bytes": size,
+        "truncated": end < size,
+        "next_offset": end if end < size else None,
+    }
 
 
 class _WriteFile(Arguments):
@@ -143,7 +181,11 @@ async def _write_file(arguments: _WriteFile, call: ToolCallScope) -> ToolAnswer:
     size = len(arguments.content.encode("utf-8", "replace"))
     if size > limit:
         place = await asyncio.to_thread(call.paths.resolve, arguments.path)
-        raise _too_large(place.shown, size, limit)
+        raise KgentError(
+            ErrorCode.VALIDATION_ERROR,
+            f"{place.shown} has {size} bytes; tools.filesystem.max_file_bytes allows {limit}",
+            category=ErrorCategory.TOOL,
+        )
     action = await call.prepare(write_file, {**arguments.model_dump(), "overwrite": True})
     name = call.paths.shown(Path(action.access.target or ""))
     created = cast("dict[str, Any]", await action.run())["created"]
@@ -213,14 +255,6 @@ async def _delete_file(arguments: _DeleteFile, call: ToolCallScope) -> ToolAnswe
     data = {"path": name, "deleted": True}
     call.note("file.written", f"deleted {name}", data)
     return ToolAnswer(ok=True, summary=f"deleted {name}", data={"path": name})
-
-
-def _too_large(name: str, size: int, limit: int) -> KgentError:
-    return KgentError(
-        ErrorCode.VALIDATION_ERROR,
-        f"{name} has {size} bytes; tools.filesystem.max_file_bytes allows {limit}",
-        category=ErrorCategory.TOOL,
-    )
 
 
 # --- commands -------------------------------------------------------------------------------------

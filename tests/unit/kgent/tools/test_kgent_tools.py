@@ -146,13 +146,44 @@ def test_a_refused_path_is_in_events_and_errors(context: RunEnvironment, tmp_pat
     assert all(error["category"] == "sandbox" for error in errors)
 
 
-def test_a_file_beyond_the_limit_is_neither_written_nor_read(tmp_path: Path) -> None:
+def test_a_file_beyond_the_limit_is_not_written_and_can_be_read(tmp_path: Path) -> None:
     context = a_context(tmp_path, tools={"filesystem": {"max_file_bytes": 10}})
     refused = do(context, "write_file", path="workspace/a", content="x" * 11)
     assert code_of(refused) == "validation_error"
     assert not (context.sandbox_root / "workspace" / "a").exists()
     (context.sandbox_root / "workspace" / "b").write_text("x" * 11)
-    assert "max_file_bytes allows 10" in do(context, "read_file", path="workspace/b").summary
+    read = do(context, "read_file", path="workspace/b")
+    assert read.data
+    assert read.data["content"] == "x" * 11
+
+
+def test_a_large_file_is_read_in_pages_whatever_its_lines(tmp_path: Path) -> None:
+    context = a_context(tmp_path)
+    text = "é" * 30_000  # one line, of characters of two bytes
+    (context.sandbox_root / "workspace" / "long").write_text(text, encoding="utf-8")
+    by_line = do(context, "read_file", path="workspace/long").data
+    assert by_line
+    assert by_line["truncated_lines"] == [1]
+    pages, offset = list[str](), 0
+    while offset is not None:
+        answer = do(context, "read_file", path="workspace/long", offset=offset, limit=4097)
+        assert answer.data
+        pages.append(answer.data["content"])
+        offset = answer.data["next_offset"]
+    assert "".join(pages) == text
+    past = do(context, "read_file", path="workspace/long", offset=10**9).data
+    assert past
+    assert (past["content"], past["truncated"], past["bytes"]) == ("", False, 60_000)
+
+
+def test_a_page_by_bytes_obeys_the_boundaries(tmp_path: Path) -> None:
+    context = a_context(tmp_path)
+    refused = do(context, "read_file", path="/etc/hostname", offset=0)
+    assert code_of(refused) == "permission_denied"
+    (context.sandbox_root / "workspace" / "b").write_bytes(b"\0\xff")
+    binary = do(context, "read_file", path="workspace/b", offset=0).data
+    assert binary
+    assert (binary["binary"], binary["content"]) == (True, "")
 
 
 def test_a_file_is_deleted_only_where_that_is_enabled(tmp_path: Path) -> None:

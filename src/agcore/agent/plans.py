@@ -1,17 +1,16 @@
 """Plans: their steps, how they are read from a model's answer, and agents that carry them out."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, cast
+from typing import Protocol
 
+from agcore.agent.plan_text import read_steps
 from agcore.agent.session import AgentSession
 from agcore.errors import AgentError, OtherAgentError, PlanParseError
 from agcore.llm import ChatResponse, HookContext, HookEvent
 from agcore.prompt import PromptTemplate
-from agent_core.providers.jsontext import parse
 from agent_core.types import new_id
 
 PLAN_PROMPT = PromptTemplate(
@@ -25,8 +24,6 @@ Goal: {{ goal }}
 Answer with JSON alone, in this form:
 {"steps": [{"description": "what to do first"}, {"description": "what to do next"}]}""",
 )
-
-_FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 class StepStatus(StrEnum):
@@ -136,29 +133,15 @@ class PlanParser(Protocol):
 
 
 class JsonPlanParser:
-    """Reads `{"steps": [{"description": "…"}, …]}`, alone or in a fenced block."""
+    """Reads `{"steps": [{"description": "…"}, …]}`, or the list alone, in what a model writes.
+
+    Thoughts before it, prose and fences around it and commas before a closing bracket are passed
+    over; of several plans the last one counts.
+    """
 
     async def parse(self, raw: str, goal: str) -> Plan:
         """See `PlanParser.parse`."""
-        fenced = _FENCED.search(raw)
-        try:
-            document = parse((fenced[1] if fenced else raw).strip())
-        except ValueError as error:
-            raise PlanParseError(f"the plan is not JSON: {error}") from error
-        steps = (
-            cast("dict[str, Any]", document).get("steps") if isinstance(document, dict) else None
-        )
-        if not isinstance(steps, list):
-            raise PlanParseError('the plan has no array "steps"')
-        found: list[str] = []
-        for index, step in enumerate(cast("list[object]", steps)):
-            text = cast("dict[str, Any]", step).get("description") if isinstance(step, dict) else 0
-            if not isinstance(text, str) or not text.strip():
-                raise PlanParseError(f'step {index} of the plan has no "description"')
-            found.append(text)
-        if not found:
-            raise PlanParseError("the plan has no steps; it needs at least one")
-        return Plan.of(goal, found)
+        return Plan.of(goal, read_steps(raw))
 
 
 class TaskAgent(Protocol):
@@ -210,15 +193,27 @@ class PlanningAgent:
         self._prompt = prompt
 
     async def run(self, goal: str) -> Plan:
-        """See `TaskAgent.run`.
+        """See `TaskAgent.run`. An answer that is no plan is asked for once more, with the reason.
 
         Raises:
             AgentError: `PlanParse`, or what the turn or a step failed with.
         """
-        reply = await self.session.submit_turn(self._prompt.render({"goal": goal}))
-        plan = await self._parser.parse(reply.text, goal)
+        prompt = self._prompt.render({"goal": goal})
+        reply = await self.session.submit_turn(prompt)
+        try:
+            plan = await self._parser.parse(reply.text, goal)
+        except PlanParseError as error:
+            plan = await self._ask_again(prompt, goal, error)
         await self.execute_plan(plan)
         return plan
+
+    async def _ask_again(self, prompt: str, goal: str, error: PlanParseError) -> Plan:
+        again = f"{prompt}\n\nYou have answered before, but that is no plan: {error.message}."
+        try:
+            reply = await self.session.submit_turn(again)
+        except AgentError as failure:
+            raise error from failure
+        return await self._parser.parse(reply.text, goal)
 
     async def execute_plan(self, plan: Plan) -> None:
         """See `TaskAgent.execute_plan`. Steps that have ended already are left alone.
@@ -244,5 +239,11 @@ class PlanningAgent:
             step.fail(OtherAgentError("the step was cancelled"))
             raise
         step.complete(response)
-        context = HookContext(event=HookEvent.ON_PLAN_STEP_COMPLETE, plan_step_index=step.index)
+        context = HookContext(
+            event=HookEvent.ON_PLAN_STEP_COMPLETE,
+            response=response,
+            plan_step_index=step.index,
+            session_id=self.session.session_id,
+            agent_name=self.session.agent.name,
+        )
         await self.session.bundle.hook_executor.execute(context)

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from agcore.agent.bundle import Agent, RuntimeBundle
 from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
@@ -15,6 +16,7 @@ from agcore.errors import (
     raise_as_agent_error,
 )
 from agcore.llm import (
+    CallSettings,
     ChatMessage,
     ChatResponse,
     CostTracker,
@@ -143,19 +145,22 @@ class AgentSession:
             notice = ChatMessage.user_text(wrap_in_tag("system-reminder", text), synthetic=True)
             self._notices.append(notice)
 
-    async def submit_turn(self, text: Prompt) -> ChatResponse:
+    async def submit_turn(self, text: Prompt, **settings: Unpack[CallSettings]) -> ChatResponse:
         """Send a user message, run the tools the model calls, and return the answer.
 
-        A message may have pictures: it is a list of text and image blocks then.
+        A message may have pictures: it is a list of text and image blocks then. Settings that are
+        given here (`tool_choice`, `stop`, …) hold for this turn, instead of `AgentConfig.cycle`.
 
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
         """
         async with self._turn() as replies:
-            replies.append(await self._cycle.submit_with_tools(text, self._tools()))
+            replies.append(await self._cycle.submit_with_tools(text, self._tools(), **settings))
         return replies[0]
 
-    async def submit_turn_stream(self, text: Prompt) -> AsyncGenerator[StreamEvent]:
+    async def submit_turn_stream(
+        self, text: Prompt, **settings: Unpack[CallSettings]
+    ) -> AsyncGenerator[StreamEvent]:
         """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
 
         When the last event arrives the turn is over and counted. Close the generator to stop.
@@ -165,7 +170,8 @@ class AgentSession:
         """
         last: TurnComplete | Error | None = None
         async with self._turn() as replies:
-            async with aclosing(self._cycle.submit_stream(text, self._tools())) as events:
+            turn = self._cycle.submit_stream(text, self._tools(), **settings)
+            async with aclosing(turn) as events:
                 async for event in events:
                     if isinstance(event, TurnComplete | Error):
                         last = event
@@ -194,7 +200,7 @@ class AgentSession:
             self._learn()
             with raise_as_agent_error():
                 hooks, index = self.bundle.hook_executor, self._turn_index
-                start = HookContext(event=HookEvent.ON_TURN_START, turn_index=index)
+                start = self._hook_context(HookEvent.ON_TURN_START)
                 verdict = await hooks.execute(start)
                 if verdict.blocked:
                     raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
@@ -215,9 +221,19 @@ class AgentSession:
                     await to_the_end(self._remember(self._cycle.added()))
                 if replies:
                     self.last_response = replies[0]
+                    end = self._hook_context(HookEvent.ON_TURN_END)
                     self._turn_index += 1
-                    end = HookContext(event=HookEvent.ON_TURN_END, turn_index=index)
-                    await hooks.execute(end)
+                    await hooks.execute(
+                        replace(end, response=replies[0], usage=self._cycle.turn_usage())
+                    )
+
+    def _hook_context(self, event: HookEvent) -> HookContext:
+        return HookContext(
+            event=event,
+            turn_index=self._turn_index,
+            session_id=self.session_id,
+            agent_name=self.agent.name,
+        )
 
     def _learn(self) -> None:
         """Pass the secrets to everything that stores or shows text."""
@@ -244,4 +260,4 @@ class AgentSession:
         except ToolError as error:
             raise AgentConfigError(error.message) from error
         own = [tool.definition for tool in self._own_tools]
-        return replace(tools, definitions=[*offered, *own])
+        return replace(tools, definitions=[*offered, *own], agent_name=self.agent.name)

@@ -15,6 +15,7 @@ from agcore.llm.providers import (
 )
 from agcore.llm.types import (
     AssistantTextDelta,
+    CallSettings,
     ChatChunk,
     ChatMessage,
     ChatRequest,
@@ -37,6 +38,7 @@ from agent_core.types import ToolCall, ToolDefinition, ToolResult, Usage
 __all__ = [
     "AdapterProvider",
     "AssistantTextDelta",
+    "CallSettings",
     "ChatChunk",
     "ChatMessage",
     "ChatRedactor",

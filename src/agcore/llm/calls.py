@@ -10,11 +10,12 @@ from agcore.errors import (
     LlmError,
     RequestBlockedError,
     StreamBrokenError,
+    ToolPermissionError,
     ToolTurnLimitError,
     raise_as_llm_error,
 )
 from agcore.llm.history import ChatHistory, ChatRedactor
-from agcore.llm.hooks import HookContext, HookEvent, HookExecutor
+from agcore.llm.hooks import HookContext, HookEvent, HookExecutor, HookResult
 from agcore.llm.providers import LlmProvider, SecretSource, response_of
 from agcore.llm.types import (
     ChatChunk,
@@ -34,7 +35,9 @@ from agent_core.types import (
     ModelStarted,
     ModelTextDelta,
     StopReason,
+    ToolCall,
     ToolDefinition,
+    ToolResult,
     Usage,
 )
 
@@ -44,27 +47,42 @@ _STOPS = {
     FinishReason.TOOL_CALLS: StopReason.TOOL_USE,
     FinishReason.CONTENT_FILTER: StopReason.CONTENT_FILTER,
 }
+_UNFORCED = (None, "auto", "none")
 
 
 @dataclass(slots=True)
-class _Turn:
+class CallTurn:
     """What a run's calls share.
 
     Attributes:
+        settings: model, temperature and the like of every request.
         limit: how many replies with calls may be acted on; None if the caller runs the tools.
         is_streamed: replies are asked for piece by piece.
-        rounds: how many have been.
+        session_id: whose run it is, for hooks.
+        agent_name: the agent of that session.
+        cost: of these calls, and of summaries made for them.
+        rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
         request: the last one.
         response: the last reply.
     """
 
+    settings: ChatRequest
     limit: int | None = None
     is_streamed: bool = False
+    session_id: str | None = None
+    agent_name: str | None = None
+    cost: CostTracker = field(default_factory=CostTracker)
     rounds: int = 0
     failure: LlmError | None = None
     request: ChatRequest | None = None
     response: ChatResponse | None = None
+
+    def next_settings(self) -> ChatRequest:
+        """The settings of the next request. A tool is forced once: its result is for an answer."""
+        if self.response is None or self.settings.tool_choice in _UNFORCED:
+            return self.settings
+        return replace(self.settings, tool_choice=None)
 
 
 @dataclass(slots=True)
@@ -73,7 +91,6 @@ class HookedProvider:
 
     Attributes:
         provider: answers the requests.
-        settings: model, temperature and the like of every request.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
         history: converts the messages of a request.
         clean: takes secrets out.
@@ -83,21 +100,16 @@ class HookedProvider:
     """
 
     provider: LlmProvider
-    settings: ChatRequest
     retry: RetryConfig
     history: ChatHistory
     clean: ChatRedactor
     hooks: HookExecutor = field(default_factory=HookExecutor)
     cost: CostTracker = field(default_factory=CostTracker)
-    turn: _Turn = field(default_factory=_Turn)
+    turn: CallTurn = field(default_factory=lambda: CallTurn(ChatRequest(messages=())))
 
     def secrets(self) -> Mapping[str, str]:
         """The provider's secrets, which may change."""
         return self.provider.secrets() if isinstance(self.provider, SecretSource) else {}
-
-    def begin(self, *, limit: int | None, is_streamed: bool) -> None:
-        """Count anew for the next run."""
-        self.turn = _Turn(limit, is_streamed)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
@@ -107,7 +119,7 @@ class HookedProvider:
         system += self.history.instructions
         sent = self.history.convert(request.messages)
         turn.request = self.clean.request(
-            replace(self.settings, messages=[*system, *sent], tools=request.tools)
+            replace(turn.next_settings(), messages=[*system, *sent], tools=request.tools)
         )
         try:
             async with aclosing(self._deltas(turn.request, turn)) as deltas:
@@ -135,15 +147,26 @@ class HookedProvider:
         """Leave the provider open: it belongs to the application."""
 
     async def ask(
-        self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition] = ()
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolDefinition] = (),
+        *,
+        settings: ChatRequest,
     ) -> ChatResponse:
-        """Send exactly these messages, outside of a run.
+        """Send exactly these messages, beside a run or without one.
 
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        request = self.clean.request(replace(self.settings, messages=messages, tools=tools))
-        turn = _Turn(request=request)
+        request = self.clean.request(replace(settings, messages=messages, tools=tools))
+        now = self.turn
+        turn = CallTurn(
+            settings,
+            session_id=now.session_id,
+            agent_name=now.agent_name,
+            cost=now.cost,
+            request=request,
+        )
         try:
             async with aclosing(self._deltas(request, turn)) as deltas:
                 async for _ in deltas:
@@ -151,23 +174,45 @@ class HookedProvider:
         except ContextLengthError as error:
             await self.report(error, turn)
             raise
-        (message,) = self.clean.messages([self._reply(turn).message])
-        return replace(self._reply(turn), message=message)
+        return self._reply(turn)
 
-    async def report(self, error: LlmError, turn: _Turn) -> None:
+    async def report(self, error: LlmError, turn: CallTurn) -> None:
         """Call the hooks for a call that has failed for good."""
-        context = HookContext(event=HookEvent.ON_ERROR, request=turn.request, error=error)
-        await self.hooks.execute(context)
+        await self._call_hooks(
+            turn, HookContext(event=HookEvent.ON_ERROR, request=turn.request, error=error)
+        )
 
-    async def _deltas(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
+    async def before_tool(self, call: ToolCall) -> None:
+        """Call the hooks before a tool runs.
+
+        Raises:
+            ToolError: `PermissionDenied`; a hook blocked the call.
+        """
+        verdict = await self._call_hooks(
+            self.turn, HookContext(event=HookEvent.PRE_TOOL, tool_call=call)
+        )
+        if verdict.blocked:
+            raise ToolPermissionError(call.name, f"a hook blocked the call: {verdict.reason}")
+
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """Call the hooks after a call has been answered."""
+        await self._call_hooks(
+            self.turn, HookContext(event=HookEvent.POST_TOOL, tool_call=call, tool_result=result)
+        )
+
+    async def _call_hooks(self, turn: CallTurn, context: HookContext) -> HookResult:
+        who = replace(context, session_id=turn.session_id, agent_name=turn.agent_name)
+        return await self.hooks.execute(who)
+
+    async def _deltas(self, request: ChatRequest, turn: CallTurn) -> AsyncGenerator[ModelTextDelta]:
         """One request, tried until it is answered; nothing is tried again once text was seen.
 
         Raises:
             LlmError: it failed for good. That a prompt is too long is reported to the hooks later:
                 compaction may still help.
         """
-        verdict = await self.hooks.execute(
-            HookContext(event=HookEvent.PRE_REQUEST, request=request)
+        verdict = await self._call_hooks(
+            turn, HookContext(event=HookEvent.PRE_REQUEST, request=request)
         )
         if verdict.blocked:
             raise RequestBlockedError(f"a hook blocked the request: {verdict.reason}")
@@ -190,16 +235,29 @@ class HookedProvider:
                     if not isinstance(error, ContextLengthError):
                         await self.report(error, turn)
                     raise
-                await self.hooks.execute(
+                await self._call_hooks(
+                    turn,
                     HookContext(
                         event=HookEvent.ON_RETRY, request=request, error=error, attempt=attempt
-                    )
+                    ),
                 )
             await asyncio.sleep(pause_s)
-        self.cost.add(self._reply(turn).usage)
-        await self.hooks.execute(HookContext(event=HookEvent.POST_REQUEST, request=request))
+        response = self._reply(turn)
+        for tracker in (self.cost, turn.cost):
+            tracker.add(response.usage)
+        await self._call_hooks(
+            turn,
+            HookContext(
+                event=HookEvent.POST_REQUEST,
+                request=request,
+                response=response,
+                usage=response.usage,
+            ),
+        )
 
-    async def _attempt(self, request: ChatRequest, turn: _Turn) -> AsyncGenerator[ModelTextDelta]:
+    async def _attempt(
+        self, request: ChatRequest, turn: CallTurn
+    ) -> AsyncGenerator[ModelTextDelta]:
         with raise_as_llm_error():
             if not turn.is_streamed:
                 response = await self.provider.chat(request)
@@ -213,9 +271,10 @@ class HookedProvider:
                             yield piece
             if response is None:
                 raise StreamBrokenError("the provider ended its stream without a reply")
-        turn.response = replace(response, usage=self.clean.usage(response.usage))
+        (message,) = self.clean.messages([response.message])
+        turn.response = replace(response, message=message, usage=self.clean.usage(response.usage))
 
-    def _reply(self, turn: _Turn) -> ChatResponse:
+    def _reply(self, turn: CallTurn) -> ChatResponse:
         if turn.response is None:
             raise StreamBrokenError("the provider gave no reply")
         return turn.response

@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, Unpack
 
 from agcore.errors import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
-from agcore.llm.calls import HookedProvider
+from agcore.llm.calls import CallTurn, HookedProvider
 from agcore.llm.context import ChatContext, CompactConfig
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookExecutor
 from agcore.llm.providers import LlmProvider
 from agcore.llm.types import (
     AssistantTextDelta,
+    CallSettings,
     ChatMessage,
     ChatRequest,
     ChatResponse,
@@ -69,6 +70,10 @@ class CycleConfig:
 
     Attributes:
         model: None means the provider's own.
+        tool_choice: `auto`, `none`, `required` or the name of a tool. The last two hold for the
+            first request of a submission: what follows a forced call is up to the model.
+        stop: texts at which a reply ends.
+        provider_options: keyed by provider, as in `agent_core`.
         max_tool_turns: how many rounds of tool calls one submission may take.
         retry: for rate limits, timeouts and 5xx; a wait is never shorter than the service asked.
     """
@@ -76,6 +81,9 @@ class CycleConfig:
     model: str | None = None
     temperature: float | None = None
     max_output_tokens: int | None = None
+    tool_choice: str | None = None
+    stop: Sequence[str] = ()
+    provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
     max_tool_turns: int = 10
     retry: RetryConfig = field(default_factory=RetryConfig)
 
@@ -90,6 +98,7 @@ class RunTools:
         guard: decides about every call; without one all are allowed.
         results: bounds the results of calls.
         session_id: the session that calls are made in.
+        agent_name: the agent of that session, for hooks.
     """
 
     tools: Sequence[Tool] = ()
@@ -97,6 +106,7 @@ class RunTools:
     guard: Guard | None = None
     results: ResultLimiter | None = None
     session_id: str = "agcore"
+    agent_name: str | None = None
 
     def for_run(self) -> "RunTools":
         """See `ToolRunner.for_run`."""
@@ -115,19 +125,22 @@ Tools = Sequence[ToolDefinition] | ToolRunner
 """Definitions, if the caller runs the tools; a runner, if the cycle does."""
 
 
-class _BegunCalls(NullCollaborators):
-    """Notes which calls have begun, or were answered by their tool."""
+class _CallHooks(NullCollaborators):
+    """Calls the hooks around tools, and notes which calls have begun or were answered."""
 
-    def __init__(self) -> None:
-        self.ids: set[str] = set()
+    def __init__(self, calls: HookedProvider) -> None:
+        self.begun: set[str] = set()
+        self._calls = calls
 
     async def before_tool(self, call: ToolCall, definition: ToolDefinition) -> None:  # noqa: ARG002
-        """Note the call."""
-        self.ids.add(call.tool_call_id)
+        """See `Hooks.before_tool`."""
+        await self._calls.before_tool(call)
+        self.begun.add(call.tool_call_id)
 
-    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:  # noqa: ARG002
-        """Note the call."""
-        self.ids.add(call.tool_call_id)
+    async def after_tool(self, call: ToolCall, result: ToolResult) -> None:
+        """See `Hooks.after_tool`."""
+        self.begun.add(call.tool_call_id)
+        await self._calls.after_tool(call, result)
 
 
 class LlmCycle:
@@ -145,14 +158,17 @@ class LlmCycle:
         self._history = ChatHistory()
         self._redactor = Redactor({})
         self._clean = ChatRedactor(self._redactor)
+        self._settings = ChatRequest(
+            messages=(),
+            model=self._config.model,
+            temperature=self._config.temperature,
+            max_output_tokens=self._config.max_output_tokens,
+            tool_choice=self._config.tool_choice,
+            stop=self._config.stop,
+            provider_options=self._config.provider_options,
+        )
         self._calls = HookedProvider(
             provider,
-            ChatRequest(
-                messages=(),
-                model=self._config.model,
-                temperature=self._config.temperature,
-                max_output_tokens=self._config.max_output_tokens,
-            ),
             retry=self._config.retry,
             history=self._history,
             clean=self._clean,
@@ -218,14 +234,24 @@ class LlmCycle:
         """What all calls have cost since the last reset."""
         return self._calls.cost
 
+    def turn_usage(self) -> Usage:
+        """What the last submission has cost, with the summaries made for it."""
+        return self._calls.turn.cost.total()
+
     def reset_usage(self) -> None:
         """Count from nothing again."""
         self._calls.cost.reset()
 
-    async def submit(self, prompt: Prompt, tools: Sequence[ToolDefinition] = ()) -> ChatResponse:
+    async def submit(
+        self,
+        prompt: Prompt,
+        tools: Sequence[ToolDefinition] = (),
+        **settings: Unpack[CallSettings],
+    ) -> ChatResponse:
         """Send `prompt` and return one reply. Both join the history.
 
-        Of a prompt made of blocks the texts stand first, and the pictures behind them.
+        Of a prompt made of blocks the texts stand first, and the pictures behind them. Settings
+        that are given here hold for this submission, instead of those of the configuration.
 
         Tools the model calls are the caller's to run: add their answers with
         `extend_messages` before the next submission.
@@ -233,10 +259,13 @@ class LlmCycle:
         Raises:
             LlmError: the call failed, or a hook blocked it.
         """
-        return await self._complete(self._turn(prompt, tools, is_streamed=False))
+        return await self._complete(self._turn(prompt, tools, settings, is_streamed=False))
 
     async def submit_messages(
-        self, messages: Sequence[ChatMessage], tools: Sequence[ToolDefinition] = ()
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolDefinition] = (),
+        **settings: Unpack[CallSettings],
     ) -> ChatResponse:
         """Send exactly these messages: no history, no system prompt, and nothing is kept.
 
@@ -244,30 +273,37 @@ class LlmCycle:
             LlmError: as `submit`.
         """
         self._learn()
-        return await self._calls.ask(messages, tools)
+        chosen = replace(self._settings, **settings)
+        self._calls.turn = CallTurn(chosen)
+        return await self._calls.ask(messages, tools, settings=chosen)
 
-    async def submit_with_tools(self, prompt: Prompt, tools: ToolRunner) -> ChatResponse:
+    async def submit_with_tools(
+        self, prompt: Prompt, tools: ToolRunner, **settings: Unpack[CallSettings]
+    ) -> ChatResponse:
         """Send `prompt`, run the tools the model calls, and repeat until it calls none.
 
         Raises:
             LlmError: as `submit`; `ToolTurnLimitError` after `max_tool_turns` rounds.
         """
-        return await self._complete(self._turn(prompt, tools, is_streamed=False))
+        return await self._complete(self._turn(prompt, tools, settings, is_streamed=False))
 
-    async def submit_stream(self, prompt: Prompt, tools: Tools = ()) -> AsyncGenerator[StreamEvent]:
+    async def submit_stream(
+        self, prompt: Prompt, tools: Tools = (), **settings: Unpack[CallSettings]
+    ) -> AsyncGenerator[StreamEvent]:
         """Like `submit`, or `submit_with_tools` if `tools` can run them, as it happens.
 
         A failure is the last event, `Error`, and not an exception. Close the generator to stop.
         """
         try:
-            async with aclosing(self._turn(prompt, tools, is_streamed=True)) as events:
+            turn = self._turn(prompt, tools, settings, is_streamed=True)
+            async with aclosing(turn) as events:
                 async for event in events:
                     yield event
         except LlmError as error:
             yield Error(error.message, error)
 
     async def _turn(
-        self, prompt: Prompt, tools: Tools, *, is_streamed: bool
+        self, prompt: Prompt, tools: Tools, settings: CallSettings, *, is_streamed: bool
     ) -> AsyncGenerator[StreamEvent]:
         """One run of the engine's loop, and its events as the toolkit's."""
         self._learn()
@@ -287,8 +323,14 @@ class LlmCycle:
             prompt=self._redactor.secrets_only(words),
         )
         limit = None if own is None else self._config.max_tool_turns
-        self._calls.begin(limit=limit, is_streamed=is_streamed)
-        begun = _BegunCalls()
+        self._calls.turn = CallTurn(
+            replace(self._settings, **settings),
+            limit=limit,
+            is_streamed=is_streamed,
+            session_id=None if own is None else own.session_id,
+            agent_name=runner.agent_name,
+        )
+        hooks = _CallHooks(self._calls)
         run = build_run(
             provider=self._calls,
             composer=self._context,
@@ -298,7 +340,7 @@ class LlmCycle:
             run=RunIdentity(session_id=runner.session_id, agent_id="agcore", run_id=new_id("run")),
             redactor=self._redactor,
             guard=runner.guard,
-            hooks=begun,
+            hooks=hooks,
             results=runner.results,
             limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
         )
@@ -320,7 +362,7 @@ class LlmCycle:
             with suppress(asyncio.CancelledError):
                 await to_the_end(running)
             self._added = self._history.record(
-                run.ctx.journal.path, len(path), begun=begun.ids, is_complete=is_complete
+                run.ctx.journal.path, len(path), begun=hooks.begun, is_complete=is_complete
             )
             stop_if_cancelled()
         response = self._calls.turn.response
@@ -381,7 +423,8 @@ class LlmCycle:
     async def _summarise(self, prompt: str, *, max_tokens: int) -> str:  # noqa: ARG002
         instructions = load_asset("agent.default_compact_agent").text
         messages = [ChatMessage.system_text(instructions), ChatMessage.user_text(prompt)]
-        return (await self._calls.ask(messages)).text
+        plain = replace(self._settings, tool_choice=None, stop=())
+        return (await self._calls.ask(messages, settings=plain)).text
 
 
 async def _one_turn(run: StandaloneRun, prompt: Draft) -> Outcome:

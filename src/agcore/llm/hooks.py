@@ -7,17 +7,20 @@ from enum import StrEnum
 from typing import Protocol, Self
 
 from agcore.errors import LlmError
-from agcore.llm.types import ChatRequest
+from agcore.llm.types import ChatRequest, ChatResponse
 from agent_core.redaction import Redactor, log_failure
+from agent_core.types import ToolCall, ToolResult, Usage
 
 logger = logging.getLogger(__name__)
 
 
 class HookEvent(StrEnum):
-    """When a hook is called. A block counts at `PRE_REQUEST` and `ON_TURN_START` only."""
+    """When a hook is called. A block counts at `PRE_REQUEST`, `PRE_TOOL` and `ON_TURN_START`."""
 
     PRE_REQUEST = "pre_request"
     POST_REQUEST = "post_request"
+    PRE_TOOL = "pre_tool"
+    POST_TOOL = "post_tool"
     ON_RETRY = "on_retry"
     ON_ERROR = "on_error"
     ON_TURN_START = "on_turn_start"
@@ -32,18 +35,31 @@ class HookContext:
     Attributes:
         event: the point at which it is called.
         request: what is sent; at `PRE_REQUEST`, `POST_REQUEST`, `ON_RETRY` and `ON_ERROR`.
+        response: the reply; at `POST_REQUEST`. At `ON_TURN_END` and `ON_PLAN_STEP_COMPLETE` the
+            answer of the turn or the step.
+        usage: what it has cost; at `POST_REQUEST` the one call, at `ON_TURN_END` the whole turn.
         error: what failed; at `ON_RETRY` and `ON_ERROR`.
         attempt: which attempt has failed, from 1; at `ON_RETRY`.
+        tool_call: what the model calls; at `PRE_TOOL` and `POST_TOOL`.
+        tool_result: its answer, whether or not it was run; at `POST_TOOL`.
         turn_index: which turn of the session, from 0; at `ON_TURN_START` and `ON_TURN_END`.
         plan_step_index: which step of the plan, from 0; at `ON_PLAN_STEP_COMPLETE`.
+        session_id: whose turn it is; None for a cycle of its own.
+        agent_name: the agent of that session.
     """
 
     event: HookEvent
     request: ChatRequest | None = None
+    response: ChatResponse | None = None
+    usage: Usage | None = None
     error: LlmError | None = None
     attempt: int = 0
+    tool_call: ToolCall | None = None
+    tool_result: ToolResult | None = None
     turn_index: int | None = None
     plan_step_index: int | None = None
+    session_id: str | None = None
+    agent_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +92,36 @@ class HookExecutor:
     """Calls the hooks of an event, in the order of their registration."""
 
     def __init__(self) -> None:
-        self._hooks: dict[HookEvent, list[Hook]] = {}
+        self._hooks: dict[HookEvent, list[tuple[Hook, bool]]] = {}
         self._redactor = Redactor({})
 
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Keep these out of the log when a hook breaks."""
         self._redactor.learn(secrets)
 
-    def register(self, event: HookEvent, hook: Hook) -> None:
-        """Have `hook` called at `event`."""
-        self._hooks.setdefault(event, []).append(hook)
+    def register(self, event: HookEvent, hook: Hook, *, guard: bool = False) -> None:
+        """Have `hook` called at `event`.
+
+        Args:
+            event: when.
+            hook: what.
+            guard: count it as a block if the hook breaks.
+        """
+        self._hooks.setdefault(event, []).append((hook, guard))
 
     async def execute(self, context: HookContext) -> HookResult:
         """Call the hooks of `context.event`; the first block is the result and ends the round.
 
-        A hook that breaks is logged and does not stop anything: only saying so does.
+        A hook that breaks is logged. It stops nothing, unless it is a guard.
         """
-        for hook in self._hooks.get(context.event, ()):
+        for hook, is_guard in self._hooks.get(context.event, ()):
             try:
                 result = await hook.execute(context)
-            except Exception as error:  # noqa: BLE001 - a hook's failure stops nothing
+            except Exception as error:  # noqa: BLE001 - a hook's failure is no failure of the call
                 what = f"a hook at {context.event} broke"
                 log_failure(logger, what, error=error, clean=self._redactor.text)
+                if is_guard:
+                    return HookResult.block(f"a guard broke ({type(error).__name__})")
                 continue
             if result.blocked:
                 return result

@@ -7,7 +7,7 @@ the engine keeps apart from the conversation, and an author's name.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from agcore.errors import LlmError
 from agent_core.types import (
@@ -140,6 +140,17 @@ class ChatRequest:
     max_output_tokens: int | None = None
     stop: Sequence[str] = ()
     provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class CallSettings(TypedDict, total=False):
+    """What one submission does differently from its cycle's configuration; see `ChatRequest`."""
+
+    model: str | None
+    temperature: float | None
+    max_output_tokens: int | None
+    tool_choice: str | None
+    stop: Sequence[str]
+    provider_options: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 """Phase 4b: plans, what makes them, and who carries them out."""
 
 import asyncio
+import json
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agcore.agent import (
     Agent,
@@ -15,6 +19,7 @@ from agcore.agent import (
     StepStatus,
     TaskAgent,
 )
+from agcore.agent.plan_text import read_steps
 from agcore.llm import (
     ChatMessage,
     ChatRequest,
@@ -23,7 +28,7 @@ from agcore.llm import (
     LlmError,
     MockProvider,
 )
-from agent_parts import Watches, bundle
+from agent_parts import Watches, bundle, cpu_seconds
 
 DONE = ChatResponse(ChatMessage.assistant_text("done"))
 
@@ -93,6 +98,15 @@ async def test_phase4b_a_plan_is_read_alone_or_from_a_fenced_block(raw: str) -> 
         ("[" * 100_000, "not JSON"),
         ("{}", 'no array "steps"'),
         ("[]", 'no array "steps"'),
+        ("[1, 2]", 'no array "steps"'),
+        ('"steps"', 'no array "steps"'),
+        ('Sure: {"plan": "walk"}. Fine?', 'no array "steps"'),
+        ('```json\n{"plan": "walk"}\n```', 'no array "steps"'),
+        ('{"steps": [{"description": "a"}, {"description": "b', "not JSON: Unterminated"),
+        ('{"steps": [{"description": "a"}, {"description": "b"}', "not JSON"),
+        ('{"steps": [{"description": "a", "with": [{"description": "b"}', "not JSON"),
+        ('[{"description": "a"}, {}]', 'step 1 of the plan has no "description"'),
+        ('<think>{"steps": [{"description": "draft"}]}</think>No.', "not JSON"),
         ('{"steps": "one"}', 'no array "steps"'),
         ('{"steps": []}', "no steps"),
         ('{"steps": [{"description": "a"}, {}]}', 'step 1 of the plan has no "description"'),
@@ -103,6 +117,96 @@ async def test_phase4b_a_plan_is_read_alone_or_from_a_fenced_block(raw: str) -> 
 async def test_phase4b_what_is_no_plan_says_why(raw: str, reason: str) -> None:
     with pytest.raises(AgentError.PlanParse, match=reason):
         await JsonPlanParser().parse(raw, "goal")
+
+
+STEPS = '[{"description": "step one"}, {"description": "step two"}]'
+PLAN = f'{{"steps": {STEPS}}}'
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        f'<think>\nMaybe {{"steps": [{{"description": "draft"}}]}}?\n</think>\n\n{PLAN}',
+        f'Let me think [out loud: {{first}} this, a 5" pipe, then that.\n\n{PLAN}',
+        f'Draft: {{"steps": [{{"description": "draft"}}]}}. Better:\n{PLAN}',
+        f"Here is the plan:\n\n{PLAN}\n\nShall I begin? (See [1] and {{2}}.)",
+        f"```bash\nls {{a,b}} [x]\n```\nand\n```json\n{PLAN}\n```\nthen\n```\nls\n```",
+        f"```json\n{PLAN}",
+        f"```{PLAN}```",
+        f"~~~JSON\n{PLAN}\n~~~",
+        f"{PLAN}\n```",
+        '{"steps": [{"description": "step one"}, {"description": "step two"},],}',
+        '{"steps": [{"description": "step one",},\n {"description": "step two"}\n , ]\n}',
+        STEPS,
+        f"The steps: {STEPS}.",
+        f"```\n{STEPS}\n```",
+        f'{{"goal": "g", "steps": {STEPS}, "notes": ["none"]}}',
+        f"\ufeff{PLAN}",
+    ],
+)
+async def test_a_plan_is_found_in_what_models_write(raw: str) -> None:
+    plan = await JsonPlanParser().parse(raw, "goal")
+    assert [step.description for step in plan.steps] == ["step one", "step two"]
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "Write\n```bash\nls\n```\nto the file",
+        'Answer {"steps": [{"description": "not this"}]}',
+        "Delete [a, b,] and {c,}",
+        "Say </think> and <think>",
+        'a "quoted" word, and a \\ backslash',
+        "雪 \U0001f600",
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "<think>Hm, [so</think>{}"])
+async def test_what_stands_in_a_description_stays_there(description: str, around: str) -> None:
+    document = json.dumps({"steps": [{"description": description}, {"description": "end"}]})
+    plan = await JsonPlanParser().parse(around.replace("{}", document), "goal")
+    assert [step.description for step in plan.steps] == [description, "end"]
+    spared = document.replace("]}", ",]}")  # a comma too many, in strings too if there is one
+    if "]}" not in description:
+        plan = await JsonPlanParser().parse(around.replace("{}", spared), "goal")
+        assert [step.description for step in plan.steps] == [description, "end"]
+
+
+async def test_a_line_break_in_a_description_is_taken_as_it_is() -> None:
+    raw = '{"steps": [{"description": "Write\n```\nls\n```\n"}]}'
+    plan = await JsonPlanParser().parse(raw, "goal")
+    assert plan.steps[0].description == "Write\n```\nls\n```\n"
+
+
+PIECES = ["[", "{", "]", "}", '"', "\\", ",", ":", "```", "\n", " ", "x", '"steps"', "<think>", "1"]
+
+
+@given(st.lists(st.sampled_from([*PIECES, "</think>", PLAN, '{"description": "a"}']), max_size=40))
+def test_whatever_a_model_writes_there_is_a_plan_or_a_reason(pieces: list[str]) -> None:
+    try:
+        steps = read_steps("".join(pieces))
+    except AgentError.PlanParse:
+        return
+    assert steps
+    assert all(step.strip() for step in steps)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [*PIECES, '["', '{"a":', '[{"', '{"steps": [', "[1,", '\\"', ', "', '"\\"', "<think>[", ",  "],
+)
+def test_reading_takes_time_in_proportion_to_the_text(unit: str) -> None:
+    """Eight times as much takes eight times as long: 64 times, if it were looked through again."""
+
+    def read(size: int) -> Callable[[], object]:
+        text = unit * (size // len(unit))
+
+        def work() -> None:
+            with suppress(AgentError.PlanParse):
+                read_steps(text)
+
+        return work
+
+    assert cpu_seconds(read(64_000)) < 20 * cpu_seconds(read(8_000)) + 0.02
 
 
 async def test_phase4b_a_goal_is_planned_and_every_step_is_a_turn() -> None:
@@ -151,6 +255,23 @@ async def test_phase4b_or_it_goes_on_by_setting() -> None:
 async def test_phase4b_an_answer_that_is_no_plan_is_an_error() -> None:
     with pytest.raises(AgentError.PlanParse):
         await planner(MockProvider(["I would rather not."])).run("goal")
+
+
+async def test_an_answer_that_is_no_plan_is_asked_for_once_more_with_the_reason() -> None:
+    provider = MockProvider(["Sure!", f"Sorry: {PLAN}", "a", "b"])
+    agent = planner(provider)
+    plan = await agent.run("the goal")
+    assert plan.is_complete
+    again = provider.requests[1].messages[-1].text
+    assert "the goal" in again
+    assert "the plan is not JSON" in again
+
+
+async def test_after_the_second_answer_that_is_no_plan_it_gives_up() -> None:
+    provider = MockProvider(["Sure!", "{}", PLAN])
+    with pytest.raises(AgentError.PlanParse, match='no array "steps"'):
+        await planner(provider).run("goal")
+    assert len(provider.requests) == 2
 
 
 async def test_a_step_that_is_cancelled_does_not_run_for_ever() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from agcore.prompt import (
     TemplateContext,
 )
 from agent_core.types import ContentBlock, ImageBlock, TextBlock, ToolCallBlock
+from agent_parts import cpu_seconds
 
 
 def rendered(source: str, **values: Any) -> str:
@@ -218,16 +218,6 @@ def test_a_name_needs_a_message_and_a_template_name_needs_templates() -> None:
         PromptComposer().with_name("ada")
     with pytest.raises(PromptError, match="no templates"):
         PromptComposer().user_template("ask", {})
-
-
-def cpu_seconds(work: Callable[[], object]) -> float:
-    """Of the quickest of three times."""
-    times: list[float] = []
-    for _ in range(3):
-        started = process_time()
-        work()
-        times.append(process_time() - started)
-    return min(times)
 
 
 @pytest.mark.parametrize(

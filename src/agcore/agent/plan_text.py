@@ -1,0 +1,94 @@
+"""The steps of a plan in what a model writes: thoughts, prose, fences and small slips around it."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+from agcore.errors import PlanParseError
+from agent_core.providers.jsontext import parse
+from agent_core.text import join_surrogates
+
+_THOUGHTS = re.compile(r"\s*<(think\w*|thought\w*|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
+_BRACKET = re.compile(r"[\[{]")
+_BEGINS_PLAN = re.compile(r'\{\s*["}]|\[\s*\{')
+_STRING_OR_SPARE_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|,(?=\s*[\]}])')
+_DECODER = json.JSONDecoder(strict=False)  # with line breaks in strings
+_MOST_READ = 20
+"""How often the length of a text may be read before the rest of it is given up."""
+_DEEP = 1000
+_LINE_COUNTING = 50
+"""The reader's error counts the lines before it, that much faster than it reads."""
+
+
+def read_steps(raw: str) -> list[str]:
+    """The descriptions of a plan's steps. Of several plans the last one counts, thoughts apart.
+
+    Takes time in proportion to the text.
+
+    Raises:
+        PlanParseError: there is none, and why.
+    """
+    thoughts = _THOUGHTS.match(raw)
+    text = raw[thoughts.end() :] if thoughts else raw
+    complaint: PlanParseError | None = None
+    for each in (text, _STRING_OR_SPARE_COMMA.sub(_keep_string, text)):
+        steps: list[str] = []
+        for value in _plan_values(each):
+            try:
+                steps = _descriptions(value)
+            except PlanParseError as error:
+                complaint = error
+        if steps:
+            return steps
+    if complaint is not None:
+        raise complaint
+    begin = _BRACKET.search(text)
+    try:
+        parse(text[begin.start() :] if begin else text.strip())
+    except ValueError as error:
+        raise PlanParseError(f"the plan is not JSON: {error}") from error
+    raise PlanParseError('the plan has no array "steps"')
+
+
+def _keep_string(found: re.Match[str]) -> str:
+    return "" if found[0] == "," else found[0]
+
+
+def _plan_values(text: str) -> Iterator[Any]:
+    """The JSON values in a text that may be plans: objects, and lists of objects.
+
+    What stands inside a value that breaks off is a part of it, unless it has steps of its own.
+    """
+    at, reach, left = 0, 0, _MOST_READ * len(text)
+    while left > 0 and (begin := _BEGINS_PLAN.search(text, at)):
+        start = begin.start()
+        try:
+            value, at = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            broken_at: int = getattr(error, "pos", start + _DEEP)
+            reach = max(reach, broken_at)
+            left -= broken_at - start + broken_at // _LINE_COUNTING + 1
+            at = start + 1
+            continue
+        if isinstance(value, list):
+            items = cast("list[object]", value)
+            if not items or not all(isinstance(item, dict) for item in items):
+                continue
+        if start >= reach or "steps" in value:
+            yield value
+
+
+def _descriptions(value: Any) -> list[str]:
+    steps = cast("dict[str, Any]", value).get("steps") if isinstance(value, dict) else value
+    if not isinstance(steps, list):
+        raise PlanParseError('the plan has no array "steps"')
+    found: list[str] = []
+    for index, step in enumerate(cast("list[object]", steps)):
+        text = cast("dict[str, Any]", step).get("description") if isinstance(step, dict) else None
+        if not isinstance(text, str) or not text.strip():
+            raise PlanParseError(f'step {index} of the plan has no "description"')
+        found.append(join_surrogates(text))
+    if not found:
+        raise PlanParseError("the plan has no steps; it needs at least one")
+    return found

@@ -6,6 +6,7 @@ What only one command needs is imported there: help and usage errors answer at o
 import argparse
 import contextlib
 import gc
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -110,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     seal_help = "what the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
+    four.add_argument("--output-format", choices=("text", "json"), default="text")
     return root
 
 
@@ -208,9 +210,13 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from kgent.review import verify  # noqa: PLC0415 - one command
+    from kgent.verification import verify  # noqa: PLC0415 - one command
 
     check = verify(arguments.run_dir, seal=arguments.seal)
+    if arguments.output_format == "json":
+        found = {"sound": check.is_sound, **check.model_dump(mode="json")}
+        print(json.dumps(found, indent=2), flush=True)
+        return COMPLETED if check.is_sound else FAILED
     for problem in check.problems:
         _print_line(f"! {problem}")
     if check.is_sound:

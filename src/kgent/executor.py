@@ -44,7 +44,6 @@ from kgent.state import (
     RunFolderStatus,
     RunResult,
     compute_seal,
-    now,
     state_hash,
     state_text,
 )
@@ -143,7 +142,9 @@ class RunExecutor:
         )
         self._skills = SkillRegistry.of(env.config)
         self._manifest = SandboxManifest.of(env.sandbox_root)
-        self._state = RunFolderState.of(env.core_fields(), env.config, config_path=str(config_path))
+        self._state = RunFolderState.of(
+            env.core_fields(), env.config, config_path=str(config_path), when=env.records.now()
+        )
 
     def run(self) -> RunResult:
         """Do everything, and leave a folder whose `run.json` has the final status."""
@@ -187,7 +188,7 @@ class RunExecutor:
         write_artifact_manifest(records, config.deliverables.required)
         data = {"path": str(self._config_path), "fingerprint": env.config_fingerprint}
         records.emit("config.loaded", f"profile {config.profile.id}", data)
-        facts = {**fields, "engine": config.runtime.engine, "created": now()}
+        facts = {**fields, "engine": config.runtime.engine, "created": self._state.created_at}
         listed = "\n".join(f"- {name}: {value}" for name, value in facts.items())
         records.append_section("Run", listed)
         records.append_section("Prompt", quoted(self._prompt))
@@ -252,7 +253,8 @@ class RunExecutor:
         records.emit("prompt.rendered", f"system prompt of {len(prompt)} characters", data)
         memory = self._memory or NoMemory()
         tools = build_tools(self._env, self._skills, memory, cancellation=token)
-        self._state = self._state.changed(status=RunFolderStatus.RUNNING, started_at=now())
+        when, status = records.now(), RunFolderStatus.RUNNING
+        self._state = self._state.changed(when=when, status=status, started_at=when)
         self._save()
         names = [tool.name for tool in tools]
         records.emit("run.started", "the engine begins", {"tools": names})
@@ -347,11 +349,13 @@ class RunExecutor:
 
         outcome = self._attempt(outcome, lambda: self._end_transcript(outcome))
         outcome = announced = self._attempt(outcome, self._files.restore)
-        state = self._build_end_state(announced)
+        counts = self._records.counts
+        counts["events"] += 1  # the closing one
+        state = self._build_end_state(announced, counts)
         outcome = self._attempt(outcome, emit_end)
         outcome = self._attempt(outcome, write_manifests)
         if outcome is not announced:  # the closing event says otherwise: `verify` will report it
-            state = self._build_end_state(outcome)
+            state = self._build_end_state(outcome, counts)
         self._state, is_saved = state.model_copy(update={"manifests": manifests}), False
         outcome = self._attempt(outcome, save)
         if not is_saved:
@@ -403,14 +407,16 @@ class RunExecutor:
             append("Result", quoted(outcome.text))
         self._records.finish_transcript()
 
-    def _build_end_state(self, outcome: _Outcome) -> RunFolderState:
-        (status, error), check = outcome.end(), outcome.check
+    def _build_end_state(self, outcome: _Outcome, counts: Mapping[str, int]) -> RunFolderState:
+        (status, error), check, when = outcome.end(), outcome.check, self._records.now()
         return self._state.changed(
+            when=when,
             status=status,
             failure_reason=str(error) if error else None,
             error=error,
-            ended_at=now(),
+            ended_at=when,
             usage=dict(outcome.usage),
+            counts=dict(counts),
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
         )

@@ -120,6 +120,8 @@ class RunRecords:
         self._sections: dict[str, list[str]] = {}
         self._last_section: str | None = None
         self._archived: set[str] = set()
+        self._errors = 0
+        self._latest = ""
 
     def hold(self) -> None:
         """Open every growing record now: it can be removed after that, and is still written."""
@@ -129,6 +131,12 @@ class RunRecords:
     def close(self) -> None:
         """Flush everything and take no more lines. Harmless when called again."""
         self.files.close()
+
+    def now(self) -> str:
+        """The time of the next record: if the clock is turned, never before that of the last."""
+        with self._lock:
+            self._latest = max(self._latest, now())
+            return self._latest
 
     # --- events, calls, errors --------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class RunRecords:
                 session_id=self._ids.session_id,
                 task_id=self._ids.task_id,
                 type=event_type,
-                timestamp=now(),
+                timestamp=self.now(),
                 actor=actor,
                 severity=severity,
                 summary=summary_line(summary),
@@ -178,8 +186,11 @@ class RunRecords:
 
     def record_error(self, error: ErrorInfo, *, correlation_id: str | None = None) -> None:
         """Record an error, of a call if `correlation_id` is one's id."""
-        line = ErrorRecord(**error.model_dump(), timestamp=now(), correlation_id=correlation_id)
-        self._append_line(ERRORS_FILE, line)
+        facts = error.model_dump()
+        with self._lock:
+            line = ErrorRecord(**facts, timestamp=self.now(), correlation_id=correlation_id)
+            self._append_line(ERRORS_FILE, line)
+            self._errors += 1
 
     def record_call(self, call: ToolCallRecord) -> None:
         """Record a call that is over."""
@@ -187,6 +198,13 @@ class RunRecords:
             self._append_line(TOOLS_FILE, call)
             self._calls.append(call)
             self._makers.update(dict.fromkeys(call.artifacts, call.tool_name))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many events, calls and errors are on record."""
+        with self._lock:
+            calls = len(self._calls)
+            return {"events": self._sequence, "tool_calls": calls, "errors": self._errors}
 
     @property
     def calls(self) -> list[ToolCallRecord]:

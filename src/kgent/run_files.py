@@ -75,10 +75,14 @@ class NamedRecord(Record):
 
 
 class FileRecord(NamedRecord):
-    """A file as it was: path relative to the run folder, size, SHA-256 in hex."""
+    """A file as it was: path relative to the run folder, size, SHA-256 in hex, octal mode.
+
+    `sha256` is empty where the content was not read because it is too large.
+    """
 
     bytes: int
     sha256: str
+    mode: str | None = None
 
 
 @dataclass(slots=True)
@@ -98,35 +102,50 @@ class _Content:
             path=readable_name(name),
             bytes=self.size,
             sha256=self.digest.hexdigest(),
+            mode=mode_text(PRIVATE_FILE),
             path_hex=name_bytes(name),
         )
 
 
-def describe_file(root: Path, name: str) -> FileRecord:
-    """A file of the run folder, whose path is resolved, as it is now. Links are not followed."""
+def mode_text(mode: int) -> str:
+    """The rights of a file or folder as manifests have them: four octal digits."""
+    return f"{stat.S_IMODE(mode):04o}"
+
+
+def describe_file(root: Path, name: str, *, limit: int | None = None) -> FileRecord:
+    """A file of the run folder, whose path is resolved, as it is now. Links are not followed.
+
+    A file of more than `limit` bytes is not read. Of one that grows meanwhile, as much is read as
+    it had.
+    """
     content = _Content()
     with open_file(root / name) as file:
-        while chunk := file.read(_CHUNK):
+        facts = os.fstat(file.fileno())
+        is_read = limit is None or facts.st_size <= limit
+        while is_read and (chunk := file.read(min(_CHUNK, facts.st_size - content.size))):
             content.add(chunk)
-    return content.record(name)
+    found = content.record(name).model_copy(update={"mode": mode_text(facts.st_mode)})
+    return found if is_read else found.model_copy(update={"bytes": facts.st_size, "sha256": ""})
 
 
-def make_readable(root: Path, name: str) -> None:
-    """Let the owner read a file of the run folder. Links are not followed."""
+def make_readable(root: Path, name: str, *, mode: int | None = None) -> None:
+    """Let the owner read a file of the run folder, or set all its rights. No link is followed."""
     path = root / name
     with open_folder(path.parent) as folder:
         descriptor = os.open(path.name, _UNREAD, dir_fd=folder)
         try:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                add_rights(descriptor, stat.S_IRUSR | stat.S_IWUSR)
+                set_rights(descriptor, added=stat.S_IRUSR | stat.S_IWUSR, mode=mode)
         finally:
             os.close(descriptor)
 
 
-def add_rights(descriptor: int, rights: int) -> None:
-    """Add rights to a file or folder that was opened without reading it."""
-    mode = stat.S_IMODE(os.fstat(descriptor).st_mode) | rights
-    os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101 - no fchmod for such descriptors
+def set_rights(descriptor: int, *, added: int, mode: int | None = None) -> None:
+    """Set the rights of a file or folder that was opened without reading it: all, or more."""
+    known = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    wanted = known | added if mode is None else mode
+    if wanted != known:
+        os.chmod(f"/proc/self/fd/{descriptor}", wanted)  # noqa: PTH101 - no fchmod for such ones
 
 
 class RunFiles:
@@ -208,7 +227,8 @@ class RunFiles:
                     found[name] = "it was removed or replaced"
                     continue
                 try:
-                    if describe_file(self.root, name) != written.record(name):
+                    now = describe_file(self.root, name, limit=written.size)
+                    if (now.bytes, now.sha256) != (written.size, written.digest.hexdigest()):
                         found[name] = "its content was changed"
                 except FileNotFoundError:
                     found[name] = "it was removed"
@@ -219,19 +239,21 @@ class RunFiles:
     def restore(self) -> None:
         """Put back every growing file that was removed or replaced, and flush all of them.
 
-        What the owner may not read any more is made readable.
+        The rights of every file that the run wrote are what they were.
         """
         with self._lock:
             for name, written in self._written.items():
                 with suppress(OSError):
-                    make_readable(self.root, name)
+                    make_readable(self.root, name, mode=PRIVATE_FILE)
                 if written.descriptor is None:
                     continue
                 if _is_same_file(self.root / name, written.descriptor):
                     os.fsync(written.descriptor)
                     continue
-                content, size = bytearray(), os.fstat(written.descriptor).st_size
-                while chunk := os.pread(written.descriptor, size - len(content), len(content)):
+                content = bytearray()
+                while chunk := os.pread(
+                    written.descriptor, written.size - len(content), len(content)
+                ):
                     content += chunk
                 self._retry_after_clearing(
                     lambda n=name, c=bytes(content): self._replace(n, c), name
@@ -269,8 +291,7 @@ class RunFiles:
             replace_file(path, raw, before=before, unfinished=self.unfinished)
         except ToolError as error:  # not an ordinary file, or changed in between
             raise OSError(errno.EEXIST, error.message) from error
-        if before is None:
-            path.chmod(PRIVATE_FILE)
+        make_readable(self.root, name, mode=PRIVATE_FILE)
 
     def _drop(self, name: str) -> None:
         known = self._written.get(name)

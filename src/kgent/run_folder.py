@@ -30,11 +30,12 @@ from kgent.run_files import (
     FileRecord,
     NamedRecord,
     RunFiles,
-    add_rights,
     describe_file,
     make_readable,
+    mode_text,
     name_bytes,
     readable_name,
+    set_rights,
 )
 from kgent.state import RUN_FILE, RunFolderState, RunFolderStatus, RunIds, now, state_text
 
@@ -56,6 +57,10 @@ FILES = (RUN_FILE, SANDBOX_MANIFEST, ARTIFACT_MANIFEST, *RECORDS)
 
 OtherKind = Literal["folder", "link", "special", "unreadable"]
 """What is no file; `unreadable` is a folder whose content is not known."""
+
+MAX_HASHED_FILE = 16 * 2**30
+MAX_HASHED_TOTAL = 64 * 2**30
+"""Bytes of a file, and of all files, that are read when a run closes."""
 
 _IN_USE = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -92,7 +97,8 @@ def create_run_folder(env: RunEnvironment) -> None:
         KgentError: category `sandbox`; there is something in it already, or it cannot be made.
     """
     root, unfinished = env.sandbox_root, env.records.files.unfinished
-    state = RunFolderState.of(env.core_fields(), env.config, config_path="unknown")
+    when = env.records.now()
+    state = RunFolderState.of(env.core_fields(), env.config, config_path="unknown", when=when)
     text = state_text(state.content(env.records.redactor))
     try:
         make_private(root.parent)
@@ -162,7 +168,10 @@ class SandboxManifest(Record):
 
 
 class ProducedFile(NamedRecord):
-    """A file that the run produced. What is required and missing has no size and no hash."""
+    """A file that the run produced. What is required and missing has no size and no hash.
+
+    `too_large`: it was not read when the run ended; its size is known, its content is not.
+    """
 
     kind: str
     created_by: str
@@ -170,14 +179,19 @@ class ProducedFile(NamedRecord):
     content_type: str | None = None
     bytes: int | None = None
     sha256: str | None = None
-    status: Literal["present", "missing", "unreadable"] = "present"
+    mode: str | None = None
+    status: Literal["present", "missing", "unreadable", "too_large"] = "present"
 
 
 class OtherRecord(NamedRecord):
-    """What is in a run folder and is not a file: a folder, a pipe, a link and its target."""
+    """What is in a run folder and is not a file: a folder, a pipe, a link and its target.
+
+    A link has no mode.
+    """
 
     kind: OtherKind
     target: str | None = None
+    mode: str | None = None
 
 
 class ArtifactManifest(Record):
@@ -195,6 +209,7 @@ class FolderEntry:
     name: str
     kind: Literal["file"] | OtherKind
     target: str | None = None
+    mode: str | None = None
 
     @property
     def is_input(self) -> bool:
@@ -208,6 +223,7 @@ class FolderEntry:
             path=readable_name(self.name),
             kind=self.kind,
             target=readable_name(self.target) if self.target is not None else None,
+            mode=self.mode,
             path_hex=name_bytes(self.name),
         )
 
@@ -221,11 +237,14 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
     files = records.files
     specs = {deliverable.path: deliverable for deliverable in required}
     entries = [entry for entry in list_entries(files.root, takes_rights=True) if not entry.is_input]
-    produced = [
-        _describe_produced(records, entry.name, specs.get(entry.name))
-        for entry in entries
-        if entry.kind == "file"
-    ]
+    produced: list[ProducedFile] = []
+    room = MAX_HASHED_TOTAL
+    for entry in entries:
+        if entry.kind == "file":
+            limit = min(MAX_HASHED_FILE, room)
+            file = _describe_produced(records, entry.name, specs.get(entry.name), limit=limit)
+            room -= (file.bytes or 0) if file.sha256 else 0
+            produced.append(file)
     present = {file.path for file in produced}
     for path, deliverable in specs.items():
         if path not in present and not (files.root / path).is_dir():
@@ -247,17 +266,17 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
 
 
 def _describe_produced(
-    records: RunRecords, name: str, spec: DeliverableSpec | None
+    records: RunRecords, name: str, spec: DeliverableSpec | None, *, limit: int
 ) -> ProducedFile:
     root, maker = records.files.root, records.maker_of(name)
     written = record = records.files.record(name)
     try:
         if record is None:
             try:
-                record = describe_file(root, name)
+                record = describe_file(root, name, limit=limit)
             except PermissionError:
                 make_readable(root, name)
-                record = describe_file(root, name)
+                record = describe_file(root, name, limit=limit)
     except (OSError, AgentCoreError):
         record = None
     return ProducedFile(
@@ -267,14 +286,15 @@ def _describe_produced(
         required=spec is not None,
         content_type=spec.content_type if spec else None,
         bytes=record.bytes if record else None,
-        sha256=record.sha256 if record else None,
-        status="present" if record else "unreadable",
+        sha256=(record.sha256 or None) if record else None,
+        mode=record.mode if record else None,
+        status=("present" if record.sha256 else "too_large") if record else "unreadable",
         path_hex=name_bytes(name),
     )
 
 
 def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]:
-    """Everything in a run folder but the records and folders that every run folder has.
+    """Everything in a run folder but the records that every run folder has.
 
     Links are listed and not followed. With `takes_rights`, folders that their owner may not read
     are made readable.
@@ -284,22 +304,22 @@ def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]
     while waiting:
         name = waiting.pop()
         try:
-            entries = _list_folder(root, name, takes_rights=takes_rights)
+            mode, entries = _list_folder(root, name, takes_rights=takes_rights)
         except OSError:
             if not name:
                 raise
             found.append(FolderEntry(name, "unreadable"))
             continue
-        if name and name not in FOLDERS:
-            found.append(FolderEntry(name, "folder"))
+        if name:
+            found.append(FolderEntry(name, "folder", mode=mode))
         waiting += [entry.name for entry in entries if entry.kind == "folder"]
         found += [entry for entry in entries if entry.kind != "folder"]
     others = (entry for entry in found if entry.name not in FILES)
     return sorted(others, key=lambda entry: os.fsencode(entry.name))
 
 
-def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> list[FolderEntry]:
-    """What is in a folder, however long its path is."""
+def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> tuple[str, list[FolderEntry]]:
+    """The mode of a folder and what is in it, however long its path is."""
     found: list[FolderEntry] = []
     with open_folder(root / folder) as place:
         try:
@@ -307,7 +327,7 @@ def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> list[FolderE
         except PermissionError:
             if not takes_rights:
                 raise
-            add_rights(place, stat.S_IRWXU)
+            set_rights(place, added=stat.S_IRWXU)
             descriptor = os.open(".", _LIST, dir_fd=place)
         try:
             with os.scandir(descriptor) as inside:
@@ -324,10 +344,11 @@ def _list_folder(root: Path, folder: str, *, takes_rights: bool) -> list[FolderE
                     elif stat.S_ISDIR(mode):
                         found.append(FolderEntry(name, "folder"))
                     else:
-                        found.append(FolderEntry(name, "file" if stat.S_ISREG(mode) else "special"))
+                        kind = "file" if stat.S_ISREG(mode) else "special"
+                        found.append(FolderEntry(name, kind, mode=mode_text(mode)))
+            return mode_text(os.fstat(descriptor).st_mode), found
         finally:
             os.close(descriptor)
-    return found
 
 
 # --- deliverables and the final status ------------------------------------------------------------

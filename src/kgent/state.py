@@ -20,6 +20,8 @@ from kgent.errors import BLOCKING, ErrorInfo, Record, config_error
 RUN_FILE = "run.json"
 RUN_FILE_HASH = "run_json_sha256"
 """The key under which the closing event holds the hash of `run.json`."""
+SCHEMA_VERSION = 2
+"""Of run folders. Those of version 1 vouch for less: no counts, no modes, no program."""
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,119}")
 
@@ -141,9 +143,12 @@ class RunFolderState(Record):
         found: required deliverables that are there.
         missing: required deliverables that are not.
         manifests: file name and SHA-256 of each manifest, once they are final.
+        program: the program that made the folder, and its version.
+        counts: how many `events`, `tool_calls` and `errors` there are, once the run is over.
     """
 
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
+    program: str = ""
     session_id: str
     task_id: str
     run_id: str
@@ -161,25 +166,27 @@ class RunFolderState(Record):
     ended_at: str | None = None
     updated_at: str
     usage: dict[str, int] = {}
+    counts: dict[str, int] = {}
     found: list[str] = []
     missing: list[str] = []
     manifests: dict[str, str] = {}
 
     @classmethod
-    def of(cls, fields: Mapping[str, str], config: KgentConfig, *, config_path: str) -> Self:
+    def of(
+        cls, fields: Mapping[str, str], config: KgentConfig, *, config_path: str, when: str
+    ) -> Self:
         """The state of a run that has just been made, whose core fields are given."""
         model = {"provider": config.model.provider, "name": config.model.name}
-        engine, when = config.runtime.engine, now()
+        facts = {"config_path": config_path, "engine": config.runtime.engine, "model": model}
         times = {"created_at": when, "updated_at": when}
-        facts = {**fields, **times, "config_path": config_path, "engine": engine, "model": model}
-        return cls.model_validate(facts)
+        return cls.model_validate({**fields, **facts, **times, "program": program_version()})
 
-    def changed(self, **changes: Any) -> "RunFolderState":
-        """The next state."""
+    def changed(self, *, when: str, **changes: Any) -> "RunFolderState":
+        """The next state, entered at this time."""
         status = changes.get("status", self.status)
         if status is not self.status and status not in _NEXT.get(self.status, ()):
             raise ValueError(f"a run does not go from {self.status} to {status}")
-        return self.model_copy(update={**changes, "updated_at": now()})
+        return self.model_copy(update={**changes, "updated_at": when})
 
     def content(self, redactor: Redactor) -> dict[str, Any]:
         """The content of `run.json` without secrets."""
@@ -189,6 +196,16 @@ class RunFolderState(Record):
 def now() -> str:
     """The time as every record has it: UTC, ISO 8601, microseconds."""
     return utc_now().isoformat(timespec="microseconds")
+
+
+def program_version() -> str:
+    """The name and the version of this program."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow to import
+
+    try:
+        return f"kgent {version('soong-agent')}"
+    except PackageNotFoundError:
+        return "kgent (not installed)"
 
 
 def state_hash(content: Mapping[str, Any]) -> str:

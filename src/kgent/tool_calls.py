@@ -38,7 +38,6 @@ from kgent.records import (
     summary_line,
 )
 from kgent.run_folder import WRITABLE
-from kgent.state import now
 
 MAX_DATA_BYTES = 32_768
 """Data beyond this is kept as a file of the archive; the model gets its beginning."""
@@ -155,7 +154,7 @@ class ToolCallScope:
     paths: SandboxPaths
     cancellation: Cancellation
     began: float = field(default_factory=perf_counter)
-    started_at: str = field(default_factory=now)
+    started_at: str = ""
     start_event: str | None = None
 
     def note(
@@ -205,6 +204,7 @@ class ToolCallScope:
             asyncio.CancelledError: the run is to stop; the call is on record.
         """
         summary = summarise_arguments(arguments)
+        self.started_at = self.env.records.now()
         begins = self.note("tool.started", f"{self.name} begins", {"args": summary})
         self.start_event = begins.event_id
         try:
@@ -250,7 +250,7 @@ class ToolCallScope:
             tool_name=name,
             action=self.action,
             started_at=self.started_at,
-            completed_at=now(),
+            completed_at=records.now(),
             duration_ms=duration_ms,
             status=answer.status,
             args_summary=summary,

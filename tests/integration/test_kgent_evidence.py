@@ -14,9 +14,9 @@ import pytest
 
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine
-from kgent.review import verify
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions, RunResult, state_hash, state_text
+from kgent.verification import verify
 from kgent_runs import a_run, calls, lines, profile, skill, state
 
 Change = Callable[[Path], object]
@@ -93,35 +93,66 @@ def add_key_twice(root: Path) -> None:
     rewrite(root, "run.json", lambda text: text.replace("{", '{\n  "status": "failed",', 1))
 
 
-def forge_report(root: Path) -> None:
-    """Change a deliverable, and every hash that depends on it: a consistent forgery."""
-    report, manifest = root / "deliverables" / "report.md", root / "artifact-manifest.json"
-    old = hashlib.sha256(report.read_bytes()).hexdigest()
-    report.write_text("It snowed.\n", encoding="utf-8")
-    new = hashlib.sha256(report.read_bytes()).hexdigest()
-    content = manifest.read_text(encoding="utf-8").replace(old, new)
-    manifest.write_text(content, encoding="utf-8")
-    manifests = state(root)["manifests"]
-    hashed = hashlib.sha256(content.encode()).hexdigest()
-    edit_state(root, manifests=manifests | {"artifact-manifest.json": hashed})
-
-
-def forge_status(root: Path) -> None:
-    """Change the outcome in `run.json`, the closing event, and every hash that depends on them."""
-    content = state(root) | {"usage": {"model_calls": 1}}
+def forge(root: Path, **fields: Any) -> None:
+    """Give `run.json` these fields, and compute every hash that depends on anything again."""
+    content = state(root) | fields
     events = lines(root / "events.jsonl")
     events[-1]["data"]["run_json_sha256"] = state_hash(content)
+    write_events(root, events)
+    hashes = dict[str, str]()
+    for name, key in (("sandbox-manifest.json", "files"), ("artifact-manifest.json", "artifacts")):
+        manifest = json.loads((root / name).read_text())
+        for file in manifest[key]:
+            if "path_hex" not in file and len(file["path"]) < 200:
+                raw = (root / file["path"]).read_bytes()
+                file |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+        raw = json.dumps(manifest).encode()
+        (root / name).write_bytes(raw)
+        hashes[name] = hashlib.sha256(raw).hexdigest()
+    text = state_text(content | {"manifests": hashes})
+    (root / "run.json").write_text(text, encoding="utf-8")
+
+
+def write_events(root: Path, events: list[dict[str, Any]]) -> None:
     text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
     (root / "events.jsonl").write_text(text, encoding="utf-8")
-    manifest = json.loads((root / "sandbox-manifest.json").read_text())
-    for file in manifest["files"]:
-        raw = (root / file["path"]).read_bytes()
-        file |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-    raw = json.dumps(manifest).encode()
-    (root / "sandbox-manifest.json").write_bytes(raw)
-    hashed = hashlib.sha256(raw).hexdigest()
-    content["manifests"] = content["manifests"] | {"sandbox-manifest.json": hashed}
-    (root / "run.json").write_text(state_text(content), encoding="utf-8")
+
+
+def forge_report(root: Path) -> None:
+    (root / "deliverables" / "report.md").write_text("It snowed.\n", encoding="utf-8")
+    forge(root)
+
+
+def forge_usage(root: Path) -> None:
+    forge(root, usage={"model_calls": 1})
+
+
+def forge_without_a_call(root: Path) -> None:
+    rewrite(root, "logs/tools.jsonl", lambda text: text.partition("\n")[2])
+    forge(root, counts=state(root)["counts"] | {"tool_calls": 2})
+
+
+def forge_without_an_event(root: Path) -> None:
+    kept = [one for one in lines(root / "events.jsonl") if one["type"] != "file.written"]
+    write_events(root, [one | {"sequence": n} for n, one in enumerate(kept, 1)])
+    forge(root)
+
+
+def forge_the_time_of_an_event(root: Path) -> None:
+    events = lines(root / "events.jsonl")
+    events[3]["timestamp"] = "2020-01-01T00:00:00.000000+00:00"
+    write_events(root, events)
+    forge(root)
+
+
+def forge_an_error(root: Path) -> None:
+    rewrite(root, "logs/errors.jsonl", lambda text: text + "{}\n")
+    forge(root)
+
+
+def sparse(path: Path) -> None:
+    """Make a file of terabytes that has nothing in it."""
+    os.truncate(path, 8 * 2**40)
 
 
 def at_the_bottom(root: Path, change: Callable[[], object]) -> None:
@@ -138,6 +169,63 @@ def put_pipe_in_place(root: Path, name: str) -> None:
 
 
 NOTICED: dict[str, tuple[Change, str]] = {
+    "a call is taken out, consistently": (
+        forge_without_a_call,
+        "logs/tools.jsonl and events.jsonl have different calls",
+    ),
+    "events are taken out, consistently": (
+        forge_without_an_event,
+        "for events, the records have",
+    ),
+    "the time of an event is turned back, consistently": (
+        forge_the_time_of_an_event,
+        "event 4 is of an earlier time than the one before it",
+    ),
+    "the end is turned back, consistently": (
+        lambda root: forge(root, ended_at="2020-01-01T00:00:00.000000+00:00"),
+        "run.json has times that do not fit those of the events",
+    ),
+    "the beginning is taken out, consistently": (
+        lambda root: forge(root, started_at=None),
+        "run.json has started_at None, the events begin 1 times",
+    ),
+    "an error is added, consistently": (forge_an_error, "for errors, the records have 1"),
+    "the folder is said to be of the first release": (
+        lambda root: forge(root, schema_version=1),
+        "the first release of kgent wrote this folder",
+    ),
+    "the folder is said to be of a later release": (
+        lambda root: forge(root, schema_version=99),
+        "a later version of kgent wrote this folder",
+    ),
+    "a deliverable may be read by everybody": (
+        lambda root: (root / "deliverables" / "report.md").chmod(0o666),
+        "deliverables/report.md was changed: its mode was 06",
+    ),
+    "a record may be written by everybody": (
+        lambda root: (root / "events.jsonl").chmod(0o666),
+        "events.jsonl was changed: its mode was 0600, and is 0666 now",
+    ),
+    "run.json may be read by everybody": (
+        lambda root: (root / "run.json").chmod(0o644),
+        "run.json was changed: its mode was 0600, and is 0644 now",
+    ),
+    "a folder may be written by everybody": (
+        lambda root: (root / "deliverables").chmod(0o777),
+        "deliverables was changed: folder of mode 0700 then, folder of mode 0777 now",
+    ),
+    "a deliverable grows to terabytes": (
+        lambda root: sparse(root / "deliverables" / "report.md"),
+        "deliverables/report.md was changed: 11 bytes then, 8796093022208 now",
+    ),
+    "the events grow to terabytes": (
+        lambda root: sparse(root / "events.jsonl"),
+        "events.jsonl was changed",
+    ),
+    "a manifest grows to terabytes": (
+        lambda root: sparse(root / "sandbox-manifest.json"),
+        "sandbox-manifest.json was changed after the run",
+    ),
     "a deliverable is edited": (
         lambda root: rewrite(root, "deliverables/report.md", lambda _: "It snowed.\n"),
         "deliverables/report.md was changed",
@@ -311,7 +399,7 @@ def test_a_folder_whose_run_json_cannot_be_read_is_a_changed_one(
     assert "the seal does not fit" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("forge", [forge_report, forge_status])
+@pytest.mark.parametrize("forge", [forge_report, forge_usage])
 def test_a_consistent_forgery_is_noticed_by_the_seal_only(
     tmp_path: Path, forge: Change, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,7 +421,6 @@ def test_what_does_not_change_content_is_not_noticed(tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     result.sandbox_root.rename(moved)
     report = moved / "deliverables" / "report.md"
-    report.chmod(0o444)
     os.utime(report, (0, 0))
     os.link(report, tmp_path / "second name")
     assert verify(moved, seal=result.seal).problems == []
@@ -365,7 +452,7 @@ def test_ctrl_c_ends_a_check_with_130_and_no_traceback(
         os.kill(os.getpid(), signal.SIGINT)
         signal.sigtimedwait([], 5)
 
-    monkeypatch.setattr("kgent.review.describe_file", interrupted)
+    monkeypatch.setattr("kgent.verification.describe_file", interrupted)
     assert main(["verify", str(finished(tmp_path).sandbox_root)]) == 130
     assert capsys.readouterr().err == "kgent: interrupted\n"
 

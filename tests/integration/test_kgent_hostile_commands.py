@@ -1,11 +1,13 @@
 """Allowed commands that attack the run folder: every run ends, and says what happened."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 
 from agent_core.tools.files import replace_file
 from kgent.cli import main
-from kgent.review import read_report, verify
+from kgent.review import read_report
 from kgent.state import RunFolderStatus, RunResult
+from kgent.verification import verify
 from kgent_runs import a_run, calls, lines, profile, state, types
 
 SHELL = {"shell": {"enabled": True, "allowed_commands": ["sh"]}}
@@ -282,3 +285,45 @@ def test_a_reader_that_goes_away_is_exit_code_141(tmp_path: Path) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "truncate -s 8T big",
+        "truncate -s 8T big; truncate -s 8T big2; ln big ../deliverables/big",
+        "truncate -s 8T ../prompt.md",
+        "truncate -s 8T ../events.jsonl",
+        "truncate -s 8T ../events.jsonl; rm ../events.jsonl",
+    ],
+)
+def test_a_file_of_terabytes_keeps_no_run_from_closing(tmp_path: Path, script: str) -> None:
+    result = run_script(tmp_path, script)
+    root = tmp_path / "run"
+    problems = "\n".join(verify(root).problems)
+    if ".." not in script or "big" in script:
+        assert result.status is RunFolderStatus.COMPLETED
+        assert "workspace/big was too large to be read when the run ended" in problems
+        artifacts = json.loads((root / "artifact-manifest.json").read_text())["artifacts"]
+        assert {one["status"] for one in artifacts if "big" in one["path"]} == {"too_large"}
+    else:
+        assert (result.status, result.error and result.error.code) == (
+            RunFolderStatus.FAILED,
+            "records_changed",
+        )
+        assert "was changed" in problems
+    assert state(root)["status"] == result.status
+
+
+def test_a_clock_that_is_turned_back_leaves_records_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(0, -3600)
+
+    def turned() -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=next(times))
+
+    monkeypatch.setattr("kgent.state.utc_now", turned)
+    result = run_script(tmp_path, "echo x > a")
+    assert result.status is RunFolderStatus.COMPLETED
+    assert verify(tmp_path / "run").problems == []

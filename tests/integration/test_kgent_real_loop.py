@@ -9,9 +9,9 @@ import pytest
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine, MockCall
-from kgent.review import verify
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions, RunResult
+from kgent.verification import verify
 from kgent_runs import events, lines, profile, state, types
 from model_server import ModelServer, Received, Reply, Status
 

@@ -198,6 +198,7 @@ def test_the_sandbox_manifest_tells_the_boundaries_and_vouches_for_the_records(
         "path": "prompt.md",
         "bytes": 5,
         "sha256": hashlib.sha256(b"hello").hexdigest(),
+        "mode": "0600",
     }
 
 
@@ -223,6 +224,7 @@ def test_the_artifact_manifest_has_what_is_there_and_what_is_owed(tmp_path: Path
     assert artifacts[0]["bytes"] == 4
     others = json.loads((root / "artifact-manifest.json").read_text())["others"]
     assert [(one["path"], one["kind"], one["target"]) for one in others] == [
+        *((name, "folder", None) for name in ("archive", "deliverables", "logs", "workspace")),
         ("workspace/link", "link", "/etc/passwd"),
         ("workspace/pipe", "special", None),
     ]

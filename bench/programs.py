@@ -1,0 +1,351 @@
+"""The same four programs in this SDK and in others: lines, time on the clock, CPU.
+
+    python programs.py                       # ours, and every peer that is installed
+    python programs.py --install             # make the peers' environments first
+    python programs.py -r 7 -p extract ours pydantic_ai
+    python programs.py --page                # and write the table of docs/recipes/README.md
+
+Ours are the recipes of examples/recipes, the peers' stand in programs/<peer>, written as their own
+documents write them and formatted by the same formatter. All talk to one scripted model server
+(programs/model.py), which takes 20 ms for each answer. Every sample is a fresh process of the
+program, and what it prints or serves is checked. Lines are those that are neither blank nor
+comments; the page of the web service is the same file for all and is not counted.
+"""
+
+import argparse
+import ast
+import json
+import os
+import platform
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+RECIPES = ROOT / "examples" / "recipes"
+PAGE = ROOT / "docs" / "recipes" / "README.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+PROGRAMS = {  # name: what it is
+    "web_service": "a web service: words as they come, approvals, cancelling",
+    "extract": "100 files into typed rows, ten at once, with a budget",
+    "database_tool": "a tool with dependencies and a database",
+    "multi_agent": "a writer with a researcher and a critic",
+}
+OURS = "ours"
+FILES, WEB_RUNS = 100, 20
+BEES = "Bees dance to tell where food is. Say how far the food is, too."
+PEERS = {  # name: packages, how it names the model
+    "pydantic_ai": (["pydantic-ai-slim[openai]"], "openai-chat:gpt-5-mini"),
+    "openai_agents": (["openai-agents"], "gpt-5-mini"),
+    "langgraph": (["langchain", "langgraph", "langchain-openai"], "openai:gpt-5-mini"),
+}
+NEEDED = ["aiosqlite", "starlette", "uvicorn"]
+QUIET = {
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "LANGSMITH_TRACING": "false",
+    "NO_PROXY": "127.0.0.1",
+    "PYTHONWARNINGS": "ignore",
+}
+# OpenAI Agents speaks Responses unless it is told otherwise; the server speaks Chat Completions.
+PRELUDE = {"openai_agents": "import agents; agents.set_default_openai_api('chat_completions');"}
+SCRIPT = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+SERVICE = (
+    "import sys, uvicorn; sys.path.insert(0, sys.argv[1]); import web_service;"
+    "uvicorn.run(web_service.app, port=int(sys.argv[2]), log_level='error')"
+)
+
+
+@dataclass
+class Side:
+    """One SDK: its programs and the interpreter that has it."""
+
+    name: str
+    folder: Path
+    python: Path
+    model: str
+
+    def command(self, code, *arguments):
+        return [str(self.python), "-c", PRELUDE.get(self.name, "") + code, *map(str, arguments)]
+
+    def environment(self, port, program, scratch):
+        url = f"http://127.0.0.1:{port}/{program}/v1"
+        model = f"{self.model}@{url}" if self.name == OURS else self.model
+        own = {"MODEL": model, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-fake"}
+        own |= {"SOONG_AGENT_HOME": str(scratch / "home"), "HOME": str(scratch)}
+        own |= {"PAGE": str(RECIPES / "web_service.html")}
+        return os.environ | QUIET | own
+
+
+def sides(venvs):
+    found = [Side(OURS, RECIPES, Path(sys.executable), "openai:gpt-5-mini")]
+    for name, (_, model) in PEERS.items():
+        python = venvs / name / "bin" / "python"
+        found.append(Side(name, HERE / "programs" / name, python, model))
+    return found
+
+
+def install(venvs):
+    for name, (packages, _) in PEERS.items():
+        if not (folder := venvs / name).exists():
+            print(f"making {folder}", file=sys.stderr, flush=True)
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            subprocess.run([*pip, *packages, *NEEDED], check=True)
+
+
+def versions(side):
+    code = (
+        "import sys, importlib.metadata as m;"
+        "print(*(f'{p} {m.version(p)}' for p in sys.argv[1:]), sep=', ')"
+    )
+    packages = PEERS[side.name][0] if side.name in PEERS else ["soong-agent"]
+    names = [package.split("[")[0] for package in packages]
+    asked = [str(side.python), "-c", code, *names]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def lines_of(file):
+    lines = map(str.strip, file.read_text(encoding="utf-8").splitlines())
+    return sum(bool(line) and not line.startswith("#") for line in lines)
+
+
+# ---- what the programs work on ----------------------------------------------
+
+
+def lay_out(scratch):
+    (scratch / "invoices").mkdir()
+    for number in range(FILES):
+        text = f"Invoice INV-{number:04} for Customer {number} Ltd.\n\nTotal: {number}.50 EUR\n"
+        (scratch / "invoices" / f"{number:03}.txt").write_text(text, encoding="utf-8")
+    with sqlite3.connect(scratch / "shop.db") as database:
+        database.execute("CREATE TABLE orders (customer, item, price)")
+        rows = [("Ada Lovelace", "lamp", 49.0), ("Ada Lovelace", "desk", 120.5)]
+        rows.append(("Alan Turing", "chair", 60.0))
+        database.executemany("INSERT INTO orders VALUES (?, ?, ?)", rows)
+    database.close()
+
+
+@contextmanager
+def model_server():
+    command = [sys.executable, str(HERE / "programs" / "model.py")]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield int(server.stdout.readline())
+    finally:
+        server.kill()
+        server.wait()
+
+
+# ---- the programs, run and checked -------------------------------------------
+
+
+def check_extract(printed):
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert len(rows) == FILES, printed[:500]
+    for number, row in enumerate(rows):
+        expected = {"number": f"INV-{number:04}", "customer": f"Customer {number} Ltd"}
+        assert row == expected | {"total": number + 0.5, "currency": "EUR"}, row
+
+
+def check_database_tool(printed):
+    rows = ast.literal_eval(re.search(r"\[.*\]", printed, re.S).group())
+    assert rows == [{"item": "lamp", "price": 49.0}, {"item": "desk", "price": 120.5}], printed
+
+
+def check_multi_agent(printed):
+    assert printed.strip() == BEES, printed
+
+
+SCRIPTS = {  # name: arguments, how what it prints is checked
+    "extract": (["invoices"], check_extract),
+    "database_tool": (["shop.db", "What did Ada order?"], check_database_tool),
+    "multi_agent": (["bees"], check_multi_agent),
+}
+
+
+def run_script(side, program, port, scratch):
+    arguments, check = SCRIPTS[program]
+    command = side.command(SCRIPT, side.folder / f"{program}.py", *arguments)
+    environment = side.environment(port, program.split("_")[0], scratch)
+    began = time.perf_counter()
+    child = subprocess.Popen(
+        command, cwd=scratch, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    printed, complained = child.stdout.read(), child.stderr.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    wall = time.perf_counter() - began
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0, complained.decode()[-2000:]
+    check(printed.decode())
+    return wall, usage.ru_utime + usage.ru_stime
+
+
+class Service:
+    """A running web service, as its page uses it."""
+
+    def __init__(self, url):
+        self.url = url
+
+    def post(self, path, body=None):
+        data = b"" if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, method="POST")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.read()
+
+    def start(self, session):
+        asked = {"message": "Write to Ada", "session": session}
+        return json.loads(self.post("/runs", asked))["run_id"]
+
+    def events(self, run_id, last_id=None):
+        headers = {} if last_id is None else {"Last-Event-ID": last_id}
+        request = urllib.request.Request(f"{self.url}/runs/{run_id}/events", headers=headers)
+        event = {}
+        with urllib.request.urlopen(request, timeout=30) as response:
+            for line in map(bytes.decode, response):
+                if line.strip():
+                    key, _, value = line.rstrip("\n").partition(": ")
+                    event[key] = value
+                elif "data" in event:
+                    yield event.get("id"), event["event"], json.loads(event["data"])
+                    event = {}
+
+    def converse(self, session, allow):
+        """One run with its question; everything that the page is sent."""
+        seen = []
+        run_id = self.start(session)
+        for number, kind, payload in self.events(run_id):
+            seen.append((number, kind, payload))
+            if kind == "permission_requested":
+                self.post(f"/questions/{payload['request_id']}", {"allow": allow})
+        return run_id, seen
+
+
+def check_service(service):
+    run_id, seen = service.converse("checked", allow=True)
+    assert seen[-1][1:] == ("run_completed", seen[-1][2]), seen[-1]
+    assert seen[-1][2]["text"].endswith("The mail is on its way."), seen[-1]
+    text = "".join(payload["text"] for _, kind, payload in seen if kind == "model_text_delta")
+    assert text == "I will write to her. The mail is on its way.", text
+    asked = next(number for number, kind, _ in seen if kind == "permission_requested")
+    again = list(service.events(run_id, asked))  # the connection broke right after the question
+    assert again[-1][1:] == seen[-1][1:], again[-1]
+    assert "permission_requested" not in [kind for _, kind, _ in again], again
+    _, seen = service.converse("checked", allow=False)
+    assert seen[-1][2]["text"].endswith("I have not sent it."), seen[-1]
+    run_id = service.start("cancelled")
+    for _, kind, _ in service.events(run_id):
+        if kind == "permission_requested":
+            service.post(f"/runs/{run_id}/cancel")
+    assert kind == "run_cancelled", kind
+
+
+def run_service(side, _, port, scratch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        own = free.getsockname()[1]
+    environment = side.environment(port, "web", scratch)
+    command = side.command(SERVICE, side.folder, own)
+    server = subprocess.Popen(command, cwd=scratch, env=environment)
+    try:
+        service = Service(f"http://127.0.0.1:{own}")
+        while True:
+            try:
+                urllib.request.urlopen(service.url, timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None, "the service has ended"
+                time.sleep(0.05)
+        check_service(service)
+        began = time.perf_counter()
+        for number in range(WEB_RUNS):
+            service.converse(f"s{number}", allow=True)
+        wall = time.perf_counter() - began
+    finally:
+        server.terminate()
+        _, status, usage = os.wait4(server.pid, 0)
+        server.returncode = os.waitstatus_to_exitcode(status)
+    return wall, usage.ru_utime + usage.ru_stime
+
+
+def measure(side, program, repeats):
+    run = run_service if program == "web_service" else run_script
+    samples = []
+    with model_server() as port:
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                lay_out(Path(folder))
+                samples.append(run(side, program, port, Path(folder)))
+    walls, cpus = zip(*samples, strict=True)
+    return {"wall_s": median(walls), "cpu_s": median(cpus)}
+
+
+# ---- the table -----------------------------------------------------------------
+
+
+def table(results, programs):
+    head = "| program | |" + "".join(f" {name} |" for name in results)
+    rows = [head, "|---" * (len(results) + 2) + "|"]
+    figures = (
+        ("lines", "lines", "{:.0f}"),
+        ("seconds", "wall_s", "{:.2f}"),
+        ("CPU seconds", "cpu_s", "{:.2f}"),
+    )
+    for program in programs:
+        for shown, key, form in figures:
+            cells = [form.format(side[program][key]) for side in results.values()]
+            name = f"{program}: {PROGRAMS[program]}" if key == "lines" else ""
+            rows.append(f"| {name} | {shown} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sides", nargs="*", help="default: ours and every peer that is installed")
+    parser.add_argument("-r", "--repeats", type=int, default=5)
+    parser.add_argument("-p", "--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--venvs", type=Path, default=HERE / "venvs" / "programs")
+    parser.add_argument("--install", action="store_true", help="make the peers' environments")
+    parser.add_argument("--page", action="store_true", help="write the page's table")
+    options = parser.parse_args()
+    if options.install:
+        install(options.venvs)
+    programs = options.programs.split(",")
+    results, notes = {}, []
+    load = os.getloadavg()[0]
+    for side in sides(options.venvs):
+        if side.name not in (options.sides or [side.name]) or not side.python.exists():
+            continue
+        results[side.name] = {}
+        notes.append(versions(side))
+        for program in programs:
+            print(f"{side.name} {program}", file=sys.stderr, flush=True)
+            found = measure(side, program, options.repeats)
+            found["lines"] = lines_of(side.folder / f"{program}.py")
+            results[side.name][program] = found
+    shown = table(results, programs)
+    where = f"CPython {platform.python_version()}, {os.cpu_count()} cores"
+    loads = f"load average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
+    shown += f"\n\nMedians of {options.repeats} on {where}, {loads}: {'; '.join(notes)}."
+    print(shown)
+    if options.page:
+        text = PAGE.read_text(encoding="utf-8")
+        before, after = text.split(BEGIN)[0], text.split(END)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n\n{shown}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""The model of the programs: a scripted Chat Completions server, standard library only.
+
+What it answers depends on the request alone: the address says which program asks
+(`http://127.0.0.1:PORT/extract/v1`), the messages how far it is. It streams or not, as asked, and
+takes DELAY seconds for each answer, so that work done side by side shows on the clock.
+
+    python model.py            # prints its port
+"""
+
+import asyncio
+import json
+import re
+import sys
+
+DELAY = 0.02
+serial = 0
+
+
+def text_of(message):
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else " ".join(p.get("text", "") for p in content)
+
+
+def results(messages):
+    return [text_of(m) for m in messages if m["role"] == "tool"]
+
+
+def named(tools, part):
+    """The offered tool whose name has this part."""
+    return next(t["function"] for t in tools if part in t["function"]["name"])
+
+
+def first_argument(tool, value):
+    return {next(iter(tool["parameters"]["properties"])): value}
+
+
+def web(messages, tools):
+    """Asks for one mail, and says what became of it."""
+    asked = max(i for i, m in enumerate(messages) if m["role"] == "user")
+    if not (done := results(messages[asked:])):
+        mail = named(tools, "send_mail")["name"]
+        return "I will write to her. ", [(mail, {"to": "ada@example.org", "text": "Hello"})]
+    return "The mail is on its way." if "sent 5" in done[-1] else "I have not sent it.", []
+
+
+def extract(messages, tools):
+    """Reads an invoice; answers in the schema mode or with the tool that it is offered."""
+    prompt = "\n".join(text_of(m) for m in messages if m["role"] == "user")
+    number, customer, total, currency = re.search(
+        r"Invoice (\S+) for ([^\n.]+)\.\s+Total: ([\d.]+) (\w+)", prompt
+    ).groups()
+    found = {"number": number, "customer": customer, "total": float(total), "currency": currency}
+    if tools:
+        return "", [(tools[0]["function"]["name"], found)]
+    return json.dumps(found), []
+
+
+def database(messages, tools):
+    """Misspells the customer, is told, asks again."""
+    done, tool = results(messages), named(tools, "orders")
+    if not done:
+        return "", [(tool["name"], {"customer": "ada"})]
+    if "Ada Lovelace" in done[-1] and len(done) == 1:
+        return "", [(tool["name"], {"customer": "Ada Lovelace"})]
+    return f"Ada Lovelace ordered {done[-1]}", []
+
+
+def multi(messages, tools):
+    """The lead asks both specialists at once; they answer from their instructions."""
+    instructions = " ".join(text_of(m) for m in messages if m["role"] in ("system", "developer"))
+    if "You research." in instructions:
+        return "Bees dance to tell where food is.", []
+    if "You criticise." in instructions:
+        return "Say how far the food is, too.", []
+    if done := results(messages):
+        return " ".join(re.findall(r"Bees[^.]*\.|Say[^.]*\.", " ".join(done))), []
+    if any("create_sub_agent" in t["function"]["name"] for t in tools):
+        child = named(tools, "create_sub_agent")["name"]
+        tasks = ("researcher", "What do bees tell?"), ("critic", "Bees dance.")
+        return "", [(child, {"agent_definition_id": who, "task": what}) for who, what in tasks]
+    research, critic = named(tools, "research"), named(tools, "criti")
+    return "", [
+        (research["name"], first_argument(research, "What do bees tell?")),
+        (critic["name"], first_argument(critic, "Bees dance.")),
+    ]
+
+
+PROGRAMS = {"web": web, "extract": extract, "database": database, "multi": multi}
+
+
+def chat_answer(program, request):
+    global serial
+    messages, tools = request["messages"], request.get("tools") or []
+    text, calls = PROGRAMS[program](messages, tools)
+    made = []
+    for name, arguments in calls:
+        serial += 1
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        made.append({"id": f"call_{serial:08d}", "type": "function", "function": function})
+    prompt = len(json.dumps(messages)) // 4
+    produced = 4 + len(text) // 4 + 12 * len(calls)
+    usage = {"prompt_tokens": prompt, "completion_tokens": produced}
+    return text, made, usage | {"total_tokens": prompt + produced}
+
+
+def body(program, request):
+    """The bytes of the answer and their type."""
+    text, calls, usage = chat_answer(program, request)
+    finish = "tool_calls" if calls else "stop"
+    base = {"id": "chatcmpl-1", "created": 1700000000, "model": request["model"]}
+    if not request.get("stream"):
+        message = {"role": "assistant", "content": text or None, "refusal": None}
+        if calls:
+            message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish}
+        whole = base | {"object": "chat.completion", "choices": [choice], "usage": usage}
+        return json.dumps(whole).encode(), "application/json"
+    base["object"] = "chat.completion.chunk"
+    deltas = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": word} for word in re.findall(r"\S+\s*", text)]
+    deltas += [{"tool_calls": [{"index": i, **call}]} for i, call in enumerate(calls)]
+    chunks = [
+        base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    chunks.append(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    chunks.append(base | {"choices": [], "usage": usage})
+    lines = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    return b"".join([*lines, b"data: [DONE]\n\n"]), "text/event-stream"
+
+
+async def serve(reader, writer):
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+            request = json.loads(await reader.readexactly(length))
+            await asyncio.sleep(DELAY)
+            answer, kind = body(head.split(b"/")[1].decode(), request)
+            start = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(answer)}"
+            writer.write(start.encode() + b"\r\n\r\n" + answer)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=1024)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

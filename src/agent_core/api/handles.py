@@ -86,10 +86,13 @@ class RunError(AgentCoreError):
 class RunHandle(Generic[OutputT]):
     """One run. It goes on whether or not it is watched."""
 
-    def __init__(self, run: "RunProgress", runs: "Runs", sessions: "Sessions") -> None:
+    def __init__(
+        self, run: "RunProgress", runs: "Runs", sessions: "Sessions", *, after: int | None = None
+    ) -> None:
         self._run = run
         self._runs = runs
         self._sessions = sessions
+        self._after = after
 
     @property
     def run_id(self) -> str:
@@ -140,14 +143,20 @@ class RunHandle(Generic[OutputT]):
 
         Subscribing right after `start` misses nothing. A slow consumer slows the run down.
 
+        Of a handle that `attach` gave: the stored events from the number on that it was asked for,
+        and then what happens, for any number of readers. The run does not wait for these.
+
         Raises:
             AgentCoreError: `validation_error`: this run's events have a consumer already.
         """
-        return self._runs.watch(self.run_id, debug=debug)
+        return self._runs.watch(self.run_id, after=self._after, debug=debug)
 
     async def wait(self) -> RunStatus:
         """Return the final status, once the run has ended and its end is stored."""
-        return await self._runs.wait(self.run_id)
+        status = await self._runs.wait(self.run_id)
+        if self._run.outcome is None:  # it is, or was, the run of another process
+            self._run = await self._sessions.progress(self.run_id)
+        return status
 
     async def result(self, *, events: bool = False) -> RunResult[OutputT]:
         """Return what came of the run, once it has ended.

@@ -297,6 +297,27 @@ class AgentRuntime:
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
         return Session(chosen, self.start)
 
+    async def attach(self, run_id: str, after: int = 0) -> RunHandle[Any]:
+        """A handle of a run that was started before, here or in another process.
+
+        Its `events()` begin with the stored ones and go on without a gap, so that a reader who
+        was cut off asks for what follows the last event seen. Text that was streamed meanwhile is
+        not repeated: it stands in `result_text`, and in the history once its message is complete.
+
+        Args:
+            run_id: of a run that `start` began; a child's events are at `child_events` of that one.
+            after: only events with a higher `run_seq`; 0 is from the first one on.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or it is a child.
+            AgentCoreError: `validation_error`: `after` is not a number of an event.
+        """
+        if not isinstance(after, int) or isinstance(after, bool) or after < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - from a request, perhaps
+            raise _malformed(f"after is the run_seq of an event, not {after!r}")
+        services = await self._services()
+        run = await services.sessions.progress(run_id)
+        return RunHandle(run, services.runs, services.sessions, after=after)
+
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.
 

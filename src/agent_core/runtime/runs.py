@@ -272,6 +272,22 @@ class Runs:
             async for event in events:
                 yield event
 
+    def known(self, run_id: str) -> Run | None:
+        """The run, if this process has it still."""
+        return self._known.get(run_id)
+
+    async def require_run(self, run_id: str) -> RunRecord:
+        """The run, if it is one of a user.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or it is a child.
+        """
+        record = await self._record(run_id)
+        if record.parent_run_id is not None:
+            message = f"{run_id} is a child run of {record.parent_run_id}; attach to that one"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
+        return record
+
     async def require_child(self, run_id: str, *, parent_run_id: str) -> RunRecord:
         """The run, if it is a child of that one.
 
@@ -376,13 +392,7 @@ class Runs:
                 self._begin_cancelling(self._scheduler.dequeue(run))
 
     def _new_run(self, record: RunRecord, epoch: int, *, is_new: bool) -> Run:
-        identity = RunIdentity(
-            session_id=record.session_id,
-            agent_id=record.agent_id,
-            run_id=record.run_id,
-            role=_ROLES[record.mode][1],
-            mode=record.mode,
-        )
+        identity = identity_of(record)
         stream = EventStream()
         prompt = record.prompt
         owner = self._owner.owner_id
@@ -549,6 +559,17 @@ class Runs:
             message = f"there is no run {run_id}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
         return record
+
+
+def identity_of(record: RunRecord) -> RunIdentity:
+    """Which run of a user a record is about."""
+    return RunIdentity(
+        session_id=record.session_id,
+        agent_id=record.agent_id,
+        run_id=record.run_id,
+        role=_ROLES[record.mode][1],
+        mode=record.mode,
+    )
 
 
 async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:

@@ -1,19 +1,23 @@
 """Sessions for people: what happened in them, where they continue, how they are deleted."""
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import SessionStore
+from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.models import RequestRedactor
 from agent_core.runtime.project import Project
-from agent_core.runtime.runs import Runs
+from agent_core.runtime.runs import Runs, identity_of
+from agent_core.runtime.scheduler import RunProgress
 from agent_core.storage.owners import Owner
 from agent_core.types import (
     AgentRecord,
     DeleteSessionResult,
+    EndReason,
     EventType,
     InspectResult,
     Node,
@@ -22,6 +26,7 @@ from agent_core.types import (
     Role,
     RunRecord,
     SessionRecord,
+    StopReason,
 )
 
 PAGE_EVENTS = 1000
@@ -107,6 +112,26 @@ class Sessions:
         history = await self._store.run_history(run_id)
         return history if include_sensitive else self._clean(history)
 
+    async def progress(self, run_id: str) -> RunProgress:
+        """How far a user's run is, of whichever process it is or was.
+
+        Raises:
+            StorageError: `run_not_found`: no such run, or it is a child.
+        """
+        if run := self._runs.known(run_id):
+            return run
+        record = await self._runs.require_run(run_id)
+        outcome = None
+        if record.status.is_terminal:
+            outcome = Outcome(
+                record.end_reason or EndReason.FAILED,
+                _answer((await self._store.run_history(run_id)).nodes),
+                record.usage,
+                record.turn_count,
+                record.error,
+            )
+        return RunProgress(identity=identity_of(record), status=record.status, outcome=outcome)
+
     async def node_path(self, node_id: str) -> list[Node]:
         """From the root to this node.
 
@@ -163,6 +188,21 @@ class Sessions:
         if after is before:
             return record
         return type(record).model_validate({**record.model_dump(), **after})
+
+
+def _answer(nodes: Iterable[Node]) -> str:
+    """The last reply among a run's nodes, with the pieces before it that were cut off."""
+    pieces: list[str] = []
+    is_cut_off = False
+    for node in nodes:
+        if node.role is Role.ASSISTANT and not node.is_partial:
+            if not is_cut_off:
+                pieces.clear()
+            pieces.append(node.text)
+            is_cut_off = node.metadata.get("stop_reason") == StopReason.MAX_TOKENS
+        elif node.metadata.get("reason") == "stop_hook":
+            pieces.clear()
+    return "".join(pieces)
 
 
 def _is_visible(node: Node) -> bool:

@@ -1,0 +1,111 @@
+"""A handle of a run by its id: under way, after its end, in a later process."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentCoreError, EventType, RunError, RunStatus, RuntimeEvent
+from agent_core.errors import ErrorCode
+from agent_core.providers.scripted import Fails, Hangs, Says, calls
+from agent_core.types import StopReason, Usage
+from isolation import Home
+from runtimes import collect, runtime
+
+
+def numbers(events: list[RuntimeEvent]) -> list[int]:
+    return [event.run_seq for event in events if event.run_seq is not None]
+
+
+async def test_readers_who_were_cut_off_go_on_where_they_were(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("hello\n")
+    script = [calls("code.read_file", path="a.txt"), Hangs(text="It says")]
+    async with runtime(home, project, script) as made:
+        handle = await made.start("go")
+        seen: list[RuntimeEvent] = []
+        async for event in (await made.attach(handle.run_id)).events(debug=True):
+            seen.append(event)
+            if event.event_type is EventType.TOOL_STARTED:
+                break
+        again = [await made.attach(handle.run_id, numbers(seen)[-1]) for _ in range(2)]
+        reading = [asyncio.create_task(collect(each, debug=True)) for each in again]
+        await asyncio.sleep(0.05)
+        assert again[0].status is RunStatus.RUNNING
+        await again[0].cancel()
+        stored = (await made.replay_run(handle.run_id)).events
+        for rest in await asyncio.gather(*reading):
+            assert numbers(seen) + numbers(rest) == numbers(stored)
+            assert rest[-1].event_type is EventType.RUN_CANCELLED
+    assert [each.status for each in again] == [RunStatus.CANCELLED] * 2
+
+
+CUT = Says(text="first half, ", stop_reason=StopReason.MAX_TOKENS)
+USAGE = Usage(input_tokens=5, output_tokens=2, total_tokens=7)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param([Says(text="done", usage=USAGE)], id="an answer"),
+        pytest.param([calls("code.list_dir", path="."), "done"], id="after a tool"),
+        pytest.param([CUT, CUT, "second half"], id="an answer in pieces"),
+        pytest.param([calls("code.list_dir", path="."), Fails(message="no")], id="a failure"),
+        pytest.param([CUT, Fails(message="no")], id="a failure after a piece"),
+    ],
+)
+async def test_a_later_runtime_reads_what_came_of_a_run(
+    home: Home, project: Path, script: list[Any]
+) -> None:
+    async with runtime(home, project, script) as made:
+        handle = await made.start("go")
+        status = await handle.wait()
+    async with runtime(home, project) as later:
+        found = await later.attach(handle.run_id, after=2)
+        seen = await collect(found, debug=True)
+        stored = (await later.replay_run(handle.run_id)).events
+        assert await found.wait() is found.status is status
+        assert (found.result_text, found.error) == (handle.result_text, handle.error)
+        assert (found.usage, found.session_id) == (handle.usage, handle.session_id)
+        assert (found.mode, found.agent_id) == (handle.mode, handle.agent_id)
+        assert numbers(seen) == numbers(stored)[2:]
+        if status is RunStatus.COMPLETED:
+            assert (await found.result()).text == handle.result_text
+        else:
+            with pytest.raises(RunError) as caught:
+                await found.result()
+            assert caught.value.message == "no"
+
+
+async def test_a_handle_of_another_process_knows_the_end_once_it_has_waited(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, ["done"]) as made, runtime(home, project) as other:
+        handle = await made.start("go")
+        found = await other.attach(handle.run_id)
+        assert await found.wait() is RunStatus.COMPLETED
+        assert (found.status, found.result_text) == (RunStatus.COMPLETED, "done")
+
+
+@pytest.mark.parametrize("after", [-1, "3", None, True, 1.5])
+async def test_a_number_that_is_none_is_refused(home: Home, project: Path, after: Any) -> None:
+    async with runtime(home, project, ["done"]) as made:
+        handle = await made.start("go")
+        with pytest.raises(AgentCoreError) as caught:
+            await made.attach(handle.run_id, after)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+async def test_runs_that_are_not_there_and_children_are_not_found(
+    home: Home, project: Path
+) -> None:
+    script = [calls("agent.create_sub_agent", task="look"), "looked", "done"]
+    async with runtime(home, project, script) as made:
+        handle = await made.start("go")
+        events = await collect(handle)
+        created = next(e for e in events if e.event_type is EventType.CHILD_AGENT_CREATED)
+        for run_id in ("run_x", created.payload["child_run_id"]):
+            with pytest.raises(AgentCoreError) as caught:
+                await made.attach(run_id)
+            assert caught.value.code is ErrorCode.RUN_NOT_FOUND
+    assert handle.result_text == "done"

@@ -175,7 +175,7 @@ def _openai(reply: Says | Calls | Hangs | Fails, said: list[_Piece], serial: int
         yield {"error": {"message": reply.message, "code": STATUS.get(reply.code, 500)}}
     elif not isinstance(reply, Hangs):
         yield chunk({}, _OPENAI_STOPS[reply.stop_reason])
-        yield {"choices": [], "usage": _openai_usage(reply.usage)}
+        yield {"choices": [], "usage": _openai_usage(reply.usage or Usage())}
         yield b"[DONE]"
 
 
@@ -222,12 +222,13 @@ def _responses(
         code = _RESPONSES_ERRORS.get(reply.code, "server_error")
         error = {"error": {"code": code, "message": reply.message}, "usage": None}
         return responses_events.events_of(output, status="failed", **error)
+    spent = reply.usage or Usage()
     usage = {
-        "input_tokens": reply.usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": reply.usage.cache_read_tokens},
-        "output_tokens": reply.usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": reply.usage.reasoning_tokens},
-        "total_tokens": reply.usage.input_tokens + reply.usage.output_tokens,
+        "input_tokens": spent.input_tokens,
+        "input_tokens_details": {"cached_tokens": spent.cache_read_tokens},
+        "output_tokens": spent.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": spent.reasoning_tokens},
+        "total_tokens": spent.input_tokens + spent.output_tokens,
     }
     if reason := _RESPONSES_STOPS.get(reply.stop_reason):
         more = {"incomplete_details": {"reason": reason}, "usage": usage}
@@ -250,7 +251,7 @@ _RESPONSES_ERRORS = {
 def _anthropic(
     reply: Says | Calls | Hangs | Fails, said: list[_Piece], serial: int
 ) -> Iterator[dict[str, Any]]:
-    usage = Usage() if isinstance(reply, Hangs | Fails) else reply.usage
+    usage = Usage() if isinstance(reply, Hangs | Fails) else reply.usage or Usage()
     fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
     begun = {
         "input_tokens": fresh,
@@ -341,10 +342,8 @@ def _ollama(reply: Says | Calls | Hangs | Fails, said: list[_Piece]) -> Iterator
         yield {"error": reply.message}
     elif not isinstance(reply, Hangs):
         reason = "length" if reply.stop_reason is StopReason.MAX_TOKENS else "stop"
-        spent = {
-            "prompt_eval_count": reply.usage.input_tokens,
-            "eval_count": reply.usage.output_tokens,
-        }
+        usage = reply.usage or Usage()
+        spent = {"prompt_eval_count": usage.input_tokens, "eval_count": usage.output_tokens}
         yield line({}, done=True, done_reason=reason, **spent)
 
 
@@ -371,7 +370,7 @@ def _gemini(
         status = STATUS.get(reply.code, 500)
         yield {"error": {"code": status, "message": reply.message, "status": "INTERNAL"}}
     elif not isinstance(reply, Hangs):
-        usage = reply.usage
+        usage = reply.usage or Usage()
         spent = {
             "promptTokenCount": usage.input_tokens,
             "candidatesTokenCount": usage.output_tokens - usage.reasoning_tokens,
@@ -437,7 +436,7 @@ def _bedrock(
         yield frame(kind, {"message": reply.message})
     elif not isinstance(reply, Hangs):
         yield frame("messageStop", {"stopReason": _BEDROCK_STOPS[reply.stop_reason]})
-        usage = reply.usage
+        usage = reply.usage or Usage()
         spent = {
             "inputTokens": usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens,
             "outputTokens": usage.output_tokens,

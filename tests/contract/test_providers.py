@@ -11,7 +11,8 @@ from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.errors import ErrorCode, ProviderError
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.contract import ProviderContract
-from agent_core.providers.scripted import Reply, ScriptedProvider
+from agent_core.providers.scripted import Piece, Reply, ScriptedProvider
+from agent_core.testing import function_model
 from agent_core.types import ModelCompleted, ModelEvent, ModelFailed, ModelRequest, Usage
 from model_server import ModelServer
 
@@ -26,6 +27,19 @@ class TestScripted(ProviderContract):
         adapter = ScriptedProvider(script)
         yield adapter
         await adapter.close()
+
+
+class TestFunction(ProviderContract):
+    provider = "function"
+
+    @asynccontextmanager
+    async def open(self, script: Script) -> AsyncGenerator[ProviderAdapter]:
+        replies = iter(script)
+
+        async def answer(request: ModelRequest) -> AsyncIterator[Piece]:
+            yield next(replies)
+
+        yield function_model(answer)
 
 
 class OverHttp(ProviderContract):

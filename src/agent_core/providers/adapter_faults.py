@@ -18,7 +18,7 @@ from agent_core.types import (
 
 _EVENTS: tuple[type, ...] = get_args(get_args(ModelEvent)[0])
 _PACKAGE = Path(__file__).parents[1]
-_WRAPPERS = {"adapter_faults.py", "fallback.py"}
+_WRAPPERS = {"adapter_faults.py", "fallback.py", "scripted.py"}
 """Modules beside the adapters of the package, which may stand above one from outside."""
 
 

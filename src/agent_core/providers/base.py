@@ -1,6 +1,7 @@
 """What core expects of a provider, and the registry of providers that a runtime has."""
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -35,6 +36,29 @@ class ProviderAdapter(Protocol):
     async def close(self) -> None:
         """Give back connections and memory. Harmless when called again."""
         ...
+
+
+ALLOW_REAL_MODELS = "SOONG_AGENT_ALLOW_REAL_MODELS"
+"""The environment variable that keeps this process and its children from asking real models."""
+
+
+def require_real_models(provider: str, model: str) -> None:
+    """Refuse a call of a real model where tests have forbidden them; see `allow_real_models`.
+
+    An adapter calls it before it sends anything.
+
+    Raises:
+        ConfigError: real models are not to be asked.
+    """
+    allowed = os.environ.get(ALLOW_REAL_MODELS)
+    if allowed and allowed.strip().lower() not in {"1", "true", "yes", "on"}:
+        raise ConfigError(
+            ErrorCode.CONFIG_ERROR,
+            f"the model {model} of provider {provider} is a real one, and these must not be asked "
+            f"here: {ALLOW_REAL_MODELS} is {allowed!r}; give the run a scripted model of "
+            "agent_core.testing, or allow_real_models(True)",
+            details={"provider": provider, "model": model},
+        )
 
 
 ProviderFactory = Callable[[ModelConfig], ProviderAdapter]
@@ -134,7 +158,8 @@ class ProviderRegistry:
 
         Raises:
             ConfigError: `config.provider` is neither registered nor installed, the configuration
-                does not suit it, or its factory fails or returns no adapter.
+                does not suit it, its factory fails or returns no adapter, or it is installed and
+                real models must not be asked.
         """
         if config.provider in _BUILTIN:
             module, _, name = _BUILTIN[config.provider].rpartition(".")
@@ -145,6 +170,7 @@ class ProviderRegistry:
         factory = self._registered.get(config.provider)
         if factory is None:
             factory, details["distribution"] = self._installed(config.provider)
+            require_real_models(config.provider, config.name)
         try:
             adapter = factory(config)
         except ConfigError:

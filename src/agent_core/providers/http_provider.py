@@ -20,7 +20,7 @@ from yarl import URL
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.providers.base import RawExchange, RawExchangeSink
+from agent_core.providers.base import RawExchange, RawExchangeSink, require_real_models
 from agent_core.providers.compat import host_of
 from agent_core.providers.decoding import Decoder, EventDecoder
 from agent_core.providers.failures import (
@@ -192,6 +192,7 @@ class HttpProvider(ABC):
         refuses the pictures in results or in older messages with words in their place; so is
         every later call.
         """
+        require_real_models(self.provider, request.model)
         called = Called(self.provider, request.model, offers_tools=bool(request.tools))
         self._images.require_newest(request, called)
         asked = self._images.apply(request)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
+from agent_core.providers.base import require_real_models
 from agent_core.providers.failures import Called, CallError
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
@@ -104,6 +105,7 @@ class LocalProvider:
         Raises:
             ConfigError: the model file cannot be loaded.
         """
+        require_real_models(KEY, request.model)
         called = Called(KEY, request.model, offers_tools=bool(request.tools))
         options = own_options(self._config, request, called, known=KNOWN_OPTIONS)
         extra = options.pop(EXTRA_BODY, {})

@@ -11,38 +11,58 @@ The same in a file, as `[model] provider = "scripted"`, `path = "replies.json"` 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+import inspect
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from agent_core.config.models import ModelConfig
-from agent_core.errors import ConfigError, ErrorCode, ProviderError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
+from agent_core.providers.estimates import estimate_blocks, estimate_tools
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
+from agent_core.providers.requests import IdentityCache
+from agent_core.text import estimate_text
 from agent_core.types import (
     ErrorPayload,
     Frozen,
+    ModelCompleted,
     ModelEvent,
     ModelFailed,
+    ModelMessage,
+    ModelReasoningDelta,
     ModelRequest,
+    ModelRetry,
     ModelStarted,
+    ModelTextDelta,
     StopReason,
+    ToolCall,
+    ToolCallDelta,
+    ToolDefinition,
     Usage,
 )
 
 
 class Says(Frozen):
-    """Text, after reasoning if there is some, in `chunks` deltas."""
+    """Text, after reasoning if there is some, in `chunks` deltas; usage is estimated by default."""
 
     type: Literal["says"] = "says"
     text: str
     reasoning: str = ""
     chunks: Annotated[int, Field(gt=0)] = 3
     stop_reason: StopReason = StopReason.END_TURN
-    usage: Usage = Usage()
+    usage: Usage | None = None
 
 
 class ScriptedCall(Frozen):
@@ -54,14 +74,14 @@ class ScriptedCall(Frozen):
 
 
 class Calls(Frozen):
-    """Tool calls, after reasoning and text if there are some."""
+    """Tool calls, after reasoning and text if there are some; usage is estimated by default."""
 
     type: Literal["calls"] = "calls"
     calls: Annotated[list[ScriptedCall], Field(min_length=1)]
     text: str = ""
     reasoning: str = ""
     stop_reason: StopReason = StopReason.TOOL_USE
-    usage: Usage = Usage()
+    usage: Usage | None = None
 
 
 class Fails(Frozen):
@@ -90,8 +110,13 @@ class Pauses(Frozen):
 
 
 Reply = Annotated[Says | Calls | Fails | Hangs | Pauses, Field(discriminator="type")]
-Answer = Callable[[ModelRequest], "str | Reply"]
-"""A reply that depends on the request; from code only."""
+Piece = str | Reply | ScriptedCall | ToolCall | AgentCoreError | ModelEvent
+"""What a reply is made of. An error is a call that fails; `ModelCompleted` is a whole reply."""
+Answer = Callable[
+    [ModelRequest],
+    Piece | Iterable[Piece] | AsyncIterable[Piece] | Awaitable[Piece | Iterable[Piece]],
+]
+"""A function that answers a request: it returns a reply or its pieces, or yields the pieces."""
 
 
 def calls(name: str, /, **arguments: Any) -> Calls:
@@ -103,7 +128,8 @@ class ScriptedProvider:
     """Plays a script. May serve many streams at once; replies go out in the order of the calls.
 
     Args:
-        replies: the script; text stands for `Says`. A function instead of a list answers every
+        replies: the script: texts, `Says`, `Calls` and the like, errors, lists of what together is
+            one reply, and functions of the request. A function instead of a list answers every
             request, however many there are.
         provider: the key it goes by in events.
         takes_tools: a request with tools is refused when this is false.
@@ -111,7 +137,7 @@ class ScriptedProvider:
 
     def __init__(
         self,
-        replies: Sequence[str | Reply | Answer] | Answer,
+        replies: Sequence[Piece | Iterable[Piece] | Answer] | Answer = (),
         *,
         provider: str = "scripted",
         takes_tools: bool = True,
@@ -122,8 +148,20 @@ class ScriptedProvider:
         self._provider = provider
         self._takes_tools = takes_tools
         self._answer = replies if callable(replies) else None
-        self._replies: list[str | Reply | Answer] = [] if callable(replies) else list(replies)
+        self._replies: list[Piece | Iterable[Piece] | Answer] = []
         self._played = 0
+        self._missing = 0
+        self._broken: Exception | None = None
+        self._message_tokens: IdentityCache[ModelMessage, int] = IdentityCache()
+        self._tool_tokens: IdentityCache[ToolDefinition, int] = IdentityCache()
+        if isinstance(replies, str):
+            self.add(replies)
+        elif not callable(replies):
+            self.add(*replies)
+
+    def add(self, *replies: Piece | Iterable[Piece] | Answer) -> None:
+        """Append replies to the script."""
+        self._replies += replies
 
     @classmethod
     def from_file(cls, path: str | Path) -> "ScriptedProvider":
@@ -149,11 +187,20 @@ class ScriptedProvider:
             ) from error
 
     def assert_complete(self) -> None:
-        """Fail unless every reply has been used.
+        """Fail unless every reply has been used, and there was one for every request.
+
+        What a function of the script has raised is raised here again.
 
         Raises:
-            AssertionError: the model was called less often than the script expects.
+            AssertionError: the model was called less often, or more often, than the script expects.
         """
+        if self._broken is not None:
+            raise self._broken
+        if self._missing:
+            raise AssertionError(
+                f"the model was called {len(self.requests)} times, {self._missing} more than the "
+                f"{len(self._replies)} scripted replies were enough for"
+            )
         left = len(self._replies) - self._played
         if left:
             raise AssertionError(
@@ -179,62 +226,166 @@ class ScriptedProvider:
                 },
             )
         self.requests.append(request)
-        pause_s = 0.0
-        while isinstance(reply := self._take(request), Pauses):
-            pause_s += reply.seconds
+        taken = self._take()
         yield ModelStarted(provider=self._provider, model=request.model)
-        await asyncio.sleep(pause_s)
-        called = Called(self._provider, request.model)
-        draft = ReplyAccumulator(called, str, history=request.messages)
-        for event in self._play(reply, draft):
+        draft = _Draft(self._provider, request)
+        try:
+            for reply in taken:
+                async for piece in _pieces_of(reply, request):
+                    async for event in draft.take(piece):
+                        yield event
+                    if draft.is_over:
+                        return
+        except AgentCoreError as failure:
+            yield ModelFailed(error=ErrorPayload.of(failure))
+            return
+        except Exception as error:
+            self._broken = self._broken or error
+            raise
+        *deltas, completed = draft.finish()
+        for event in deltas:
             yield event
-        match reply:
-            case Hangs():
-                await asyncio.Event().wait()
-            case Fails():
-                failure = ProviderError(reply.code, reply.message, reply.retryable, reply.details)
-                yield ModelFailed(error=ErrorPayload.of(failure))
-            case Says() | Calls():
-                stop = reply.stop_reason
-                for event in draft.finish(stop, stop.value, usage=reply.usage):
-                    yield event
+        if draft.usage is None and isinstance(completed, ModelCompleted):
+            usage = Usage.from_input_output(
+                self._estimate(request), estimate_blocks(completed.content)
+            )
+            completed = completed.model_copy(update={"usage": usage})
+        yield completed
 
     async def close(self) -> None:
         """Remember that it was closed."""
         self.closed = True
 
-    def _take(self, request: ModelRequest) -> Says | Calls | Fails | Hangs | Pauses:
+    def _take(self) -> list[Piece | Iterable[Piece] | Answer]:
+        """The next reply, after the pauses before it."""
         if self._answer is not None:
-            reply: str | Reply | Answer = self._answer
-        elif self._played < len(self._replies):
-            reply = self._replies[self._played]
+            return [self._answer]
+        begun = self._played
+        while self._played < len(self._replies):
             self._played += 1
-        else:
-            return Fails(
+            if not isinstance(self._replies[self._played - 1], Pauses):
+                return self._replies[begun : self._played]
+        self._missing += 1
+        return [
+            Fails(
                 message=f"the script has {len(self._replies)} replies and all are used; "
                 f"this is request {len(self.requests)}",
             )
-        if callable(reply):
-            reply = reply(request)
-        return Says(text=reply) if isinstance(reply, str) else reply
+        ]
 
-    def _play(
-        self, reply: Says | Calls | Fails | Hangs, draft: ReplyAccumulator
-    ) -> Iterator[ModelEvent]:
-        """The deltas of a reply, filling `draft` on the way."""
-        if isinstance(reply, Says | Calls) and reply.reasoning:
-            draft.add_reasoning(reply.reasoning)
-            yield from draft.deltas()
-        for piece in pieces(reply.text, reply.chunks if isinstance(reply, Says) else 1):
-            draft.add_text(piece)
-            yield from draft.deltas()
+    def _estimate(self, request: ModelRequest) -> int:
+        """Tokens of a request, counted as the runtime counts before it asks."""
+        messages = self._message_tokens.get_all(
+            request.messages, lambda message: estimate_blocks(message.content)
+        )
+        tools = self._tool_tokens.get_all(request.tools, lambda tool: estimate_tools([tool]))
+        system = [block.token_count or estimate_text(block.content) for block in request.system]
+        return sum(messages) + sum(tools) + sum(system)
+
+
+async def _pieces_of(reply: object, request: ModelRequest) -> AsyncGenerator[object]:
+    """What a reply is made of; a function is called, and its answer awaited or iterated."""
+    if callable(reply):
+        reply = cast("Answer", reply)(request)
+        if inspect.isawaitable(reply):
+            reply = await reply
+    if isinstance(reply, AsyncIterable):
+        async for piece in cast("AsyncIterable[object]", reply):
+            yield piece
+    elif isinstance(reply, Iterable) and not isinstance(reply, str | Frozen):
+        for piece in cast("Iterable[object]", reply):
+            yield piece
+    else:
+        yield Says(text=reply) if isinstance(reply, str) else reply
+
+
+class _Draft:
+    """One reply that is being played, and the events of what is added to it."""
+
+    def __init__(self, provider: str, request: ModelRequest) -> None:
+        self.is_over = False
+        self.usage: Usage | None = None
+        self._stop: StopReason | None = None
+        self._has_calls = False
+        self._reply = ReplyAccumulator(
+            Called(provider, request.model), str, history=request.messages
+        )
+
+    async def take(self, piece: object) -> AsyncGenerator[ModelEvent]:
+        """Play one piece.
+
+        Raises:
+            TypeError: a function has given something that is no piece of a reply.
+        """
+        if isinstance(piece, Pauses):
+            await asyncio.sleep(piece.seconds)
+        for event in self._play(piece):
+            yield event
+        self.is_over = True
+        match piece:
+            case Hangs():
+                await asyncio.Event().wait()
+            case Fails():
+                failure = ProviderError(piece.code, piece.message, piece.retryable, piece.details)
+                yield ModelFailed(error=ErrorPayload.of(failure))
+            case AgentCoreError():
+                yield ModelFailed(error=ErrorPayload.of(piece))
+            case ModelFailed() | ModelCompleted():
+                yield piece
+            case _:
+                self.is_over = False
+
+    def finish(self) -> list[ModelEvent]:
+        """The last deltas and the finished reply."""
+        stop = self._stop or (StopReason.TOOL_USE if self._has_calls else StopReason.END_TURN)
+        return self._reply.finish(stop, stop.value, usage=self.usage or Usage())
+
+    def _play(self, piece: object) -> Iterator[ModelEvent]:
+        match piece:
+            case Says() | Calls():
+                yield from self._play_reply(piece)
+            case ScriptedCall() | ToolCall():
+                yield from self._play_call(piece)
+            case str(text) | ModelTextDelta(text=text) | Hangs(text=text) | Fails(text=text):
+                yield from self._play_text(text)
+            case ModelReasoningDelta(text=text):
+                self._reply.add_reasoning(text)
+                yield from self._reply.deltas()
+            case ModelRetry() | ToolCallDelta():
+                yield piece
+            case AgentCoreError() | ModelStarted() | ModelFailed() | ModelCompleted() | Pauses():
+                pass
+            case _:
+                raise TypeError(
+                    f"a scripted reply was a {type(piece).__name__}; it may be text, tool calls, "
+                    "events of a model, an error, or a list of these"
+                )
+
+    def _play_reply(self, reply: Says | Calls) -> Iterator[ModelEvent]:
+        self.usage = reply.usage or self.usage
+        if "stop_reason" in reply.model_fields_set:
+            self._stop = reply.stop_reason
+        if reply.reasoning:
+            self._reply.add_reasoning(reply.reasoning)
+            yield from self._reply.deltas()
+        for text in pieces(reply.text, reply.chunks if isinstance(reply, Says) else 1):
+            yield from self._play_text(text)
         for call in reply.calls if isinstance(reply, Calls) else ():
-            opened = draft.open_call(call.tool_call_id, call.name)
-            if isinstance(call.arguments, str):
-                draft.feed(opened, call.arguments)
-            else:
-                draft.feed(opened, jsontext.dump_text(call.arguments))
-            yield from draft.deltas()
+            yield from self._play_call(call)
+
+    def _play_text(self, text: str) -> Iterator[ModelEvent]:
+        if text:
+            self._reply.add_text(text)
+            yield from self._reply.deltas()
+
+    def _play_call(self, call: ScriptedCall | ToolCall) -> Iterator[ModelEvent]:
+        self._has_calls = True
+        opened = self._reply.open_call(call.tool_call_id, call.name)
+        written = call.arguments
+        self._reply.feed(
+            opened, written if isinstance(written, str) else jsontext.dump_text(written)
+        )
+        yield from self._reply.deltas()
 
 
 def create(config: ModelConfig) -> ScriptedProvider:

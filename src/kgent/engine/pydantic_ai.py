@@ -18,7 +18,8 @@ from pydantic_ai import (
 )
 from pydantic_ai.models import Model
 
-from agent_core.errors import ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.providers.base import require_real_models
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.types import JsonBlock, new_id
 from kgent.config import KgentConfig
@@ -189,10 +190,14 @@ def build_model(config: KgentConfig, client: httpx2.AsyncClient) -> Model:
     one that `model.api_key_env` names has an effect.
 
     Raises:
-        KgentError: category `config`; provider, name or key is missing, or the provider is not one
-            of those that can be used this way.
+        KgentError: category `config`; provider, name or key is missing, the provider is not one of
+            those that can be used this way, or real models must not be asked.
     """
     provider, name = require_model(config)
+    try:
+        require_real_models(provider, name)
+    except AgentCoreError as error:
+        raise config_error(f"model: {error.message}", error.code) from error
     key = api_key(config) or _NO_KEY
     try:
         known = _MODELS.get(provider)

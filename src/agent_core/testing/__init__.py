@@ -1,0 +1,61 @@
+"""Models for the tests of a program: scripted, made of a function, or recorded.
+
+    from agent_core.testing import ScriptedProvider, calls
+
+    model = ScriptedProvider([calls("stock", item="lamp"), "There are twelve lamps."])
+
+Names are imported when they are first used: the pytest plugin, which every test run loads, costs
+nothing where it is not used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from agent_core.loading import without_collection
+
+if TYPE_CHECKING:
+    from agent_core.providers.scripted import (
+        Answer,
+        Calls,
+        Fails,
+        Hangs,
+        Pauses,
+        Piece,
+        Says,
+        ScriptedCall,
+        ScriptedProvider,
+        calls,
+    )
+    from agent_core.testing.models import allow_real_models, function_model
+
+_HOMES = {
+    **dict.fromkeys(("allow_real_models", "function_model"), "agent_core.testing.models"),
+}
+
+__all__ = [
+    "Answer",
+    "Calls",
+    "Fails",
+    "Hangs",
+    "Pauses",
+    "Piece",
+    "Says",
+    "ScriptedCall",
+    "ScriptedProvider",
+    "allow_real_models",
+    "calls",
+    "function_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with without_collection():
+        home = import_module(_HOMES.get(name, "agent_core.providers.scripted"))
+    value = globals()[name] = getattr(home, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,62 @@
+"""A model made of a function, and the switch that keeps real models out of a test run."""
+
+import inspect
+import os
+from contextlib import AbstractContextManager, ExitStack
+
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.providers.base import ALLOW_REAL_MODELS
+from agent_core.providers.scripted import Answer, ScriptedProvider
+
+
+def function_model(answer: Answer, *, provider: str = "function") -> ScriptedProvider:
+    """A model that answers every request by calling a function with it.
+
+    Args:
+        answer: a function of a `ModelRequest`, plain or async. It returns text, tool calls
+            (`calls(...)`, a `ToolCall`, a list of them), events of a model or an error; or it
+            yields such pieces, as a generator, plain or async, and each text is one delta.
+        provider: the key it goes by in events.
+
+    Raises:
+        AgentCoreError: `validation_error`: it cannot be called with one request.
+    """
+    problem = None
+    if not callable(answer):
+        problem = f"it is a {type(answer).__name__}, which cannot be called"
+    else:
+        try:
+            inspect.signature(answer).bind(None)
+        except TypeError as error:
+            problem = f"it is called with one request, and {error}"
+        except ValueError:  # a builtin without a signature
+            pass
+    if problem is not None:
+        message = f"the function of a model cannot be used: {problem}"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return ScriptedProvider(answer, provider=provider)
+
+
+def allow_real_models(allowed: bool) -> AbstractContextManager[object]:
+    """Let models of real services be asked, or refuse it, everywhere in this process.
+
+    It holds from the call on, and in processes that are started from then on: it sets the
+    environment variable `SOONG_AGENT_ALLOW_REAL_MODELS`, which may be set from outside as well. As
+    a context manager it restores at the end what was before.
+
+    Every call of an adapter of the package is refused, in runtimes, in `agcore` and in `kgent`. An
+    adapter from an installed distribution is refused when a runtime makes it. A program's own
+    adapter that asks a real service calls `agent_core.providers.base.require_real_models`.
+    """
+    before = os.environ.get(ALLOW_REAL_MODELS)
+    os.environ[ALLOW_REAL_MODELS] = "1" if allowed else "0"
+    restoring = ExitStack()
+    restoring.callback(_restore, before)
+    return restoring
+
+
+def _restore(value: str | None) -> None:
+    if value is None:
+        os.environ.pop(ALLOW_REAL_MODELS, None)
+    else:
+        os.environ[ALLOW_REAL_MODELS] = value

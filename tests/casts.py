@@ -43,7 +43,7 @@ class Cast(ScriptedProvider):
             while len(self.requests) < times:  # noqa: ASYNC110 - the parts are played elsewhere
                 await asyncio.sleep(0.005)
 
-    def _next_line(self, request: ModelRequest) -> str | Reply:
+    def _next_line(self, request: ModelRequest) -> Any:
         run_id = request.metadata["run_id"]
         if run_id not in self._playing:
             self._playing[run_id] = iter(self.parts[self._part(request)])

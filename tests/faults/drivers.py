@@ -23,7 +23,6 @@ from agent_core.providers.scripted import (
     Calls,
     Hangs,
     Pauses,
-    Reply,
     Says,
     ScriptedProvider,
     calls,
@@ -100,7 +99,7 @@ def jumping(parts: Mapping[str, Sequence[Line]]) -> dict[str, list[Line]]:
     jumps = cycle(os.environ["FAULT_JUMPS"].split(","))
 
     def after_a_jump(line: Line) -> Line:
-        def reply(request: ModelRequest) -> str | Reply:
+        def reply(request: ModelRequest) -> Any:
             Path(file).write_text(next(jumps), encoding="ascii")
             return line(request) if callable(line) else line
 

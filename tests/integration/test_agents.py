@@ -21,7 +21,7 @@ from agent_core import (
 )
 from agent_core.providers.estimates import estimate_tools
 from agent_core.providers.scripted import Calls, Fails, Hangs, calls
-from agent_core.types import ReplayResult, RuntimeEvent
+from agent_core.types import ReplayResult, RuntimeEvent, Usage
 from casts import Cast, data_of, last_answers, results, says, system_of, text_of, together
 from isolation import Home
 from runtimes import CONFIG, Asked, collect, runtime
@@ -594,7 +594,8 @@ async def test_the_events_of_a_child_that_has_ended_are_over_and_a_stranger_is_u
 async def test_the_parents_stream_tells_of_its_children_in_few_words_and_what_they_cost(
     home: Home, project: Path
 ) -> None:
-    played = Cast({"go": [sub("look"), says("done", 5)], "look": [says("seen", 10)]})
+    start = sub("look").model_copy(update={"usage": Usage()})
+    played = Cast({"go": [start, says("done", 5)], "look": [says("seen", 10)]})
     async with runtime(home, project, played) as made:
         handle = await made.start("go", session_id="s1")
         events = await collect(handle)

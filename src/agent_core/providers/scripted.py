@@ -228,6 +228,7 @@ class ScriptedProvider:
         self.requests.append(request)
         taken = self._take()
         yield ModelStarted(provider=self._provider, model=request.model)
+        await asyncio.sleep(0)  # a service never answers at once
         draft = _Draft(self._provider, request)
         try:
             for reply in taken:

@@ -3,8 +3,13 @@
 from agcore.agent.bundle import Agent, RuntimeBundle
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory, wrap_in_tag
-from agcore.errors import AgentConfigError, OtherAgentError
-from agcore.memory import ConversationMemory, ConversationMemoryConfig, InMemoryStore
+from agcore.errors import AgentConfigError, OtherAgentError, raise_as_agent_error
+from agcore.memory import (
+    ConversationMemory,
+    ConversationMemoryConfig,
+    InMemoryStore,
+    MemoryStore,
+)
 
 MAX_BRIDGED_CHARS = 4000
 """How much of a context's last answer is carried over."""
@@ -22,6 +27,8 @@ class ContextManager:
         layers: the base and the environment of every system prompt.
         conversation: how much of a context's own messages goes into a request; all by default.
         offers_memory_tool: lets the models write to the session memory.
+        store: keeps the messages of every context, so that one of the same id goes on with them
+            in another process or after a restart. Without it they end with the context.
 
     Raises:
         AgentError: `Config`; the session id is not usable.
@@ -35,6 +42,7 @@ class ContextManager:
         layers: PromptLayers | None = None,
         conversation: ConversationMemoryConfig | None = None,
         offers_memory_tool: bool = False,
+        store: MemoryStore | None = None,
     ) -> None:
         self.session_id = session_id
         self.session_memory = SessionMemory(
@@ -44,6 +52,7 @@ class ContextManager:
         self._layers = layers or PromptLayers()
         self._conversation = conversation or ConversationMemoryConfig.full()
         self._offers_memory_tool = offers_memory_tool
+        self._store = store
         self._contexts: dict[str, AgentSession] = {}
         self._active: str | None = None
 
@@ -62,7 +71,7 @@ class ContextManager:
         return list(self._contexts)
 
     def create_context(self, context_id: str, agent: Agent) -> AgentSession:
-        """Make a context without messages.
+        """Make a context; it has the messages that the store has of its id, or none.
 
         Raises:
             AgentError: `Config`; there is one of this id, or a tool's name is taken.
@@ -73,7 +82,7 @@ class ContextManager:
             agent,
             self.session_id,
             self._bundle,
-            conversation=ConversationMemory(InMemoryStore(), self.session_id, self._conversation),
+            conversation=self._conversation_of(context_id),
             session_memory=self.session_memory,
             layers=self._layers,
             offers_memory_tool=self._offers_memory_tool,
@@ -92,8 +101,21 @@ class ContextManager:
         self._active = context_id
         return found
 
+    async def forget_context(self, context_id: str) -> None:
+        """Destroy a context, if there is one, and delete its messages from the store.
+
+        Raises:
+            AgentError: `Memory`; the store failed.
+        """
+        with raise_as_agent_error():
+            await self._conversation_of(context_id).clear()
+        if context_id in self._contexts:
+            self.destroy_context(context_id)
+
     def destroy_context(self, context_id: str) -> None:
-        """Forget a context and its messages; afterwards no context is active if it was.
+        """Let go of a context; afterwards no context is active if it was.
+
+        Its messages are lost, unless there is a store: `forget_context` deletes them there.
 
         Raises:
             AgentError: `Other`; there is no such context.
@@ -109,7 +131,7 @@ class ContextManager:
         A later bridge from the same context replaces it.
 
         Raises:
-            AgentError: `Other`; there is no such context, or it has not answered anything yet.
+            AgentError: `Other`; there is no such context, or it has not answered since it was made.
         """
         source, target = self._context(from_id), self._context(to_id)
         if source.last_response is None:
@@ -124,6 +146,10 @@ class ContextManager:
             AgentError: `Other`; there is no such context.
         """
         self._context(context_id).swap_agent(agent)
+
+    def _conversation_of(self, context_id: str) -> ConversationMemory:
+        store = InMemoryStore() if self._store is None else self._store
+        return ConversationMemory(store, self.session_id, self._conversation, context_id=context_id)
 
     def _context(self, context_id: str) -> AgentSession:
         found = self._contexts.get(context_id)

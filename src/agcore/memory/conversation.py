@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from urllib.parse import quote
 
 from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
@@ -67,16 +68,26 @@ class ConversationMemory:
         store: where every message is kept.
         session_id: letters, digits, `_` and `-`.
         config: what `get_history` gives.
+        context_id: which of the session's contexts it is, if it is one; any text.
 
     Raises:
         MemoryError: `Invalid`; the session id is not usable.
     """
 
     def __init__(
-        self, store: MemoryStore, session_id: str, config: ConversationMemoryConfig | None = None
+        self,
+        store: MemoryStore,
+        session_id: str,
+        config: ConversationMemoryConfig | None = None,
+        *,
+        context_id: str | None = None,
     ) -> None:
         self._store = store
-        self._prefix = session_prefix("conversation", session_id)
+        if context_id is None:
+            self._prefix = session_prefix("conversation", session_id)
+        else:
+            name = quote(context_id, safe="", errors="surrogatepass")
+            self._prefix = f"{session_prefix('context', session_id)}{name}:"
         self._config = config or ConversationMemoryConfig()
         is_full = self._config.strategy is MemoryStrategy.FULL
         self._most_turns = sys.maxsize if is_full else self._config.max_turns

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import ValidationError
+
 from agcore.errors import McpToolError
 from agcore.tools.registry import ToolRegistry
 from agent_core.config.models import ToolsConfig
+from agent_core.config.problems import problems_of
 from agent_core.errors import ToolError
 from agent_core.mcp import McpTools, ServerFailure, secret_values
-from agent_core.mcp.config import StdioServer
+from agent_core.mcp.config import HttpServer, StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.mcp.tools import PREFIX
 from agent_core.redaction import Redactor
@@ -23,39 +26,55 @@ TIMEOUT_S = 30.0
 
 
 class McpClient:
-    """A server that is started as a child process and used through its pipes.
+    """A server that is started as a child process, or reached over HTTP.
 
     What the server sends is data: descriptions, schemas and results are bounded, a definition
-    that changes is refused until `start` is called again. It inherits PATH, HOME and TMPDIR only.
-    The values of `env`, and keys among the arguments, are taken out of everything it sends.
+    that changes is refused until `start` is called again. A child process inherits PATH, HOME and
+    TMPDIR only. The values of `env` and `headers`, and keys among the arguments and in the
+    address, are taken out of everything the server sends.
 
     Args:
         command: the program, found through PATH.
         args: its arguments.
-        env: further environment variables.
+        url: the address of a server over HTTP, instead of a command.
+        headers: go with every request to that address, and to no other host.
+        env: further environment variables of the program.
         cwd: its working folder; the root folder by default, where nothing can be in its way.
         timeout_s: for the start, and for each call, in seconds.
         server_id: becomes part of the tools' names: `mcp.<server_id>.<tool>`.
+
+    Raises:
+        ToolError: `Mcp`; there is not exactly one of `command` and `url`, or what is given cannot
+            be used.
     """
 
     def __init__(
         self,
-        command: str,
+        command: str | None = None,
         args: Sequence[str] = (),
         *,
+        url: str | None = None,
+        headers: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         timeout_s: float = TIMEOUT_S,
         server_id: str = "server",
     ) -> None:
         milliseconds = max(1, round(timeout_s * 1000))
-        server = StdioServer(
-            command=command,
-            args=list(args),
-            env=dict(env or {}),
-            cwd=str(cwd or Path(os.sep)),
-            timeout_ms=milliseconds,
-        )
+        fields: dict[str, Any] = {"timeout_ms": milliseconds}
+        if command is not None:
+            model = StdioServer
+            fields |= {"command": command, "args": list(args), "env": dict(env or {})}
+            fields["cwd"] = str(cwd or Path(os.sep))
+        else:
+            model = HttpServer
+            fields |= {"url": url, "headers": dict(headers or {})}
+        if (command is None) == (url is None):
+            raise McpToolError(server_id, "give exactly one of command and url")
+        try:
+            server = model.model_validate(fields)
+        except ValidationError as error:
+            raise McpToolError(server_id, str(problems_of(error, model)[0])) from None
         limits = ToolsConfig(default_timeout_ms=milliseconds, max_timeout_ms=milliseconds)
         self._prefix = f"{PREFIX}{server_id}."
         self._server_id = server_id
@@ -65,10 +84,10 @@ class McpClient:
         self._redactor = Redactor(secret_values({server_id: server}))
 
     async def start(self) -> None:
-        """Start the server and ask for its tools; again, to see changes.
+        """Start or reach the server and ask for its tools; again, to see changes.
 
         Raises:
-            ToolError: `Mcp`; it cannot be started, or did not answer in time.
+            ToolError: `Mcp`; it cannot be started or reached, or did not answer in time.
         """
         failures: list[ServerFailure] = []
 
@@ -100,7 +119,7 @@ class McpClient:
         return list(self._tools)
 
     async def close(self) -> None:
-        """End the server's process. Harmless when called again."""
+        """End the connection and the server's process. Harmless when called again."""
         await self._servers.aclose()
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,7 @@ from mcp_types import (
 )
 
 from agent_core.artifacts.images import decode_base64, encode_base64
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.mcp.discovery import MAX_REASON_CHARS
 from agent_core.text import shorten_name, shortened
 from agent_core.tools.base import ArtifactWriter
@@ -38,7 +38,8 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     """The answer as a `ToolResult`.
 
     Text and images become blocks; sounds and other binary contents are kept as artifacts, because
-    no model takes them. Structured content that only repeats the text appears once.
+    no model takes them. One that cannot be kept is named. Structured content that only repeats the
+    text appears once.
     """
     structured = answer.structured_content
     # Servers send structured content a second time as its JSON text, for old clients.
@@ -54,9 +55,14 @@ async def tool_result(answer: CallToolResult, artifact: ArtifactWriter) -> ToolR
     count = 0
 
     async def keep(raw: bytes, filename: str, mime_type: str, summary: str) -> None:
-        artifact_id = await artifact(raw, filename=filename, mime_type=mime_type, summary=summary)
-        block = ArtifactRefBlock(artifact_id=artifact_id, summary=summary, mime_type=mime_type)
-        content.append(block)
+        try:
+            kept = await artifact(raw, filename=filename, mime_type=mime_type, summary=summary)
+        except StorageError as error:
+            reason = shortened(error.message, MAX_REASON_CHARS)
+            content.append(TextBlock(text=f"[{summary}; it could not be kept: {reason}]"))
+        else:
+            block = ArtifactRefBlock(artifact_id=kept, summary=summary, mime_type=mime_type)
+            content.append(block)
 
     for block in map(_read_part, parts):
         if not isinstance(block, _Binary):

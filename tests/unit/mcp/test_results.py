@@ -16,7 +16,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from agent_core.errors import ErrorCode
+from agent_core.errors import ErrorCode, StorageError
 from agent_core.mcp.results import MAX_FILES, tool_result
 from agent_core.types import ArtifactRefBlock, ImageBlock, JsonBlock, TextBlock
 from tool_facts import Kept
@@ -116,3 +116,16 @@ async def test_many_binary_parts_are_few_files() -> None:
     (*_, rest) = kept.artifacts.values()
     assert len(json.loads(rest)) == 3_000 - MAX_FILES
     assert all(len(block.model_dump_json()) < 2_000 for block in result.content)
+
+
+async def test_what_cannot_be_kept_is_named_and_the_rest_stays() -> None:
+    async def full(data: object, **_: object) -> str:
+        raise StorageError(ErrorCode.STORAGE_ERROR, "the disk is full")
+
+    sounds = [AudioContent(data=BYTES, mime_type="audio/wav") for _ in range(MAX_FILES + 3)]
+    result = await tool_result(CallToolResult(content=[TextContent(text="words"), *sounds]), full)
+    assert not result.is_error
+    texts = [block.text for block in result.content if isinstance(block, TextBlock)]
+    assert texts[:2] == ["words", "[audio/wav, 3 bytes; it could not be kept: the disk is full]"]
+    assert texts[-1] == "[3 more parts, in base64; it could not be kept: the disk is full]"
+    assert len(texts) == len(result.content) == MAX_FILES + 2

@@ -2,6 +2,7 @@
 
 from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
 from agcore.memory.conversation import ConversationMemory, ConversationMemoryConfig, MemoryStrategy
+from agcore.memory.embeddings import Embed
 from agcore.memory.knowledge import (
     KnowledgePage,
     KnowledgeStore,
@@ -26,6 +27,7 @@ from agcore.memory.words import dice, words_of
 __all__ = [
     "ConversationMemory",
     "ConversationMemoryConfig",
+    "Embed",
     "EvictionConfig",
     "EvictionPolicy",
     "InMemoryStore",

@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field, ValidationError
 
 from agcore.errors import InvalidMemoryError, MemoryNotFoundError
+from agcore.memory.embeddings import Embed, PageVectors
 from agcore.memory.page_index import PAGE_PREFIX
 from agcore.memory.stores import (
     InMemoryStore,
@@ -277,18 +278,47 @@ class MemoryRetriever:
 
     A page's score is the Dice overlap of the query's words with those of its title, its summary,
     its tags or its best sentence, whichever is highest: a long page is not punished for the rest.
+    With embeddings it is the cosine of the vectors of query and page, if that is higher: a page
+    may be found that shares no word with the query.
+
+    Args:
+        knowledge: the pages.
+        config: how much is found.
+        embed: gives a vector for each of some texts, for example by a model's embeddings.
+        vectors: keeps the vectors of pages; without it they are asked for anew in each process.
     """
 
-    def __init__(self, knowledge: KnowledgeStore, config: RetrieverConfig | None = None) -> None:
+    def __init__(
+        self,
+        knowledge: KnowledgeStore,
+        config: RetrieverConfig | None = None,
+        *,
+        embed: Embed | None = None,
+        vectors: MemoryStore | None = None,
+    ) -> None:
         self._knowledge = knowledge
         self._config = config or RetrieverConfig()
+        self._vectors = None if embed is None else PageVectors(embed, vectors)
 
     async def search(self, query: str) -> RetrievalResult:
         """The pages that fit best.
 
         Raises:
-            MemoryError: the store cannot be read.
+            MemoryError: the store cannot be read, or the embeddings failed.
         """
-        config = self._config
-        found = await self._knowledge.best(query, min_score=config.min_score, limit=config.top_k)
-        return RetrievalResult(query, found)
+        least, most = self._config.min_score, self._config.top_k
+        if self._vectors is None:
+            found = await self._knowledge.best(query, min_score=least, limit=most)
+            return RetrievalResult(query, found)
+        pages = await self._knowledge.pages()
+        texts = [(page.page_id, f"{page.title}\n{page.summary}\n{page.content}") for page in pages]
+        near = await self._vectors.nearness(query, texts)
+        alike = await self._knowledge.best(query, min_score=least, limit=len(pages))
+        by_words = {item.page.page_id: item.score for item in alike}
+        scored = [
+            ScoredItem(page, max(score, by_words.get(page.page_id, 0.0)))
+            for page, score in zip(pages, near, strict=True)
+        ]
+        fitting = [item for item in scored if item.score and item.score >= least]
+        fitting.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
+        return RetrievalResult(query, fitting[:most])

@@ -8,6 +8,7 @@ The model's replies come from `home/replies.json`; everything else is real.
 import asyncio
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from agent_core import (
     ToolContext,
     ToolDefinition,
     ToolError,
+    ToolRetry,
     tool,
 )
 from agent_core.types import Decision, ToolPermission, ToolResultBlock
@@ -59,6 +61,19 @@ def order(lines: list[Line], note: str | None = None) -> str:
     if sold_out := [line.item for line in lines if line.item != "lamp"]:
         raise ToolError(ErrorCode.VALIDATION_ERROR, f"sold out: {', '.join(sold_out)}")
     return f"ordered {sum(line.amount for line in lines)} ({note or 'no note'})"
+
+
+@dataclass
+class Shop:
+    prices: dict[str, int]
+
+
+@tool(name="shop.price_of", permission="readonly")
+async def price_of(item: str, context: ToolContext[Shop]) -> int:
+    """The price of an item, in cents."""
+    if item not in context.deps.prices:
+        raise ToolRetry(f"there is no {item!r}; items are {', '.join(context.deps.prices)}")
+    return context.deps.prices[item]
 
 
 PRICE = ToolDefinition(

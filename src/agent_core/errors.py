@@ -33,6 +33,7 @@ class ErrorCode(StrEnum):
     # run
     MAX_TURNS = "max_turns"
     MAX_OUTPUT_TOKENS = "max_output_tokens"
+    OUTPUT_INVALID = "output_invalid"
     # provider
     PROVIDER_ERROR = "provider_error"
     UNSUPPORTED_CAPABILITY = "unsupported_capability"

@@ -95,6 +95,7 @@ CODES = (
     "internal_error",
     "max_turns",
     "max_output_tokens",
+    "output_invalid",
     "provider_error",
     "unsupported_capability",
     "provider_auth_failed",

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agent_core.agents.report import ExpectedOutput
 from agent_core.agents.roles import Assignment
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
@@ -42,6 +41,9 @@ from agent_core.types import (
     RunStatus,
     utc_now,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +114,7 @@ class ChildSpec:
     agent: AgentRecord
     definition: AgentDefinition
     assignment: Assignment
-    expected: ExpectedOutput | None
+    expected: "ExpectedOutput | None"
     prompt: Draft
     path: Sequence[Node] = ()
     history: HistorySource = field(default_factory=NullCollaborators)

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildRuns, ChildSpec
 from agent_core.agents.definitions import AgentDefinitions
-from agent_core.agents.report import ExpectedOutput, OutputSchemaCheck, build_report
+from agent_core.agents.report import build_report
 from agent_core.agents.roles import (
     Assignment,
     ChildAssignment,
@@ -21,7 +21,7 @@ from agent_core.agents.roles import (
 from agent_core.agents.workers import Workers
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import HistorySource, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
@@ -48,6 +48,9 @@ from agent_core.types import (
     user_text,
     utc_now,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 _CHILD_ROLES = {
     RunMode.NORMAL: (AgentRole.SUB, AgentRole.FORK),
@@ -335,12 +338,10 @@ class ChildSpawner:
                     tools=binding.tools,
                     granted=spec.granted,
                     board=binding.board,
-                    options=self._options,
+                    options=replace(self._options, output_type=spec.expected),
                 )
             )
             ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))
-            if spec.expected is not None:
-                ctx = replace(ctx, hooks=OutputSchemaCheck(ctx.hooks, journal, spec.expected))
             binding.begin()  # from here to its start nothing waits
             return ChildRun(
                 ctx, spec, parent=self._parent, stream=stream, before_end=binding.before_end
@@ -356,12 +357,12 @@ class ChildSpawner:
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
         await self._deps.children.wait(child)
-        outcome, cause, expected = child.outcome, child.outcome.error, child.spec.expected
+        outcome, cause = child.outcome, child.outcome.error
         if outcome.status is RunStatus.COMPLETED:
-            faults = expected.faults(outcome.text) if expected is not None else []
-            if not faults:
-                return None
-            event = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED
+            return None
+        if cause is not None and cause.code is ErrorCode.OUTPUT_INVALID:
+            event, wrong = EventType.CHILD_RESULT_SCHEMA_VALIDATION_FAILED, cause.details["errors"]
+            faults = [f"{each['path']}: {each['message']}" for each in wrong]
             child.note_parent(event, EventLevel.WARNING, faults=faults)
             code = ErrorCode.SCHEMA_ERROR
             what = f"its answer does not have the expected shape: {'; '.join(faults)}"
@@ -389,7 +390,7 @@ class ChildSpawner:
             [node for node in child.ctx.journal.path if node.run_id == run.run_id],
             status=outcome.status.value,
             step_id=step_id,
-            has_shape=child.spec.expected is not None,
+            output=outcome.output if child.spec.expected is not None else None,
             metadata={
                 "child_run_id": run.run_id,
                 "child_agent_id": run.agent_id,
@@ -403,11 +404,20 @@ class ChildSpawner:
         return report
 
 
-def build_expected_output(assignment: Assignment) -> ExpectedOutput | None:
-    """The shape that the answer has to have, if the parent gave one.
+def build_expected_output(assignment: Assignment) -> "ExpectedOutput | None":
+    """The shape that the answer has to have, if the parent gave one: it has one turn to mend it.
 
     Raises:
         ToolError: `validation_error`, it is no JSON Schema.
     """
     schema = assignment.expected_output_schema
-    return None if schema is None else ExpectedOutput(schema)
+    if schema is None:
+        return None
+    from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - few children have one
+
+    try:
+        return ExpectedOutput(schema, retries=1)
+    except ConfigError as error:
+        message = error.message.replace("output_type", "expected_output_schema", 1)
+        details = {"path": "$.expected_output_schema"}
+        raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details) from error

@@ -171,7 +171,7 @@ class RunHandle(Generic[OutputT]):
         seen = [event async for event in self.events()] if events else None
         status = await self.wait()
         result: RunResult[Any] = RunResult(
-            output=self.result_text or "",
+            output=self._run.outcome.output if self._run.outcome else None,
             text=self.result_text or "",
             status=status,
             usage=self.usage,

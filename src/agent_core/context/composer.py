@@ -17,7 +17,15 @@ from agent_core.context.system_prompt import (
 )
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.tools.base import View
-from agent_core.types import ModelRequest, Node, NodeType, SystemBlock, ToolDefinition, Usage
+from agent_core.types import (
+    ModelRequest,
+    Node,
+    NodeType,
+    OutputFormat,
+    SystemBlock,
+    ToolDefinition,
+    Usage,
+)
 
 MOST_IDS = 200
 """A report lists at most this many node ids, the newest ones, and says how many there are."""
@@ -328,6 +336,7 @@ class Composer:
         board: the task board, shown after the history.
         previous: the last `context_built` payload of the session, for `changed_segment`.
         metadata: goes into every request, for those who watch; no provider sees it.
+        output: what the answer has to be.
     """
 
     def __init__(
@@ -345,7 +354,9 @@ class Composer:
         board: TaskBoardSource | None = None,
         previous: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        output: OutputFormat | None = None,
     ) -> None:
+        self._output = output
         self._model = model
         self._context = context
         self._scale = scale or TokenScale()
@@ -406,6 +417,7 @@ class Composer:
             system=system.blocks,
             messages=history.builder.messages + trailing,
             tools=list(tools),
+            output=self._output,
             metadata=self._metadata,
         )
         report = self._reporter.report(

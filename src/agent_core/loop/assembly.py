@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent_core.events import EventStream, Journal
 from agent_core.loop.context import (
@@ -34,6 +35,9 @@ from agent_core.types import (
     RunIdentity,
     new_id,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 _RESULT_BYTES = 262_144
 
@@ -95,6 +99,7 @@ def build_run(
     limits: RunLimits | None = None,
     project_dir: Path | None = None,
     deps: object = None,
+    expected: "ExpectedOutput | None" = None,
 ) -> StandaloneRun:
     """Assemble a run; what is left out does nothing, and nothing is written to disk.
 
@@ -113,6 +118,7 @@ def build_run(
         limits: turns and continuations.
         project_dir: the folder that tools work in; the current one by default.
         deps: what tools find at `ToolContext.deps`.
+        expected: what the answer has to be; the composer makes requests with its `format`.
 
     Raises:
         ConfigError: `validation_error`; a tool takes other `deps`.
@@ -139,7 +145,7 @@ def build_run(
         composer=composer,
         history=null if history is None else history,
         compactor=null if compactor is None else compactor,
-        toolbox=Toolbox(tools, deps=deps),
+        toolbox=Toolbox(tools, deps=deps, expected=expected),
         guard=null if guard is None else guard,
         hooks=null if hooks is None else hooks,
         results=results or ResultLimiter(None, limit_bytes=_RESULT_BYTES),

@@ -222,13 +222,14 @@ _AGENT_STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended; `output` is the value of its answer, in the type that was asked for."""
 
     end_reason: EndReason
     text: str = ""
     usage: Usage = field(default_factory=Usage)
     turns: int = 0
     error: ErrorPayload | None = None
+    output: Any = None
 
     @property
     def status(self) -> RunStatus:
@@ -242,7 +243,7 @@ class RunStats:
 
     `answer` collects the pieces of an answer that was cut off and continued; `call_ids` are the
     tool call ids this history has used, since some servers start counting anew in every reply.
-    `outcome` counts once the run is settled.
+    `output` is the value of an answer that `is_typed`; `outcome` counts once the run is settled.
     """
 
     call_ids: set[str] = field(default_factory=set[str])
@@ -251,10 +252,15 @@ class RunStats:
     answer: list[str] = field(default_factory=list[str])
     continuations: int = 0
     stop_denials: int = 0
+    output_retries: int = 0
+    output: Any = None
+    is_typed: bool = False
     outcome: Outcome = Outcome(EndReason.FAILED)
 
     def completed(self) -> Outcome:
-        return Outcome(EndReason.COMPLETED, "".join(self.answer), self.usage, self.turns)
+        text = "".join(self.answer)
+        output = self.output if self.is_typed else text
+        return Outcome(EndReason.COMPLETED, text, self.usage, self.turns, output=output)
 
     def failed(self, error: AgentCoreError) -> Outcome:
         reason = _REASONS.get(error.code, EndReason.FAILED)

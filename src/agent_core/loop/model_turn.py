@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
@@ -15,6 +16,7 @@ from agent_core.providers.adapter_faults import AdapterCheck
 from agent_core.providers.base import ProviderAdapter
 from agent_core.text import shorten_name
 from agent_core.types import (
+    FINAL_ANSWER,
     ContentBlock,
     Draft,
     ErrorPayload,
@@ -29,6 +31,7 @@ from agent_core.types import (
     ModelStarted,
     ModelTextDelta,
     NodeFlags,
+    ReasoningBlock,
     Role,
     StopReason,
     TextBlock,
@@ -46,10 +49,14 @@ _LONGEST_STRETCH_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A finished model message, written down."""
+    """A finished model message, written down.
+
+    `held_answer` is a final answer that came beside calls: it counts once these have not failed.
+    """
 
     calls: list[ToolCall]
     stop_reason: StopReason
+    held_answer: str | None = None
 
 
 async def take_turn(ctx: RunContext, stats: RunStats) -> Reply:
@@ -119,6 +126,7 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                     case ModelReasoningDelta(text=text):
                         await journal.delta(EventType.MODEL_REASONING_DELTA, text)
                     case ModelStarted(provider=provider, model=model):
+                        _require_native(request, event)
                         facts = {"provider": provider, "model": model}
                         journal.note(EventType.MODEL_STARTED, facts)
                         await journal.commit()
@@ -136,6 +144,23 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
         _keep_partial(ctx, seen, error)
         raise
     return whole
+
+
+def _require_native(request: ModelRequest, started: ModelStarted) -> None:
+    """Refuse to send a request that asks for a schema mode which the adapter does not use.
+
+    Raises:
+        ProviderError: `unsupported_capability`.
+    """
+    is_native = request.output is not None and request.output.mode == "native"
+    if is_native and not started.native_output:
+        facts = {"provider": started.provider, "model": started.model}
+        raise ProviderError(
+            ErrorCode.UNSUPPORTED_CAPABILITY,
+            f"provider {started.provider} cannot hold {started.model} to the schema of a typed"
+            ' answer; leave output_mode at "auto", or use output_mode="tool"',
+            details={**facts, "capability": "native_output"},
+        )
 
 
 async def stream_reply(
@@ -220,6 +245,7 @@ def _write_down(
     ctx: RunContext, completed: ModelCompleted, stats: RunStats, *, duration_ms: int
 ) -> Reply:
     calls, content = _with_unique_ids(completed, stats.call_ids)
+    calls, content, answer = _take_answer(ctx, calls, content)
     usage = completed.usage
     stats.usage = stats.usage.plus(usage)
     ctx.composer.observe(usage)
@@ -239,10 +265,54 @@ def _write_down(
         EventType.MESSAGE_COMPLETED,
         payload={"role": "assistant", "tool_calls": len(calls)},
     )
-    if stats.continuations == 0:
+    if stats.continuations == 0 or answer is not None:
         stats.answer.clear()
-    stats.answer.append(node.text)
-    return Reply(calls, completed.stop_reason)
+    stats.answer.append(node.text if answer is None else answer)
+    return Reply(calls, completed.stop_reason, answer if calls else None)
+
+
+def _take_answer(
+    ctx: RunContext, calls: list[ToolCall], content: list[ContentBlock]
+) -> tuple[list[ToolCall], list[ContentBlock], str | None]:
+    """The reply with a call of `final_answer` as what it says, so that no call is left to answer.
+
+    Beside other calls the answer is held back: these come first. What the service has signed
+    for the call that is gone does not go back to it.
+    """
+    expected = ctx.toolbox.expected
+    given = [call for call in calls if ctx.toolbox.unwrap(call).name == FINAL_ANSWER]
+    if expected is None or not given:
+        return calls, content, None
+    first = ctx.toolbox.unwrap(given[0])
+    invalid = first.metadata.get("invalid_arguments")
+    answer = expected.text_of(first.arguments) if invalid is None else str(invalid)
+    gone = {call.tool_call_id for call in given}
+    calls = [call for call in calls if call.tool_call_id not in gone]
+    kept = [
+        block
+        for block in content
+        if not (isinstance(block, ToolCallBlock) and block.tool_call_id in gone)
+    ]
+    if not calls:
+        unsigned: dict[str, Any] = {"signature": None, "metadata": {}}
+        kept = [
+            block.model_copy(update=unsigned) if isinstance(block, ReasoningBlock) else block
+            for block in kept
+        ]
+        kept.append(TextBlock(text=answer))
+    return calls, kept, answer
+
+
+def release_answer(ctx: RunContext, reply: Reply) -> bool:
+    """Write down the answer that came beside calls, if there is one and no call has failed."""
+    if reply.held_answer is None:
+        return False
+    answered = [result for node in ctx.journal.path[-len(reply.calls) :] for result in node.results]
+    if len(answered) < len(reply.calls) or any(result.is_error for result in answered):
+        return False
+    said = Draft(Role.ASSISTANT, [TextBlock(text=reply.held_answer)])
+    ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload={"role": "assistant"})
+    return True
 
 
 def _with_unique_ids(

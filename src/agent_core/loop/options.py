@@ -16,6 +16,8 @@ from agent_core.types import Budget, OutputMode, OutputT, StoredOptions
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.tools.output import ExpectedOutput
+
 AnyTool = str | Tool | Callable[..., Any]
 """The name of a known tool, a tool made with `@tool`, or a function to make one of."""
 
@@ -54,6 +56,19 @@ class RunOptions(Generic[OutputT]):
     max_turns: int | None = None
     guards: Sequence[Any] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def expected(self) -> "ExpectedOutput | None":
+        """What the answer of the run has to be; None for plain text.
+
+        Raises:
+            AgentCoreError: `validation_error`; `output_type` has no form in JSON Schema.
+        """
+        if self.output_type is None or self.output_type is str:
+            return None
+        # What reads types is loaded for those who name one.
+        from agent_core.tools.output import expected_output  # noqa: PLC0415
+
+        return expected_output(self.output_type, mode=self.output_mode, retries=self.output_retries)
 
     def for_child(self) -> "RunOptions":
         """What holds for the children of a run, too."""
@@ -118,6 +133,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         AgentCoreError: `validation_error`: a field, which is named, is not what it should be.
     """
     tools, model = _tools(options.tools), cast("object", options.model)
+    expected = options.expected()
     if not (model is None or isinstance(model, str | ModelConfig)):
         raise _malformed("model", f"is 'provider:name' or a ModelConfig, not a {_kind(model)}")
     guards = _items("guards", options.guards)
@@ -131,6 +147,8 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "model": model.model_dump(exclude_unset=True) if isinstance(model, ModelConfig) else model,
         "tools": None if tools is None else [tool_name(tool) for tool in tools],
         "disabled_tools": _items("disabled_tools", options.disabled_tools),
+        "output_schema": expected.schema if expected else None,
+        "output_name": expected.name if expected else None,
         "output_mode": options.output_mode,
         "output_retries": options.output_retries,
         "budget": options.budget,

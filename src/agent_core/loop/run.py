@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal
 from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore, settle
-from agent_core.loop.model_turn import Reply, take_turn
+from agent_core.loop.model_turn import Reply, release_answer, take_turn
 from agent_core.loop.tool_turn import finish_turn, run_tools
 from agent_core.redaction import log_failure
+from agent_core.tools.base import OutputMisfitError
 from agent_core.types import Draft, EventType, NodeType, StopReason, calls_of, user_text
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ async def converse(ctx: RunContext, prompt: Draft, stats: RunStats) -> Reply:
         reply = await take_turn(ctx, stats)
         if reply.calls:
             await run_tools(ctx, reply.calls)
-        elif await may_stop(ctx, reply, stats):
+        if await may_stop(ctx, reply, stats):
             return reply
     limit = ctx.limits.max_turns
     raise AgentCoreError(ErrorCode.MAX_TURNS, f"no final answer after {limit} turns")
@@ -92,11 +93,14 @@ async def begin(ctx: RunContext, prompt: Draft, stats: RunStats) -> None:
 
 
 async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
-    """Whether a reply without tool calls ends the run; if not, a note to the model says why.
+    """Whether a reply ends the run; if not, the model sees its results, or a note says why.
 
     Raises:
-        AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row.
+        AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row;
+            `output_invalid`: it was not of the expected type too often.
     """
+    if reply.calls and not release_answer(ctx, reply):
+        return False
     if reply.stop_reason is StopReason.MAX_TOKENS:
         if stats.continuations >= ctx.limits.max_continuations:
             message = f"the answer was still cut off after {stats.continuations} continuations"
@@ -105,13 +109,34 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         ctx.journal.add(user_text(_CUT_OFF, NodeType.SYSTEM_NOTE, reason="max_output_tokens"))
         return False
     stats.continuations = 0
-    if stats.stop_denials >= ctx.limits.max_stop_denials:
+    may_object = stats.stop_denials < ctx.limits.max_stop_denials
+    if may_object and (objection := await ctx.hooks.before_stop()):
+        stats.stop_denials += 1
+        stats.answer.clear()
+        note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")
+        ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED)
+        return False
+    return fits(ctx, stats)
+
+
+def fits(ctx: RunContext, stats: RunStats) -> bool:
+    """Whether the answer is of the expected type; if not, it goes back to the model.
+
+    Raises:
+        AgentCoreError: `output_invalid`: it went back as often as it may.
+    """
+    expected = ctx.toolbox.expected
+    if expected is None:
         return True
-    objection = await ctx.hooks.before_stop()
-    if not objection:
-        return True
-    stats.stop_denials += 1
-    stats.answer.clear()
-    note = user_text(objection, NodeType.SYSTEM_NOTE, reason="stop_hook")
-    ctx.journal.add(note, EventType.STOP_HOOK_PREVENTED)
-    return False
+    try:
+        stats.output, stats.is_typed = expected.read(stats.answer), True
+    except OutputMisfitError as misfit:
+        if stats.output_retries >= expected.retries:
+            raise expected.failure(misfit, "".join(stats.answer)) from None
+        stats.output_retries += 1
+        stats.answer.clear()
+        objection = expected.objection(misfit)
+        note = user_text(objection, NodeType.SYSTEM_NOTE, reason="output_invalid")
+        ctx.journal.add(note, EventType.MESSAGE_CREATED)
+        return False
+    return True

@@ -137,8 +137,10 @@ class RunFactory:
         if run.parent_run_id is None:
             recall = self._memory.tools(journal, spec.view)
             spec = replace(spec, tools=[*spec.tools, *recall])
+        expected = spec.options.expected()
         toolbox = await self._project.toolboxes.fill(
             spec,
+            expected=expected,
             instructions=found.instructions,
             skills=found.skills,
             window=model.context_window,
@@ -255,6 +257,7 @@ class RunFactory:
             board=spec.board,
             previous=before.last_report if before else None,
             metadata=_ids(run),
+            output=toolbox.expected.format if toolbox.expected else None,
         )
         _remember(self._composers, run.agent_id, composer)
         return composer

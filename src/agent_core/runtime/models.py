@@ -23,6 +23,7 @@ from agent_core.types import (
     ModelEvent,
     ModelMessage,
     ModelRequest,
+    OutputFormat,
     Role,
     RunIdentity,
     StopReason,
@@ -148,11 +149,15 @@ class RequestRedactor:
             self._messages, self._tools = IdentityCache(), IdentityCache()
         messages = self._messages.get_all(request.messages, self._message)
         tools = self._tools.get_all(request.tools, self._tool)
-        update = {
+        update: dict[str, Any] = {
             "system": [self._block(block) for block in request.system],
             "messages": _replaced(request.messages, messages),
             "tools": _replaced(request.tools, tools),
         }
+        if request.output is not None:
+            facts = request.output.model_dump()
+            clean = self._redactor.payload_secrets_only(facts)
+            update["output"] = OutputFormat.model_construct(**clean)
         return request.model_copy(update=update)
 
     def _block(self, block: SystemBlock) -> SystemBlock:

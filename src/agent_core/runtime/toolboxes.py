@@ -26,6 +26,7 @@ from agent_core.types import EventLevel, EventType, ToolDefinition
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, ServerFailure
+    from agent_core.tools.output import ExpectedOutput
 
 _DEFERRED_SHARE = 10
 """Definitions from outside that take more than a tenth of the window are read on demand."""
@@ -81,7 +82,13 @@ class Toolboxes:
             taken.add(tool.name)
 
     async def fill(
-        self, seat: RunSpec, *, instructions: InstructionCatalog, skills: SkillCatalog, window: int
+        self,
+        seat: RunSpec,
+        *,
+        instructions: InstructionCatalog,
+        skills: SkillCatalog,
+        window: int,
+        expected: "ExpectedOutput | None" = None,
     ) -> Toolbox:
         """The effective tools of one run: the hard boundary of what it can see and do.
 
@@ -93,6 +100,7 @@ class Toolboxes:
             instructions: the files that its tools find.
             skills: the texts that its tools load.
             window: of its model, in tokens; a part of it may be taken by definitions.
+            expected: what its answer has to be.
         """
         register = LoadedInstructions(instructions, seat.view)
         reading = read_file(replace(self._workspace, register=register))
@@ -132,10 +140,16 @@ class Toolboxes:
         most = self._setup.config.tools.defer_above_tokens
         most = window // _DEFERRED_SHARE if most is None else most
         if not outside or estimate_tools(outside) <= most:
-            return Toolbox(tools, renew=renew, deps=deps)
+            return Toolbox(tools, renew=renew, deps=deps, expected=expected)
         room = window // _DEFINITIONS_SHARE
         toolbox = DeferringToolbox(
-            tools, is_deferred=is_deferred, view=seat.view, room=room, renew=renew, deps=deps
+            tools,
+            is_deferred=is_deferred,
+            view=seat.view,
+            room=room,
+            renew=renew,
+            deps=deps,
+            expected=expected,
         )
         for tool in toolbox.own:
             self._built_in[tool.name] = tool.definition

@@ -139,6 +139,20 @@ class ToolContext(Generic[Deps]):
         return self.is_cancelled()
 
 
+class OutputMisfitError(Exception):
+    """An answer is not what it has to be.
+
+    Attributes:
+        errors: places and reasons, `{"path": "$.city", "message": "Field required"}`.
+        is_json: it is JSON at all.
+    """
+
+    def __init__(self, errors: Sequence[Mapping[str, str]], *, is_json: bool = True) -> None:
+        self.errors = [dict(error) for error in errors]
+        self.is_json = is_json
+        super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """A call whose effects are known and have not happened.

@@ -2,17 +2,13 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Annotated, Any, Generic, NotRequired, ParamSpec, TypeVar, cast, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
-from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
@@ -22,26 +18,10 @@ from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.registry import call, plain_access, plain_function
 from agent_core.tools.schema import Json, misfit, small_schema, without_nulls
 from agent_core.tools.signatures import Parameter, UnfitError, docstring_of, read_parameters
+from agent_core.tools.type_schema import CompleteJsonSchema
 from agent_core.types import ToolDefinition, ToolPermission
 
 _SHOWN = 100
-_SAMPLES: Mapping[str, object] = {
-    "bool": True,
-    "bytes": b"a",
-    "decimal": Decimal(1),
-    "dict": {},
-    "float": 1.0,
-    "int": 1,
-    "frozenset": frozenset[Any](),
-    "list": [],
-    "none": None,
-    "set": set[Any](),
-    "str": "a",
-    "tuple": (),
-    "typed-dict": {},
-}
-"""A value of each type of which it is known how its values behave."""
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -232,73 +212,3 @@ def _compile_anew(name: str, parameters: tuple[Parameter, ...]) -> Signature:
 
 
 _compile_once = lru_cache(maxsize=512)(_compile_anew)
-
-
-class CompleteJsonSchema(GenerateJsonSchema):
-    """A complete schema of a type, or none.
-
-    Pydantic takes every constraint for every type. One that it has no place for is tried on each
-    value, and a value that does not take it raises a TypeError: with each call, not when the type
-    is compiled. So no choice of a union is left out silently, and no constraint stands where it
-    cannot hold for all choices of its type.
-    """
-
-    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
-        """What is checked after the type."""
-        constraint = _function(schema)
-        if isinstance(constraint, partial) and _is_pydantics(constraint):
-            for sample in _samples(schema["schema"]):
-                try:
-                    constraint(sample)
-                except Exception as error:  # noqa: BLE001 - others say that it can be checked
-                    if isinstance(error, TypeError):
-                        names = ", ".join(constraint.keywords)
-                        raise _unfit_constraint(names, sample) from None
-        return super().function_after_schema(schema)
-
-    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
-        """What is checked one after the other."""
-        first, *steps = schema["steps"]
-        if any(_is_pydantics(_function(step)) for step in steps):
-            for sample in _samples(first):
-                if not isinstance(sample, str):
-                    raise _unfit_constraint("a constraint of texts", sample)
-        return super().chain_schema(schema)
-
-    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
-        """Refuse what would be left out; a default that JSON has no form for is not shown."""
-        if kind == "skipped-choice":
-            raise PydanticInvalidForJsonSchema(detail)
-
-
-def _unfit_constraint(names: str, sample: object) -> PydanticInvalidForJsonSchema:
-    message = f"{names} cannot hold for a value of type {type(sample).__name__}"
-    return PydanticInvalidForJsonSchema(message)
-
-
-def _function(schema: Mapping[str, Any]) -> Any:
-    return schema.get("function", {}).get("function")
-
-
-def _is_pydantics(function: Any) -> bool:
-    inner = cast("partial[Any]", function).func if isinstance(function, partial) else function
-    return str(getattr(inner, "__module__", "")).startswith("pydantic._internal.")
-
-
-def _samples(schema: Mapping[str, Any]) -> Iterator[object]:
-    """Values that a type can have; none for a type of which that is not known."""
-    match schema["type"]:
-        case "literal":
-            yield from schema["expected"]
-        case "enum":
-            yield from schema["members"]
-        case "union":
-            for choice in cast("list[Any]", schema["choices"]):
-                part = cast("tuple[Any, str]", choice)[0] if isinstance(choice, tuple) else choice
-                yield from _samples(part)
-        case "function-after" if _is_pydantics(_function(schema)):
-            yield from _samples(schema["schema"])
-        case kind if kind in _SAMPLES:
-            yield _SAMPLES[kind]
-        case _:
-            return

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -19,6 +19,9 @@ from agent_core.tools.base import Action, LoadedTexts, Tool, ToolContext, ToolOu
 from agent_core.tools.registry import AnyCall, Renew, Toolbox, model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, Draft, NodeType, ToolCall, user_text
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 FIND_TOOLS = "internal.find_tools"
 CALL_TOOL = "internal.call_tool"
@@ -66,7 +69,7 @@ class DeferringToolbox(Toolbox):
         is_deferred: whether the definition of the tool of this name is held back.
         view: the run's own: definitions in it have been asked for.
         room: estimated tokens of the definitions that one search brings in.
-        renew, deps: as for every toolbox.
+        renew, deps, expected: as for every toolbox.
 
     Attributes:
         own: the two tools that lead to those held back.
@@ -81,12 +84,13 @@ class DeferringToolbox(Toolbox):
         room: int,
         renew: Renew | None = None,
         deps: Any = None,
+        expected: "ExpectedOutput | None" = None,
     ) -> None:
         self._is_deferred = is_deferred
         self._loaded = LoadedTexts(view, NodeType.TOOL_CONTEXT, "name")
         self._room = room
         self.own = (self._find_tool(), _call_tool())
-        super().__init__(tools, renew=renew, deps=deps)
+        super().__init__(tools, renew=renew, deps=deps, expected=expected)
 
     def take(self, tools: Iterable[Tool]) -> None:
         """Have these tools from now on, beside its own."""

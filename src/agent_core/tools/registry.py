@@ -22,10 +22,18 @@ from agent_core.tools.base import (
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.results import in_own_thread, storable
 from agent_core.tools.schema import Arguments, SchemaCheck, model_check, shown_schema
-from agent_core.types import Access, ToolCall, ToolCallBlock, ToolDefinition, ToolPermission
+from agent_core.types import (
+    FINAL_ANSWER,
+    Access,
+    ToolCall,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolPermission,
+)
 
 if TYPE_CHECKING:
     from agent_core.config.models import ToolOverrideConfig
+    from agent_core.tools.output import ExpectedOutput
 
 Handler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolReturn] | ToolReturn]
 """What `register` takes. A plain function runs in a thread of its own."""
@@ -263,12 +271,20 @@ class Toolbox:
         tools: what the run begins with.
         renew: asked before every turn; without it the tools stay as they are.
         deps: what the tools find at `ToolContext.deps`.
+        expected: what the answer of the run has to be; None for plain text. The model is offered
+            its tool beside the others.
     """
 
     def __init__(
-        self, tools: Iterable[Tool] = (), *, renew: Renew | None = None, deps: Any = None
+        self,
+        tools: Iterable[Tool] = (),
+        *,
+        renew: Renew | None = None,
+        deps: Any = None,
+        expected: "ExpectedOutput | None" = None,
     ) -> None:
         self.deps = deps
+        self.expected = expected
         self._renew = renew
         self._wrap: Callable[[Tool], Tool] | None = None
         self.take(tools)
@@ -277,6 +293,11 @@ class Toolbox:
         """Have these tools from now on."""
         wrapped = map(self._wrap, tools) if self._wrap else tools
         self._tools = {each.name: each for each in wrapped}
+        if self.expected is not None and FINAL_ANSWER in self._tools:
+            message = (
+                f"a run with an output_type answers with the tool {FINAL_ANSWER}; rename yours"
+            )
+            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
         for known in ("names", "definitions"):
             self.__dict__.pop(known, None)
 
@@ -306,9 +327,10 @@ class Toolbox:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What the model is shown, by name: the same bytes in every turn."""
-        return tuple(
-            self._tools[name].definition for name in sorted(self._tools) if self.is_offered(name)
-        )
+        offered = (tool.definition for tool in self if self.is_offered(tool.name))
+        answer = self.expected.tool if self.expected else None
+        every = [*offered, answer] if answer else offered
+        return tuple(sorted(every, key=lambda definition: definition.name))
 
     def get(self, name: str) -> Tool | None:
         """The tool of that canonical name, if this run may use it."""

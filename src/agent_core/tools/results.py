@@ -7,6 +7,7 @@ integers of 5,000 digits, lists 10,000 deep). It is made harmless here, once.
 import asyncio
 import concurrent.futures
 import contextvars
+import json
 import logging
 import math
 import threading
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.providers.jsontext import unfenced
 from agent_core.text import join_surrogates, shorten_text
 from agent_core.tools.base import ArtifactWriter
 from agent_core.types import (
@@ -102,6 +104,18 @@ def storable(value: object) -> Any:
         TypeError: something in it has no form in JSON.
     """
     return _Walk(MAX_VALUES).value(value)
+
+
+def parse_answer(text: str) -> Any:
+    """The JSON value that an answer is, with or without a fence around it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return storable(json.loads(unfenced(text)))
+    except (RecursionError, TypeError) as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def storable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from agent_core.tools.base import ToolContext
 from agent_core.tools.registry import is_generator, plain_function
+from agent_core.tools.type_schema import with_readable_typed_dicts
 
 _LONGEST_DEFAULT = 1_000
 _GENERATORS = {
@@ -138,6 +147,7 @@ def _read_parameter(
             takes_context=True,
             deps_types=tuple(_deps_of(hint)),
         )
+    hint = with_readable_typed_dicts(hint)
     fields = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, FieldInfo)]
     if isinstance(default, FieldInfo):
         fields, hint = [*fields, default], Annotated[hint, default]

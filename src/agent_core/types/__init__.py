@@ -56,6 +56,7 @@ from agent_core.types.history import (
     SessionNote,
 )
 from agent_core.types.model import (
+    FINAL_ANSWER,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
@@ -65,6 +66,7 @@ from agent_core.types.model import (
     ModelRetry,
     ModelStarted,
     ModelTextDelta,
+    OutputFormat,
     StopReason,
     SystemBlock,
     ToolCallDelta,
@@ -104,6 +106,7 @@ from agent_core.types.tools import (
 
 __all__ = [
     "CLOSING_EVENTS",
+    "FINAL_ANSWER",
     "LEASE",
     "LIVE_EVENTS",
     "OPAQUE",
@@ -153,6 +156,7 @@ __all__ = [
     "NodeFlags",
     "NodeType",
     "OpenedRun",
+    "OutputFormat",
     "OutputMode",
     "OutputT",
     "OwnerIsDead",

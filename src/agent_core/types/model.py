@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from agent_core.types.content import ContentBlock, ErrorPayload, Frozen, Role, Usage
+from agent_core.types.options import OutputMode
 from agent_core.types.tools import ToolCall, ToolDefinition
 
 
@@ -34,11 +35,34 @@ class ModelMessage(Frozen):
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
+FINAL_ANSWER = "final_answer"
+"""The tool that a model calls with its typed answer, where the service has no mode for that."""
+
+
+class OutputFormat(Frozen):
+    """What the answer of a run has to be, as a request says it.
+
+    Attributes:
+        name: what the answer is called.
+        description: what is said of it.
+        output_schema: a JSON Schema, always of an object.
+        mode: `native` asks for the service's own schema mode, `tool` for the tool `final_answer`
+            among the tools; `auto` has the tool for services without such a mode.
+    """
+
+    name: str
+    description: str = ""
+    output_schema: dict[str, Any]
+    mode: OutputMode = "auto"
+
+
 class ModelRequest(Frozen):
     """Everything a provider needs for one reply.
 
     `provider_options` is keyed by provider; an adapter refuses keys it does not know.
-    `tool_choice` is `auto`, `none`, `required` or the canonical name of one tool.
+    `tool_choice` is `auto`, `none`, `required` or the canonical name of one tool. An adapter that
+    holds its service to the schema of `output` leaves the tool `final_answer` out; one that knows
+    nothing of `output` offers it like the others.
     """
 
     model: str
@@ -46,6 +70,7 @@ class ModelRequest(Frozen):
     messages: list[ModelMessage]
     tools: list[ToolDefinition] = []
     tool_choice: str | None = None
+    output: OutputFormat | None = None
     temperature: float | None = None
     max_output_tokens: int | None = None
     stop: list[str] = []
@@ -65,11 +90,15 @@ class StopReason(StrEnum):
 
 
 class ModelStarted(Frozen):
-    """The call is about to be made: always the first event, before anything is sent."""
+    """The call is about to be made: always the first event, before anything is sent.
+
+    `native_output` says that the service is held to the schema of the request's `output`.
+    """
 
     type: Literal["model_started"] = "model_started"
     provider: str
     model: str
+    native_output: bool = False
 
 
 class ModelTextDelta(Frozen):

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator, SchemaError
 
-from agent_core.agents.report import ExpectedOutput
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.mcp.discovery import read_tool
 from agent_core.tools import ToolContext, ToolRegistry
+from agent_core.tools.base import OutputMisfitError
+from agent_core.tools.output import ExpectedOutput
 from agent_core.tools.schema import SchemaCheck
 from agent_core.types import ToolDefinition
 
@@ -249,18 +250,19 @@ def test_names_and_values_of_a_megabyte_are_not_repeated() -> None:
 
 @pytest.mark.parametrize("kind", ["a circle", "a remote reference", "a type that is none", "NaN"])
 def test_an_expected_answer_has_a_schema_of_the_same_kind(kind: str) -> None:
-    with pytest.raises(ToolError, match="expected_output_schema") as refusal:
+    with pytest.raises(ConfigError, match="output_type cannot be used") as refusal:
         ExpectedOutput(REFUSED[kind])
     assert refusal.value.code is ErrorCode.VALIDATION_ERROR
 
 
 def test_an_answer_that_takes_years_to_check_is_a_fault() -> None:
     schema, answer = SLOW["references that double"]
-    assert "too long" in ExpectedOutput(schema).faults(json.dumps(answer))[0]
+    with pytest.raises(OutputMisfitError, match="too long"):
+        ExpectedOutput(schema).read([json.dumps(answer)])
 
 
 def test_an_expected_answer_may_be_of_any_type(tmp_path: Path) -> None:
-    assert ExpectedOutput({"type": "array"}).faults("[1]") == []
+    assert ExpectedOutput({"type": "array"}).read(["[1]"]) == [1]
 
 
 _WORDS = ["type", "title", "default", "enum", "minimum", "maxLength", "uniqueItems", "required",

@@ -1,0 +1,281 @@
+"""Typed answers: what the answer of a run has to be, how it is asked for, and how it is read."""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import islice
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.text import shorten_text
+from agent_core.tools.base import OutputMisfitError
+from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, SchemaUnusableError
+from agent_core.tools.results import parse_answer
+from agent_core.tools.schema import Json, json_path, small_schema
+from agent_core.tools.type_schema import CompleteJsonSchema, with_readable_typed_dicts
+from agent_core.types import FINAL_ANSWER, OutputFormat, OutputMode, ToolDefinition
+
+_MAX_ERRORS = 5
+_MAX_MESSAGE = 300
+_MAX_TEXT = 2_000
+_MAX_SCHEMA_SHOWN = 8_000
+_MAX_NAME = 64
+_MAX_STEPS = 100_000
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]+")
+_WRAPPED = "answer"
+"""The one property of an answer that is no object: tools and schema modes take objects only."""
+
+
+class ExpectedOutput:
+    """What the answer of a run has to be.
+
+    Args:
+        output_type: whatever pydantic can read as a type, or a JSON Schema.
+        mode: how it is asked for.
+        retries: how often an answer that does not fit goes back to the model.
+
+    Attributes:
+        schema: the JSON Schema of the answer.
+        name: what the type is called.
+        format: what a request says of it.
+        tool: what a model calls to answer; None if it has to answer in the service's schema mode.
+
+    Raises:
+        ConfigError: `validation_error`; the type has no form in JSON Schema, or the schema is none
+            that can be used.
+    """
+
+    def __init__(self, output_type: Any, *, mode: OutputMode = "auto", retries: int = 2) -> None:
+        self.retries = retries
+        if inspect.isroutine(output_type):
+            raise _unusable("it is a function, not a type")
+        self._check: TypeAdapter[Any] | BoundedValidator
+        try:
+            if isinstance(output_type, Mapping):
+                self.schema = dict(cast("Mapping[str, Any]", output_type))
+                self.name = str(self.schema.get("title") or _WRAPPED)
+                self._check = BoundedValidator(self.schema)
+            else:
+                self._check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
+                whole = adapter.json_schema(schema_generator=CompleteJsonSchema)
+                self.schema = small_schema(whole)
+                self.name = str(getattr(output_type, "__name__", _WRAPPED))
+        except SchemaUnusableError as error:
+            raise _unusable(str(error)) from error
+        except Exception as error:  # pydantic and foreign types raise anything
+            raise _unusable(str(error)) from error
+        self._is_wrapped = self.schema.get("type") != "object" or bool(
+            self.schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
+        )
+        self.format = OutputFormat(
+            name=_FOREIGN.sub("_", self.name)[:_MAX_NAME],
+            description=str(self.schema.get("description", "")),
+            output_schema=_wrapped(self.schema) if self._is_wrapped else self.schema,
+            mode=mode,
+        )
+        self.tool = None if mode == "native" else _answer_tool(self.format)
+
+    @classmethod
+    def of(cls, output_type: Any, *, mode: OutputMode, retries: int) -> "ExpectedOutput | None":
+        """What `output_type` asks for; None for plain text.
+
+        Raises:
+            ConfigError: `validation_error`; see the class.
+        """
+        if output_type is None or output_type is str:
+            return None
+        if isinstance(output_type, ExpectedOutput):
+            return output_type
+        return cls(output_type, mode=mode, retries=retries)
+
+    def text_of(self, arguments: Mapping[str, Any]) -> str:
+        """The answer that a call of the tool gives, as text."""
+        value: Any = arguments
+        if self._is_wrapped and len(arguments) == 1:
+            (value,) = arguments.values()
+        return json.dumps(value, ensure_ascii=False)
+
+    def read(self, pieces: Sequence[str]) -> Any:
+        """The value of an answer, of the expected type.
+
+        Args:
+            pieces: the answer; of one that was cut off and went on, its parts. A model may as well
+                have begun anew with the last one.
+
+        Raises:
+            OutputMisfitError: it is not what it has to be.
+        """
+        try:
+            return self._read("".join(pieces))
+        except OutputMisfitError:
+            if len(pieces) > 1:
+                return self._read(pieces[-1])
+            raise
+
+    def objection(self, misfit: OutputMisfitError) -> str:
+        """What a model reads of an answer that does not fit."""
+        again = "Answer again, with nothing but one JSON value that fits the expected schema"
+        if self.tool is not None:
+            again = (
+                f"Give the whole answer again: call {FINAL_ANSWER}, or, without that tool, answer"
+            )
+            again += " with nothing but one JSON value that fits the expected schema"
+        shown = json.dumps(self.format.output_schema, ensure_ascii=False, sort_keys=True)
+        if not misfit.is_json and len(shown) <= _MAX_SCHEMA_SHOWN:
+            again += f":\n{shown}"
+        return f"Your answer does not have the expected shape: {misfit}. {again}"
+
+    def failure(self, misfit: OutputMisfitError, text: str) -> AgentCoreError:
+        """The end of a run whose answer does not fit after all retries."""
+        return AgentCoreError(
+            ErrorCode.OUTPUT_INVALID,
+            f"the answer does not have the expected shape after {self.retries} retries: {misfit}",
+            details={"errors": misfit.errors, "text": shorten_text(text, _MAX_TEXT)},
+        )
+
+    def _read(self, text: str) -> Any:
+        if not text.strip():
+            raise OutputMisfitError([{"path": "$", "message": "it is empty"}], is_json=False)
+        try:
+            value = parse_answer(text)
+        except ValueError as error:
+            with suppress(OutputMisfitError):  # a plain text may be one itself, or name a choice
+                return self._validated(text.strip())
+            reason = {"path": "$", "message": f"it is not JSON: {error}"}
+            raise OutputMisfitError([reason], is_json=False) from None
+        misfits: list[OutputMisfitError] = []
+        for candidate in self._candidates(value):
+            try:
+                return self._validated(candidate)
+            except OutputMisfitError as misfit:
+                misfits.append(misfit)
+        raise misfits[0]
+
+    def _candidates(self, value: Any) -> Iterator[Any]:
+        """What the answer may be: as it came, or what it was wrapped in taken off.
+
+        A service in a strict mode writes null for what is absent.
+        """
+        table: Json = cast("Json", value) if isinstance(value, dict) else {}
+        inner = list(table.values()) if self._is_wrapped and len(table) == 1 else []
+        given: list[Any] = [*inner, value] if _WRAPPED in table else [value, *inner]
+        for found in given:
+            yield found
+            bare = _NullsLeftOut(self.schema).of(found, self.schema)
+            if bare != found:
+                yield bare
+
+    def _validated(self, value: Any) -> Any:
+        """The value as the type has it.
+
+        Raises:
+            OutputMisfitError: it does not fit.
+            AgentCoreError: a check of the type's own broke.
+        """
+        try:
+            if isinstance(self._check, TypeAdapter):
+                return self._check.validate_json(json.dumps(value))
+            found = list(islice(self._check.errors(value), _MAX_ERRORS))
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_context=False, include_input=False)
+            raise OutputMisfitError(
+                [_error(each["loc"], each["msg"]) for each in wrong[:_MAX_ERRORS]]
+            ) from None
+        except (CheckTooSlowError, RecursionError):
+            message = "it takes too long to check, or is nested too deeply"
+            raise OutputMisfitError([{"path": "$", "message": message}]) from None
+        except Exception as error:
+            message = f"the check of {self.name} broke: {type(error).__name__}: {error}"
+            raise AgentCoreError(ErrorCode.INTERNAL_ERROR, message) from error
+        if found:
+            raise OutputMisfitError([_error(e.absolute_path, e.message) for e in found])
+        return value
+
+
+@lru_cache(maxsize=64)
+def _expected_once(output_type: Any, mode: OutputMode, retries: int) -> ExpectedOutput:
+    return ExpectedOutput(output_type, mode=mode, retries=retries)
+
+
+def expected_output(output_type: Any, *, mode: OutputMode, retries: int) -> ExpectedOutput:
+    """What an `output_type` asks for, compiled once for all runs with the same one.
+
+    Raises:
+        ConfigError: see `ExpectedOutput`.
+    """
+    if isinstance(output_type, ExpectedOutput):
+        return output_type
+    try:
+        hash(output_type)
+    except TypeError:  # a JSON Schema, or an annotation that cannot be hashed
+        return ExpectedOutput(output_type, mode=mode, retries=retries)
+    return _expected_once(output_type, mode, retries)
+
+
+def _error(place: Any, message: str) -> dict[str, str]:
+    return {"path": json_path(place), "message": str(message)[:_MAX_MESSAGE]}
+
+
+def _unusable(reason: str) -> ConfigError:
+    first = reason.partition("\n")[0][:_MAX_MESSAGE]
+    return ConfigError(ErrorCode.VALIDATION_ERROR, f"output_type cannot be used: {first}")
+
+
+def _wrapped(schema: Json) -> Json:
+    """The schema of an object whose one property is the answer; definitions stay at the root."""
+    inner = {key: value for key, value in schema.items() if key not in {"$defs", "$schema"}}
+    outer: Json = {
+        "type": "object",
+        "properties": {_WRAPPED: inner},
+        "required": [_WRAPPED],
+        "additionalProperties": False,
+    }
+    return outer | {key: schema[key] for key in ("$defs", "$schema") if key in schema}
+
+
+def _answer_tool(output: OutputFormat) -> ToolDefinition:
+    about = f" The answer: {output.description}" if output.description else ""
+    return ToolDefinition(
+        name=FINAL_ANSWER,
+        description="Give the final answer, once the work is done, in place of an answer in words."
+        + about,
+        input_schema={"type": "object", "properties": {}, **output.output_schema},
+        tags={"internal", "readonly"},
+    )
+
+
+class _NullsLeftOut:
+    """Leaves out the optional properties that are null, as a strict mode writes absent ones.
+
+    A schema may refer to itself in more ways than there is time for: a value is then kept as it is.
+    """
+
+    def __init__(self, schema: Json) -> None:
+        self._definitions: Json = schema.get("$defs", {})
+        self._steps = _MAX_STEPS
+
+    def of(self, value: Any, schema: Any) -> Any:
+        """The value without them."""
+        self._steps -= 1
+        if not isinstance(schema, dict) or not isinstance(value, dict | list) or self._steps < 0:
+            return cast("Any", value)
+        node, found = cast("Json", schema), cast("Any", value)
+        if (reference := node.get("$ref")) is not None:
+            return self.of(found, self._definitions.get(str(reference).rpartition("/")[2]))
+        for key in ("anyOf", "oneOf", "allOf"):
+            for choice in cast("list[Any]", node.get(key, [])):
+                found = self.of(found, choice)
+        if isinstance(found, list):
+            return [self.of(item, node.get("items")) for item in cast("list[Any]", found)]
+        properties: Json = node.get("properties", {})
+        required: list[str] = node.get("required", [])
+        return {
+            name: self.of(item, properties.get(name))
+            for name, item in cast("Json", found).items()
+            if item is not None or name in required or name not in properties
+        }

@@ -1,0 +1,143 @@
+"""The JSON Schema of a Python type: complete, or none."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from functools import partial
+from types import UnionType
+from typing import (
+    Any,
+    NotRequired,
+    Required,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
+from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
+
+# typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
+from typing_extensions import TypedDict
+
+_SAMPLES: Mapping[str, object] = {
+    "bool": True,
+    "bytes": b"a",
+    "decimal": Decimal(1),
+    "dict": {},
+    "float": 1.0,
+    "int": 1,
+    "frozenset": frozenset[Any](),
+    "list": [],
+    "none": None,
+    "set": set[Any](),
+    "str": "a",
+    "tuple": (),
+    "typed-dict": {},
+}
+"""A value of each type of which it is known how its values behave."""
+
+
+def with_readable_typed_dicts(hint: Any) -> Any:
+    """The type with each `typing.TypedDict` as one that pydantic can read.
+
+    Before Python 3.12 those of `typing` keep too little. One that contains itself stays as it is.
+    """
+    if sys.version_info >= (3, 12):
+        return hint
+    if is_typeddict(hint) and type(hint).__module__ == "typing":
+        fields: dict[str, Any] = {}
+        for name, part in get_type_hints(hint, include_extras=True).items():
+            origin = get_origin(part)
+            inner = get_args(part)[0] if origin in {Required, NotRequired} else part
+            is_needed = name in hint.__required_keys__
+            is_needed = origin is Required if origin in {Required, NotRequired} else is_needed
+            readable = inner if inner is hint else with_readable_typed_dicts(inner)
+            fields[name] = Required[readable] if is_needed else NotRequired[readable]
+        made = cast("Any", TypedDict)(hint.__name__, fields)
+        made.__doc__ = hint.__doc__
+        if config := getattr(hint, "__pydantic_config__", None):
+            made.__pydantic_config__ = config
+        return made
+    parts = get_args(hint)
+    readable_parts = tuple(map(with_readable_typed_dicts, parts))
+    if all(new is old for new, old in zip(readable_parts, parts, strict=True)):
+        return hint
+    origin: Any = get_origin(hint)
+    if origin in {Union, UnionType}:
+        return Union[readable_parts]  # noqa: UP007 - of a tuple
+    return hint.copy_with(readable_parts) if hasattr(hint, "copy_with") else origin[readable_parts]
+
+
+class CompleteJsonSchema(GenerateJsonSchema):
+    """A complete schema of a type, or none.
+
+    Pydantic takes every constraint for every type. One that it has no place for is tried on each
+    value, and a value that does not take it raises a TypeError: with each call, not when the type
+    is compiled. So no choice of a union is left out silently, and no constraint stands where it
+    cannot hold for all choices of its type.
+    """
+
+    def function_after_schema(self, schema: AfterValidatorFunctionSchema) -> JsonSchemaValue:
+        """What is checked after the type."""
+        constraint = _function(schema)
+        if isinstance(constraint, partial) and _is_pydantics(constraint):
+            for sample in _samples(schema["schema"]):
+                try:
+                    constraint(sample)
+                except Exception as error:  # noqa: BLE001 - others say that it can be checked
+                    if isinstance(error, TypeError):
+                        names = ", ".join(constraint.keywords)
+                        raise _unfit_constraint(names, sample) from None
+        return super().function_after_schema(schema)
+
+    def chain_schema(self, schema: ChainSchema) -> JsonSchemaValue:
+        """What is checked one after the other."""
+        first, *steps = schema["steps"]
+        if any(_is_pydantics(_function(step)) for step in steps):
+            for sample in _samples(first):
+                if not isinstance(sample, str):
+                    raise _unfit_constraint("a constraint of texts", sample)
+        return super().chain_schema(schema)
+
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        """Refuse what would be left out; a default that JSON has no form for is not shown."""
+        if kind == "skipped-choice":
+            raise PydanticInvalidForJsonSchema(detail)
+
+
+def _unfit_constraint(names: str, sample: object) -> PydanticInvalidForJsonSchema:
+    message = f"{names} cannot hold for a value of type {type(sample).__name__}"
+    return PydanticInvalidForJsonSchema(message)
+
+
+def _function(schema: Mapping[str, Any]) -> Any:
+    return schema.get("function", {}).get("function")
+
+
+def _is_pydantics(function: Any) -> bool:
+    inner = cast("partial[Any]", function).func if isinstance(function, partial) else function
+    return str(getattr(inner, "__module__", "")).startswith("pydantic._internal.")
+
+
+def _samples(schema: Mapping[str, Any]) -> Iterator[object]:
+    """Values that a type can have; none for a type of which that is not known."""
+    match schema["type"]:
+        case "literal":
+            yield from schema["expected"]
+        case "enum":
+            yield from schema["members"]
+        case "union":
+            for choice in cast("list[Any]", schema["choices"]):
+                part = cast("tuple[Any, str]", choice)[0] if isinstance(choice, tuple) else choice
+                yield from _samples(part)
+        case "function-after" if _is_pydantics(_function(schema)):
+            yield from _samples(schema["schema"])
+        case kind if kind in _SAMPLES:
+            yield _SAMPLES[kind]
+        case _:
+            return

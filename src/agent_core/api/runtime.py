@@ -38,6 +38,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.config.models import Config, ModelConfig
     from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
@@ -56,7 +57,12 @@ class AgentRuntime:
     Args:
         project_dir: what the agents work on; a file means its folder. Default: the current folder.
         config_path: a configuration file to use in place of `<home>/config.toml`.
+        config: the configuration itself: a `Config`, or a mapping with the sections of the file.
+            No file is read then, and without a `home_dir` none of the user's other settings.
+        model: `provider:name`, or a whole model, in place of the one of `config`; alone it is all
+            the configuration that is needed.
         home_dir: default `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
+        persist: False keeps sessions, artifacts and Task logs in memory, and writes nothing.
         session_db_path: a database to use in place of the configured one.
         permission_callback: asked before writes, commands and sensitive reads. Without one these
             are refused.
@@ -78,10 +84,17 @@ class AgentRuntime:
         tool_registry: "ToolRegistry | None" = None,
         debug: bool = False,
         elicitation_callback: "ElicitationCallback | None" = None,
+        *,
+        config: "Config | Mapping[str, Any] | None" = None,
+        model: "str | ModelConfig | None" = None,
+        persist: bool = True,
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
             config_path=config_path,
+            config=config,
+            model=model,
+            persist=persist,
             home_dir=home_dir,
             session_db_path=session_db_path,
             permission_callback=permission_callback,

@@ -72,7 +72,7 @@ def write(place: Path, source: ArtifactSource, redactor: Redactor) -> int:
     with explaining(place):
         make_private(place.parent)
         try:
-            size = write_new(part, _redact(source, redactor))
+            size = write_new(part, redacted_pieces(source, redactor))
             part.replace(place)
         except BaseException:
             remove(place)
@@ -199,7 +199,13 @@ def _pieces_in(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _redact(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
+def redacted_pieces(source: ArtifactSource, redactor: Redactor) -> Iterator[bytes]:
+    """The source's content without secrets, in pieces.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: it is no regular file.
+    """
     stream = redactor.raw_stream()
     for piece in pieces_of(source):
         yield stream.feed(piece)

@@ -134,8 +134,7 @@ class ArtifactStore:
         Raises:
             StorageError: `artifact_not_found`; `file_not_found` if only its row is left.
         """
-        place = self._place(await self._known(artifact_id))
-        return await asyncio.to_thread(files.read, place)
+        return await self._read(await self._known(artifact_id))
 
     async def delete(self, artifact_id: str) -> None:
         """Remove an artifact's file, then its row.
@@ -261,6 +260,58 @@ class ArtifactStore:
             changed_at = files.changed_at(self._place(record))
         return changed_at or record.created_at
 
+    async def _read(self, record: ArtifactRecord) -> bytes:
+        return await asyncio.to_thread(files.read, self._place(record))
+
     async def _delete(self, record: ArtifactRecord) -> None:
         await asyncio.to_thread(files.remove, self._place(record))
+        await self._rows.delete_artifact_row(record.artifact_id)
+
+
+class InMemoryArtifactStore(ArtifactStore):
+    """Keeps the content of artifacts in memory.
+
+    Args:
+        content: by artifact id; of the rows that were added before, too.
+        rows: where artifacts are registered.
+        redactor: cleans everything that is kept.
+    """
+
+    def __init__(self, content: dict[str, bytes], rows: ArtifactRows, redactor: Redactor) -> None:
+        super().__init__(Path("memory"), rows, redactor, notes=Notes(Path("memory")))
+        self._content = content
+
+    async def sweep(self) -> None:
+        """There is nothing that another process has left."""
+
+    async def delete_session_files(self, session_id: str) -> list[CleanupFailure]:
+        """Forget everything kept for a session."""
+        for record in await self._rows.artifacts(session_id=session_id):
+            self._content.pop(record.artifact_id, None)
+        return []
+
+    async def _store(
+        self, record: ArtifactRecord, place: Path, data: ArtifactSource
+    ) -> ArtifactRecord:
+        with files.explaining(place):
+            pieces = files.redacted_pieces(data, self._redactor)
+            content = await asyncio.to_thread(lambda: b"".join(pieces))
+        stored = record.model_copy(update={"size_bytes": len(content)})
+        await self._rows.add_artifact(stored)
+        self._content[record.artifact_id] = content
+        if isinstance(data, Path):
+            await asyncio.to_thread(data.unlink, missing_ok=True)
+        return stored
+
+    async def _read(self, record: ArtifactRecord) -> bytes:
+        if record.artifact_id not in self._content:
+            message = f"the content of artifact {record.artifact_id} is gone"
+            raise StorageError(ErrorCode.FILE_NOT_FOUND, message)
+        return self._content[record.artifact_id]
+
+    def _changed_at(self, record: ArtifactRecord) -> datetime:
+        return record.created_at
+
+    async def _delete(self, record: ArtifactRecord) -> None:
+        self._content.pop(record.artifact_id, None)
         await self._rows.delete_artifact_row(record.artifact_id)

@@ -1,15 +1,17 @@
-"""Reads the one configuration file: all of it is right, or nothing starts.
+"""Reads the one configuration, of a file or of a program: all of it is right, or nothing starts.
 
 Also which model a run gets: the base model, then the profiles of its purpose, role and caller.
 """
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
+from agent_core.config.model_names import model_fields, usual_key
 from agent_core.config.models import Config, ModelConfig, ModelProfile
 from agent_core.config.paths import (
     Setup,
@@ -24,25 +26,33 @@ from agent_core.config.proxies import proxy_secrets
 from agent_core.errors import ConfigError, ErrorCode
 
 CONFIG_NAME = "config.toml"
+MODEL_VARIABLE = "SOONG_AGENT_MODEL"
+"""Names the model in place of `[model]`, where a program or a command names none."""
+
+_IN_CODE = "the configuration given in code"
 _SHOWN_PROBLEMS = 5
 _AnyModel = TypeVar("_AnyModel", ModelConfig, ModelProfile, str | ModelProfile | None)
 
 Profile = str | ModelProfile | Mapping[str, Any] | None
-"""The name of a `[model_overrides.<name>]` table, a partial model, or nothing to change."""
+"""The name of a `[model_overrides.<name>]` table, a model string, a partial model, or nothing."""
 
 
 def read_setup(
     project_dir: str | Path | None = None,
     config_path: str | Path | None = None,
     *,
+    config: Config | Mapping[str, Any] | None = None,
+    model: str | ModelConfig | None = None,
     home_dir: str | Path | None = None,
     session_db_path: str | Path | None = None,
+    persist: bool = True,
 ) -> Setup:
-    """Find the home and the project, read the configuration and place its paths.
+    """Find the home and the project, get the configuration and place its paths.
 
     Nothing is created, and the project is not searched for settings of any kind. Relative paths
-    in the file start at the home (`session_db_path`, `memory_dir`, a model's `path`) or at the
-    project (the rest).
+    in the configuration start at the home (`session_db_path`, `memory_dir`, a model's `path`) or
+    at the project (the rest). With `config` or `model` no file is read; without a `home_dir`,
+    too, none of the user's other settings.
 
     Raises:
         ConfigError: something of this cannot be used; the message names the place and the cure.
@@ -50,7 +60,22 @@ def read_setup(
     home = resolve_home(home_dir)
     project = resolve_project(project_dir)
     file = Path(config_path).expanduser().absolute() if config_path else home / CONFIG_NAME
-    config = load_config(home, file)
+    is_in_code = config is not None or model is not None
+    if is_in_code and config_path:
+        message = "config_path names a file, and config or model say that none is read; give one"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+    if session_db_path and not persist:
+        message = "session_db_path names a file, and persist=False says that none is kept; give one"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+    if is_in_code:
+        place, chosen = _IN_CODE, build_config(config, model)
+    else:
+        named = os.environ.get(MODEL_VARIABLE)
+        place, chosen = str(file), load_config(home, config_path and file, model=named)
+    has_settings = not is_in_code or home_dir is not None
+    if not (persist and has_settings):
+        memory = chosen.memory.model_copy(update={"enabled": False})
+        chosen = chosen.model_copy(update={"memory": memory})
 
     def at_home(value: str) -> Path:
         return expand_path(value, home, home=home, project=project)
@@ -58,30 +83,40 @@ def read_setup(
     def in_project(value: str) -> Path:
         return expand_path(value, project, home=home, project=project)
 
-    memory_dir = at_home(config.memory.memory_dir)
+    memory_dir = at_home(chosen.memory.memory_dir)
     if not memory_dir.is_relative_to(home):
         problem = Problem("memory.memory_dir", f"must be below the home {home}, not {memory_dir}")
-        raise _invalid(file, [problem])
+        raise _invalid(place, [problem])
     return Setup(
         home=home,
         project=project,
         config_path=file,
-        config=_with_placed_models(config, at_home),
+        config=_with_placed_models(chosen, at_home),
         session_db=(
             Path(session_db_path).expanduser().resolve()
             if session_db_path
-            else at_home(config.context.session_db_path)
+            else at_home(chosen.context.session_db_path)
         ),
         sessions_dir=home / "sessions",
         memory_dir=memory_dir,
-        plans_dir=in_project(config.plan.default_dir),
-        tasks_dir=tasks_folder(config.task.wal_dir, home=home, project=project),
-        write_roots=tuple(in_project(root) for root in config.tools.allowed_write_roots),
+        plans_dir=in_project(chosen.plan.default_dir),
+        tasks_dir=tasks_folder(chosen.task.wal_dir, home=home, project=project),
+        write_roots=tuple(in_project(root) for root in chosen.tools.allowed_write_roots),
+        has_settings=has_settings,
+        persist=persist,
     )
 
 
-def load_config(home: Path, config_path: str | Path | None = None) -> Config:
+def load_config(
+    home: Path, config_path: str | Path | None = None, *, model: str | None = None
+) -> Config:
     """Read `config_path`, or `<home>/config.toml`.
+
+    Args:
+        home: where the file is.
+        config_path: the file to read instead.
+        model: named in one string, to be used in place of `[model]`. With it no file is needed
+            in the home.
 
     Raises:
         ConfigError: the file is missing, unreadable, too large, not UTF-8, not TOML, or does not
@@ -92,27 +127,75 @@ def load_config(home: Path, config_path: str | Path | None = None) -> Config:
         text = read_text(path)
     except ValueError as error:
         raise _unusable(path, str(error)) from None
+    if text is None and model and not config_path:
+        return build_config(None, model)
     if text is None:
         reason = "it does not exist; write one with at least [model] provider and name"
         raise _unusable(path, reason)
     try:
-        config = Config.model_validate(tomllib.loads(text))
+        table = tomllib.loads(text)
     except RecursionError:
         raise _unusable(path, "it is nested too deeply") from None
-    except ValidationError as error:
-        raise _invalid(path, problems_of(error)) from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
         raise _unusable(path, f"it is not valid TOML: {error}") from None
+    config = _validate(table, path)
+    return _with_model(config, model) if model else config
+
+
+def build_config(
+    config: Config | Mapping[str, Any] | None, model: str | ModelConfig | None = None
+) -> Config:
+    """The configuration that a program gives, checked as the file is.
+
+    Args:
+        config: the whole of it, or a mapping with the sections of the file.
+        model: in place of the one of `config`.
+
+    Raises:
+        ConfigError: it does not fit the schema; names the key.
+    """
+    if not isinstance(cast("object", model), str | ModelConfig | None):
+        reason = f"model must be 'provider:name' or a ModelConfig, not a {type(model).__name__}"
+        raise _unusable(_IN_CODE, reason)
+    if isinstance(config, Config):
+        if problems := list(_find_problems(config)):
+            raise _invalid(_IN_CODE, problems)
+        return _with_model(config, model) if model is not None else config
+    if not isinstance(cast("object", config), Mapping | None):
+        reason = f"it must be a Config or a mapping, not a {type(config).__name__}"
+        raise _unusable(_IN_CODE, reason)
+    sections = dict(config or {})
+    if model is not None and "model" not in sections:
+        return _validate(sections | {"model": model}, _IN_CODE)
+    found = _validate(sections, _IN_CODE)
+    return _with_model(found, model) if model is not None else found
+
+
+def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
+    """Raises ConfigError, naming the place."""
+    try:
+        config = Config.model_validate(table)
+    except RecursionError:
+        raise _unusable(place, "it is nested too deeply") from None
+    except ValidationError as error:
+        raise _invalid(place, problems_of(error)) from None
     if problems := list(_find_problems(config)):
-        raise _invalid(path, problems)
+        raise _invalid(place, problems)
     return config
+
+
+def _with_model(config: Config, model: str | ModelConfig) -> Config:
+    chosen = resolve_model(config, model) if isinstance(model, str) else model
+    return config.model_copy(update={"model": chosen})
 
 
 def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     """The base model with each profile laid over it, in order.
 
     A profile replaces only what it sets; tables (`retry`, `provider_options`, `compat`) are merged
-    key by key. One that names another provider starts without the former's `base_url`,
+    key by key. A model string sets the provider, the name, and the address if it has one; a key
+    that is not set then is the usual one of the public service, if that is what is asked. One
+    that names another provider starts without the former's `base_url`,
     `api_key_env`, `compat` and `headers` of `provider_options`, and one that names an address at
     another host without all but the first:
     a key is never sent to a service it was not meant for.
@@ -136,6 +219,9 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"
+        elif partial.is_named and values["api_key_env"] is None:
+            values["api_key_env"] = usual_key(values["provider"], values["base_url"])
+            origin = place
     return ModelConfig.model_validate(values).with_key_origin(origin)
 
 
@@ -204,8 +290,12 @@ def _find_problems(config: Config) -> Iterator[Problem]:
     paths: list[tuple[str, str]] = []
     for key, model in _models(config):
         if isinstance(model, str) and model not in config.model_overrides:
-            hint = nearest(model, config.model_overrides)
-            yield Problem(key, f"names {model!r}, and there is no such [model_overrides]{hint}")
+            try:
+                model_fields(model)
+            except ValueError as error:
+                hint = nearest(model, config.model_overrides)
+                message = f"names {model!r}, and there is no such [model_overrides]{hint}; {error}"
+                yield Problem(key, message)
         elif isinstance(model, ModelConfig | ModelProfile):
             files = {"path": model.path, "ca_file": model.ca_file}
             paths += [(f"{key}.{name}", file) for name, file in files.items() if file is not None]
@@ -236,18 +326,18 @@ def _find_problems(config: Config) -> Iterator[Problem]:
             )
 
 
-def _unusable(path: Path, reason: str) -> ConfigError:
+def _unusable(place: Path | str, reason: str) -> ConfigError:
     return ConfigError(
         ErrorCode.CONFIG_ERROR,
-        f"the configuration {path} cannot be used: {reason}",
-        details={"path": str(path)},
+        f"{place if place == _IN_CODE else f'the configuration {place}'} cannot be used: {reason}",
+        details={} if place == _IN_CODE else {"path": str(place)},
     )
 
 
-def _invalid(path: Path, problems: list[Problem]) -> ConfigError:
+def _invalid(place: Path | str, problems: list[Problem]) -> ConfigError:
     shown = "; ".join(str(problem) for problem in problems[:_SHOWN_PROBLEMS])
     more = len(problems) - _SHOWN_PROBLEMS
-    error = _unusable(path, f"{shown}; and {more} more" if more > 0 else shown)
+    error = _unusable(place, f"{shown}; and {more} more" if more > 0 else shown)
     error.details["key"] = problems[0].key
     error.details["problems"] = [{"key": item.key, "message": item.message} for item in problems]
     return error
@@ -263,11 +353,13 @@ def _partial(config: Config, profile: Profile) -> tuple[ModelProfile, str]:
         case str():
             known = config.model_overrides
             if profile not in known:
-                raise ConfigError(
-                    ErrorCode.CONFIG_ERROR,
-                    f"there is no [model_overrides.{profile}]{nearest(profile, known)}",
-                    details={"key": f"model_overrides.{profile}"},
-                )
+                try:
+                    return ModelProfile.named(profile), f"the model string {profile!r}"
+                except ValueError as error:
+                    place, hint = f"model_overrides.{profile}", nearest(profile, known)
+                    message = f"there is no [{place}]{hint}; as a model string it {error}"
+                    details = {"key": place}
+                    raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details) from None
             return known[profile], f"model_overrides.{profile}"
         case _:
             try:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -14,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.config.model_names import model_fields, usual_key
 from agent_core.config.proxies import checked_proxy
 from agent_core.errors import ConfigError
 
@@ -214,7 +216,43 @@ class ModelProfile(Section):
     path: str | None = None
     chat_template: str | None = None
     threads: Threads | None = None
+    _is_named: bool = PrivateAttr(default=False)
 
+    @property
+    def is_named(self) -> bool:
+        """A string names it: a key that is not set is that of the public service, if it is one."""
+        return self._is_named
+
+    @classmethod
+    def named(cls, text: str) -> "ModelProfile":
+        """The model that a string names.
+
+        Raises:
+            ValueError: it is no model string.
+        """
+        profile = cls(**model_fields(text))
+        profile._is_named = True
+        return profile
+
+
+def _named_model(value: object) -> object:
+    """The model that a string names, with the key of its public service."""
+    if not isinstance(value, str):
+        return value
+    fields = model_fields(value)
+    key = usual_key(fields["provider"], fields.get("base_url"))
+    return ModelConfig(**fields, api_key_env=key).with_key_origin(f"the model string {value!r}")
+
+
+def _named_profile(value: object) -> object:
+    return ModelProfile.named(value) if isinstance(value, str) else value
+
+
+NamedModel = Annotated[ModelConfig, BeforeValidator(_named_model)]
+"""A table, or `provider:name` in one string."""
+
+NamedProfile = Annotated[ModelProfile, BeforeValidator(_named_profile)]
+"""A table, or `provider:name` in one string."""
 
 PROFILE_TAGS = frozenset({"<name>", "<table>"})
 """Appear in the location of a validation error below a profile; they are no keys."""
@@ -228,7 +266,7 @@ ModelProfileRef = Annotated[
     Annotated[str, Tag("<name>")] | Annotated[ModelProfile, Tag("<table>")],
     Discriminator(_profile_tag),
 ]
-"""The name of a `[model_overrides.<name>]` table, or an inline partial model."""
+"""The name of a `[model_overrides.<name>]` table, a model string, or an inline partial model."""
 
 
 class RuntimeConfig(Section):
@@ -436,9 +474,9 @@ class Config(Section):
     """The whole file."""
 
     runtime: RuntimeConfig = RuntimeConfig.model_construct()
-    model: ModelConfig
-    model_fallbacks: list[ModelConfig] = []
-    model_overrides: dict[str, ModelProfile] = {}
+    model: NamedModel
+    model_fallbacks: list[NamedModel] = []
+    model_overrides: dict[str, NamedProfile] = {}
     context: ContextConfig = ContextConfig.model_construct()
     compact: CompactionConfig = CompactionConfig.model_construct()
     memory: MemoryConfig = MemoryConfig.model_construct()

@@ -15,6 +15,9 @@ from agent_core.errors import ConfigError, ErrorCode
 HOME_VARIABLE = "SOONG_AGENT_HOME"
 PLACEHOLDERS = ("${SOONG_AGENT_HOME}", "<project>")
 
+_NOWHERE = Path(os.devnull)
+"""A file, so that nothing can be found below it."""
+
 _VARIABLE = re.compile(r"\$\{[^}]*\}?")
 _UNRESOLVABLE = (OSError, RuntimeError, ValueError)  # a loop of links, no user, a NUL
 
@@ -37,6 +40,9 @@ class Setup:
         tasks_dir: where Task logs of this project are written, one folder per session; as
             `tasks_folder` says, not resolved below the project.
         write_roots: folders outside the project that tools may write to without asking.
+        has_settings: the home's other settings count: agents, hooks, servers, skills, tools and
+            instructions.
+        persist: sessions, artifacts and Task logs are written to disk.
     """
 
     home: Path
@@ -49,6 +55,18 @@ class Setup:
     plans_dir: Path
     tasks_dir: Path
     write_roots: tuple[Path, ...] = ()
+    has_settings: bool = True
+    persist: bool = True
+
+    @property
+    def settings_home(self) -> Path:
+        """Where the user's other settings are read."""
+        return self.home if self.has_settings else _NOWHERE
+
+    @property
+    def writable_home(self) -> Path | None:
+        """Where the program writes; None: nowhere."""
+        return self.home if self.persist else None
 
 
 def resolve_home(home_dir: str | Path | None = None) -> Path:

@@ -109,18 +109,18 @@ class UnfinishedWrites:
     """Temporary files and folders, wherever they are, with a note of each in one folder.
 
     Args:
-        folder: where the notes are.
+        folder: where the notes are; without one, none are taken.
         is_optional: a write goes on where no note can be taken.
     """
 
-    def __init__(self, folder: Path, *, is_optional: bool = False) -> None:
-        self._notes = Notes(folder)
+    def __init__(self, folder: Path | None, *, is_optional: bool = False) -> None:
+        self._notes = Notes(folder) if folder else None
         self._is_optional = is_optional
 
     @classmethod
-    def at(cls, home: Path) -> Self:
-        """Those noted in the program's home."""
-        return cls(home / "unfinished")
+    def at(cls, home: Path | None) -> Self:
+        """Those noted in the program's home; without one, no notes are taken."""
+        return cls(home and home / "unfinished")
 
     @contextmanager
     def noted(self, folder: Path, *, is_folder: bool = False) -> Generator[str]:
@@ -133,9 +133,13 @@ class UnfinishedWrites:
         Raises:
             OSError: the note cannot be written.
         """
+        notes = self._notes
+        if notes is None:
+            yield temporary_name(secrets.token_hex(8))
+            return
         about = (_OF_FOLDER if is_folder else b"") + os.fsencode(folder)
         try:
-            note = self._notes.take(about)
+            note = notes.take(about)
         except OSError:
             if not self._is_optional:
                 raise
@@ -144,10 +148,12 @@ class UnfinishedWrites:
         try:
             yield temporary_name(note.token)
         finally:
-            self._notes.remove(note)
+            notes.remove(note)
 
     def clear(self) -> None:
         """Remove what dead processes have left; what cannot be removed stays noted."""
+        if self._notes is None:
+            return
         for note in self._notes.take_abandoned():
             with suppress(OSError):
                 if note.about is not None:  # otherwise the file was not made yet

@@ -325,7 +325,14 @@ class Connection:
             if host.authorize:
                 authorization = host.authorize(server_id, config.url)
             elif host.home and not any(name.lower() == "authorization" for name in config.headers):
-                self._login = Login(server_id, config, host.home, ask=self._ask, learn=host.learn)
+                self._login = Login(
+                    server_id,
+                    config,
+                    host.home,
+                    ask=self._ask,
+                    learn=host.learn,
+                    persist=host.persist,
+                )
                 authorization = self._login.authorization
             return http_streams(config, authorization=authorization, on_refusal=self._on_refusal)
         inherited = {name: os.environ[name] for name in host.env_allowlist if name in os.environ}

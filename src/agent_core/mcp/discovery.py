@@ -53,6 +53,7 @@ class Host:
             log-ins that are stored in `home`.
         elicit: puts a server's question to the user; by default every one is refused.
         home: where log-ins are stored; without one, and without `authorize`, there are none.
+        persist: new log-ins are written there; else they end with the connection.
         learn: gets what is secret from now on: tokens, and secrets that the user was asked for.
     """
 
@@ -62,6 +63,7 @@ class Host:
     authorize: "Callable[[str, str], httpx2.Auth] | None" = None
     elicit: ElicitationCallback | None = None
     home: Path | None = None
+    persist: bool = True
     learn: Callable[[Mapping[str, str]], None] = ignore
 
 

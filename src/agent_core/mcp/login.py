@@ -44,6 +44,7 @@ class Login:
         server_id: for messages.
         server: whose address it is for; its `oauth` names a client that is registered already.
         home: where it is stored.
+        persist: a new one is stored there.
         ask: puts the address to the user.
         learn: gets every token, which is secret from then on.
 
@@ -52,14 +53,21 @@ class Login:
     """
 
     def __init__(
-        self, server_id: str, server: HttpServer, home: Path, *, ask: Ask, learn: Learn
+        self,
+        server_id: str,
+        server: HttpServer,
+        home: Path,
+        *,
+        ask: Ask,
+        learn: Learn,
+        persist: bool = True,
     ) -> None:
         self.failure: ToolError | None = None
         self._server_id = server_id
         self._settings = server.oauth
         self._ask = ask
         self._learn = learn
-        self._stored = StoredLogin(home, server.url)
+        self._stored = StoredLogin(home, server.url, persist=persist)
         self._port = server.oauth.redirect_port or self._usual_port()
         self._address = ""
         self.authorization = OAuthClientProvider(

@@ -23,10 +23,17 @@ _SECRET_KEYS = ("access_token", "refresh_token", "client_secret")
 
 
 class StoredLogin:
-    """The log-in at one address. Does file work: call it in a thread."""
+    """The log-in at one address. Does file work: call it in a thread.
 
-    def __init__(self, home: Path, url: str) -> None:
+    Args:
+        home: where the file is.
+        url: the address.
+        persist: what is new is written there; else it ends with this object.
+    """
+
+    def __init__(self, home: Path, url: str, *, persist: bool = True) -> None:
         self._url = url
+        self._unwritten: dict[str, Any] | None = None if persist else {}
         self._path = home / FOLDER / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.json"
 
     def read(self) -> dict[str, Any]:
@@ -35,8 +42,9 @@ class StoredLogin:
             found: object = read_json_file(self._path, "a log-in")
             if isinstance(found, dict):
                 fields = cast("dict[str, Any]", found)
-                return fields if fields.get("url") == self._url else {}
-        return {}
+                if fields.get("url") == self._url:
+                    return fields | (self._unwritten or {})
+        return self._unwritten or {}
 
     def write(self, **fields: Any) -> None:
         """Put these fields beside those that are stored, whole or not at all.
@@ -44,6 +52,9 @@ class StoredLogin:
         Raises:
             OSError: the disk is full, read-only …
         """
+        if self._unwritten is not None:
+            self._unwritten |= fields
+            return
         content = json.dumps(self.read() | fields | {"url": self._url}, indent=1)
         make_private(self._path.parent)
         draft = self._path.with_suffix(f".{secrets.token_hex(4)}")

@@ -55,7 +55,7 @@ class MemoryService:
     ) -> None:
         self._config: MemoryConfig = setup.config.memory
         self._folder = MemoryFolder(setup.memory_dir)
-        unfinished = UnfinishedWrites.at(setup.home)
+        unfinished = UnfinishedWrites.at(setup.writable_home)
         self._writer = MemoryWriter(self._folder, unfinished=unfinished)
         self._store = store
         self._models = models

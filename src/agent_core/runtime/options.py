@@ -1,19 +1,31 @@
 """What a caller brings to a runtime; all the rest is built from the configuration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_core.types import AgentDefinition
 
 if TYPE_CHECKING:
+    from agent_core.config.models import Config, ModelConfig
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderRegistry
+    from agent_core.storage.sqlite import SqliteSessionStore
     from agent_core.tools.registry import ToolRegistry
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """What a runtime keeps that writes nothing: it lasts as long as the runtime object."""
+
+    store: "SqliteSessionStore"
+    artifacts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+@dataclass(kw_only=True)
 class RuntimeOptions:
     """The arguments of `AgentRuntime`, and what was registered with it.
 
@@ -22,7 +34,10 @@ class RuntimeOptions:
 
     project_dir: str | Path | None = None
     config_path: str | Path | None = None
+    config: "Config | Mapping[str, Any] | None" = None
+    model: "str | ModelConfig | None" = None
     home_dir: str | Path | None = None
+    persist: bool = True
     session_db_path: str | Path | None = None
     permission_callback: "PermissionCallback | None" = None
     elicitation_callback: "ElicitationCallback | None" = None
@@ -48,3 +63,10 @@ class RuntimeOptions:
         if self.tool_registry is None:
             self.tool_registry = ToolRegistry()
         return self.tool_registry
+
+    @cached_property
+    def in_memory(self) -> InMemory:
+        """What is kept without being written, however often the runtime is opened."""
+        from agent_core.storage.sqlite import SqliteSessionStore  # noqa: PLC0415
+
+        return InMemory(SqliteSessionStore.in_memory())

@@ -75,7 +75,7 @@ class Project:
             can_ask=options.permission_callback is not None,
         )
         self.toolboxes.check_names()
-        self.definitions = AgentDefinitions(setup.home, options.definitions)
+        self.definitions = AgentDefinitions(setup.settings_home, options.definitions)
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
         self.guard = PermissionGuard(
@@ -100,11 +100,11 @@ class Project:
     def find_surroundings(self) -> Surroundings:
         """Read which instructions, skills and memories there are; blocks on files."""
         setup = self.setup
-        skills = find_skills(setup.home)
+        skills = find_skills(setup.settings_home)
         for problem in skills.problems:
             logger.warning("a skill was passed over: %s", problem)
         is_closed = self._paths.is_closed
-        instructions = find_instructions(setup.home, setup.project, is_closed=is_closed)
+        instructions = find_instructions(setup.settings_home, setup.project, is_closed=is_closed)
         for problem in instructions.problems:
             logger.warning("an instruction file is listed by its path only: %s", problem)
         has_memory = setup.config.memory.enabled
@@ -174,7 +174,7 @@ def _load_servers(
     setup: Setup, redactor: Redactor, launcher: Launcher, elicit: "ElicitationCallback | None"
 ) -> "McpTools | None":
     """Read `<home>/mcp.json`; no server is started yet. Secrets of disabled ones are learnt too."""
-    if not (setup.home / "mcp.json").exists():
+    if not (setup.settings_home / "mcp.json").exists():
         return None
     # The client and its SDK are only loaded for users who have servers.
     from agent_core.mcp import (  # noqa: PLC0415
@@ -193,12 +193,19 @@ def _load_servers(
     def log(server_id: str, line: str) -> None:
         logger.debug("%s: %s", server_id, redactor.text(line))
 
-    host = Host(log=log, launcher=launcher, elicit=elicit, home=setup.home, learn=redactor.learn)
+    host = Host(
+        log=log,
+        launcher=launcher,
+        elicit=elicit,
+        home=setup.home,
+        persist=setup.persist,
+        learn=redactor.learn,
+    )
     return McpTools(servers, setup.config.tools, host=host) if servers else None
 
 
 def _load_hooks(setup: Setup, launcher: Launcher) -> MakeHooks | None:
-    if not os.path.lexists(setup.home / "hooks.json"):
+    if not os.path.lexists(setup.settings_home / "hooks.json"):
         return None
     # As with servers: only loaded for users who have hooks.
     from agent_core.hooks import HookRunner, RunHooks, load_hooks  # noqa: PLC0415

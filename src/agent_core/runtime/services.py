@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 
-from agent_core.artifacts.store import ArtifactStore
+from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
 from agent_core.config.load import read_setup
 from agent_core.config.paths import Setup
@@ -48,8 +48,11 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
     setup = read_setup(
         options.project_dir,
         options.config_path,
+        config=options.config,
+        model=options.model,
         home_dir=options.home_dir,
         session_db_path=options.session_db_path,
+        persist=options.persist,
     )
     check_assets()
     build_content()
@@ -57,12 +60,17 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
     async with AsyncExitStack() as stack:
         launcher = stack.enter_context(closing(Launcher()))
         project = Project(setup, options, redactor=redactor, launcher=launcher)
-        owner = stack.enter_context(Owner.open(setup.home))
-        await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
-        store = await stack.enter_async_context(SqliteSessionStore.open(setup.session_db))
+        if setup.persist:
+            owner = stack.enter_context(Owner.open(setup.home))
+            await asyncio.to_thread(UnfinishedWrites.at(setup.home).clear)
+            store = await stack.enter_async_context(SqliteSessionStore.open(setup.session_db))
+            notes = _artifact_notes(setup)
+            artifacts = ArtifactStore(setup.sessions_dir, store, redactor, notes=notes)
+        else:
+            owner, kept = Owner.in_memory(), options.in_memory
+            store = kept.store
+            artifacts = InMemoryArtifactStore(kept.artifacts, store, redactor)
         await store.close_lost_runs(owner.is_dead)
-        notes = _artifact_notes(setup)
-        artifacts = ArtifactStore(setup.sessions_dir, store, redactor, notes=notes)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
         models = Models(options.providers, setup.config, redactor=redactor, traces=traces)

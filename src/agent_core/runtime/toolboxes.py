@@ -238,7 +238,7 @@ def servers_of(names: Iterable[str]) -> set[str]:
 
 def _declared_tools(setup: Setup, launcher: Launcher) -> list[Tool]:
     """The user's own tools in `<home>/tools`; a broken file is reported and left out."""
-    if not (setup.home / "tools").is_dir():
+    if not (setup.settings_home / "tools").is_dir():
         return []
     # The schema checker is only loaded for users who have such tools.
     from agent_core.tools.declarative import declarative_tools  # noqa: PLC0415

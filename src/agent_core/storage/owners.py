@@ -67,6 +67,11 @@ class Owner:
                 _path(folder, owner_id).unlink(missing_ok=True)
             os.close(descriptor)
 
+    @classmethod
+    def in_memory(cls) -> "Owner":
+        """An owner of sessions that no other process can see; without a lock file."""
+        return cls(f"{new_id('own')}.{_UNLOCKED}", Path(os.devnull))
+
     def is_dead(self, owner_id: str, is_lease_over: bool) -> bool:
         """Whether the runtime behind this id is gone."""
         if owner_id == self.owner_id:

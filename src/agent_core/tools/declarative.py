@@ -88,7 +88,7 @@ def declarative_tools(
     problems: list[ConfigError] = []
     if not setup.config.tools.declarative_enabled:
         return [], []
-    for path in sorted((setup.home / "tools").glob("*.json")):
+    for path in sorted((setup.settings_home / "tools").glob("*.json")):
         try:
             tool = _load(path, setup, launcher, environ)
             if tool.name in tools:

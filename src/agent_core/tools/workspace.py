@@ -104,7 +104,8 @@ class PathPolicy:
     def of(cls, setup: Setup) -> Self:
         """The boundaries a configuration draws."""
         tools = setup.config.tools
-        scratch = Path(tempfile.gettempdir()).resolve()
+        # To find the folder, `tempfile` writes a file into it.
+        scratch = [Path(tempfile.gettempdir()).resolve()] if tools.allow_tmp_write else []
         database = [setup.session_db.with_name(setup.session_db.name + end) for end in _DATABASE]
         home, project = setup.home, setup.project
         home_word, project_word = PLACEHOLDERS
@@ -114,7 +115,7 @@ class PathPolicy:
         own = (home, setup.config_path, setup.memory_dir, setup.sessions_dir, *database)
         return cls(
             project,
-            write_roots=(*setup.write_roots, *([scratch] if tools.allow_tmp_write else ())),
+            write_roots=(*setup.write_roots, *scratch),
             protected=(*own, setup.tasks_dir),
             own=own,
             readable=readable,
@@ -358,7 +359,7 @@ class Workspace:
             env={name: environ[name] for name in tools.env_allowlist if name in environ},
             asks_to_read=setup.config.permissions.readonly_default == "ask",
             launcher=launcher,
-            unfinished=UnfinishedWrites.at(setup.home),
+            unfinished=UnfinishedWrites.at(setup.writable_home),
             plans_dir=setup.plans_dir,
             register=register,
         )

@@ -1,0 +1,283 @@
+"""A runtime from code alone: no file is read, and with `persist=False` none is written."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import (
+    AgentRuntime,
+    Config,
+    ConfigError,
+    ModelConfig,
+    RunStatus,
+    StorageError,
+    tool,
+)
+from agent_core.config.models import ToolsConfig
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+from agent_core.providers.scripted import ScriptedProvider, calls
+from isolation import Home
+from runtimes import Asked
+
+BROKEN = "this is no TOML ["
+
+
+def registry(*script: Any) -> ProviderRegistry:
+    made, provider = ProviderRegistry(), ScriptedProvider(script)
+
+    def factory(_: ModelConfig) -> ProviderAdapter:
+        return provider
+
+    made.register("custom", factory)
+    return made
+
+
+WAYS: list[dict[str, Any]] = [
+    {"model": "custom:script"},
+    {"model": ModelConfig(provider="custom", name="script")},
+    {"config": {"model": "custom:script"}},
+    {"config": {"model": {"provider": "custom", "name": "script"}}},
+    {"config": {"model": ModelConfig(provider="custom", name="script")}},
+    {"config": Config(model=ModelConfig(provider="custom", name="script"))},
+    {"config": {"tools": {"disabled": ["code.run_command"]}}, "model": "custom:script"},
+    {"config": {"model": "openai:gpt-5"}, "model": "custom:script"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+async def test_a_runtime_needs_no_file(home: Home, project: Path, way: dict[str, Any]) -> None:
+    home.write_config(BROKEN)
+    providers = registry("hello", "again")
+    async with AgentRuntime(
+        project, home_dir=home.path, provider_registry=providers, **way
+    ) as made:
+        first = await made.run("hi", session_id="s1")
+    async with AgentRuntime(
+        project, home_dir=home.path, provider_registry=providers, **way
+    ) as made:
+        second = await made.run("hi", session_id="s1")
+        history = await made.replay_session("s1")
+
+    assert (first.text, second.text) == ("hello", "again")
+    assert len(history.nodes) == 4
+
+
+async def test_a_home_need_not_exist(project: Path, tmp_path: Path) -> None:
+    home = tmp_path / "not" / "there"
+    async with AgentRuntime(
+        project, home_dir=home, model="custom:x", provider_registry=registry("hello")
+    ) as made:
+        assert (await made.run("hi")).text == "hello"
+    assert sorted(path.name for path in home.iterdir()) == ["sessions", "sessions.sqlite"]
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"model": {"provider": "custom"}}, "model.name is missing"),
+    ({"tools": {"disabled": []}}, "model is missing"),
+    ({"model": "custom:x", "tols": {}}, "tols is not a known key"),
+    ({"model": "custom:x", "tools": {"result_limit_byte": 3}}, "tools.result_limit_byte"),
+    ({"model": "custom:x", "runtime": {"max_turns": "3"}}, "runtime.max_turns must be"),
+    ({"model": "custom:x", "compact": {"model_profile": "cheap"}}, "compact.model_profile"),
+    ({"model": "custom:x", "plan": {"default_dir": "${HOME}/x"}}, "plan.default_dir"),
+    ({"model": "gpt-5"}, "model cannot be used: 'gpt-5' is no model string"),
+    ("config.toml", "must be a Config or a mapping, not a str"),
+    (7, "must be a Config or a mapping, not a int"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), WRONG, ids=str)
+async def test_a_configuration_in_code_is_checked_like_the_file(
+    project: Path, config: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with AgentRuntime(project, config=config, persist=False):
+            pass
+    assert message in caught.value.message
+    assert "the configuration given in code" in caught.value.message
+
+
+async def test_the_file_and_the_code_are_not_mixed(home: Home, project: Path) -> None:
+    file = home.path / "config.toml"
+    for mixed in (
+        AgentRuntime(project, model="custom:x", config_path=file),
+        AgentRuntime(project, model="custom:x", session_db_path=file, persist=False),
+    ):
+        with pytest.raises(ConfigError, match="give one"):
+            async with mixed:
+                pass
+
+
+async def test_a_config_keeps_what_it_forbids(project: Path) -> None:
+    config = Config(
+        model=ModelConfig(provider="custom", name="x"), tools=ToolsConfig(disabled=["noted"])
+    )
+
+    @tool
+    def noted(text: str) -> str:
+        """Note a text."""
+        return text
+
+    providers = registry(calls("noted", text="a"), "done")
+    runtime = AgentRuntime(
+        project,
+        config=config,
+        persist=False,
+        provider_registry=providers,
+        permission_callback=Asked("allow_once"),
+    )
+    async with runtime as made:
+        made.register_tool(noted)
+        result = await made.run("hi", events=True)
+    assert "tool_not_available" in str(result.events)
+
+
+async def test_without_a_home_the_users_own_settings_do_not_count(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home.path / "hooks.json").write_text(BROKEN)
+    (home.path / "mcp.json").write_text(BROKEN)
+    (home.path / "agents").mkdir()
+    (home.path / "agents" / "broken.md").write_text(BROKEN)
+    (home.path / "AGENTS.md").write_text("Speak like a pirate.")
+    monkeypatch.setenv("SOONG_AGENT_HOME", str(home.path))
+    provider = ScriptedProvider(["hello"])
+    providers = ProviderRegistry()
+    providers.register("custom", lambda _: provider)
+    async with AgentRuntime(project, model="custom:x", provider_registry=providers) as made:
+        await made.run("hi")
+    assert "pirate" not in str(provider.requests[0].system)
+
+    with pytest.raises(ConfigError, match=r"hooks\.json"):
+        async with AgentRuntime(project, model="custom:x", home_dir=home.path):
+            pass
+
+
+async def test_what_is_kept_in_memory_behaves_as_what_is_stored(project: Path) -> None:
+    @tool(permission="readonly")
+    def long_text() -> str:
+        """A long text."""
+        return "line\n" * 40_000
+
+    providers = registry(calls("long_text"), "first", "second", "third")
+    model = ModelConfig(provider="custom", name="x", context_window=128_000)
+    made = AgentRuntime(project, model=model, persist=False, provider_registry=providers)
+    async with made:
+        made.register_tool(long_text)
+        await made.run("one", session_id="s1")
+        await made.run("two", session_id="s1")
+        history = await made.replay_session("s1")
+        assert [artifact.size_bytes for artifact in history.artifacts] == [200_000]
+        await made.switch_node("s1", history.nodes[-2].node_id)
+        await made.run("three", session_id="s1")
+        path = await made.get_node_path(
+            (await made.replay_session("s1")).session.active_node_id or ""
+        )
+        assert [node.text for node in path][-3:] == ["two", "three", "third"]
+
+    async with made:  # it lasts as long as the object
+        assert [each.session_id for each in await made.list_sessions()] == ["s1"]
+        cleaned = await made.cleanup_artifacts(include_all=True, dry_run=False)
+        assert (len(cleaned.deleted), cleaned.freed_bytes) == (1, 200_000)
+        await made.delete_session("s1")
+        with pytest.raises(StorageError, match="s1"):
+            await made.replay_session("s1")
+
+
+def test_scripts_continue_a_session_that_is_kept_in_memory(project: Path) -> None:
+    made = AgentRuntime(
+        project, model="custom:x", persist=False, provider_registry=registry("one", "two")
+    )
+    made.run_sync("first", session_id="s1")
+    made.run_sync("second", session_id="s1")
+
+    async def texts() -> list[str]:
+        async with made:
+            return [node.text for node in (await made.replay_session("s1")).nodes]
+
+    assert asyncio.run(texts()) == ["first", "one", "second", "two"]
+
+
+PROGRAM = '''
+import asyncio, json, os, sys
+
+touched = []
+
+def look(name, args):
+    if name == "open":
+        path, mode, flags = args
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if writes and str(path) != "/dev/null":
+            touched.append(str(path))
+        elif "home" in str(path):
+            touched.append(str(path))
+    elif name in ("os.mkdir", "os.rename", "os.link", "os.symlink", "os.chmod", "sqlite3.connect"):
+        touched.append(f"{name} {args[0]}")
+
+from agent_core import AgentRuntime, tool
+from agent_core.providers.base import ProviderRegistry
+from agent_core.providers.scripted import ScriptedProvider, calls
+
+@tool(permission="readonly")
+def long_text() -> str:
+    """A long text."""
+    return "line\\n" * 40_000
+
+provider = ScriptedProvider([calls("long_text"), calls("missing"), "done", "again"])
+providers = ProviderRegistry()
+providers.register("custom", lambda _: provider)
+
+async def main():
+    async with AgentRuntime(
+        sys.argv[1], model="custom:x", persist=False, debug=True, provider_registry=providers
+    ) as made:
+        made.register_tool(long_text)
+        await made.run("one", session_id="s1")
+        await made.run("two", session_id="s1")
+        await (await made.compact_session("s1")).wait()
+
+sys.dont_write_bytecode = True
+sys.addaudithook(look)
+asyncio.run(main())
+print(json.dumps(touched))
+'''
+
+
+def test_nothing_is_written(project: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    environ = {"HOME": str(home), "SOONG_AGENT_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", PROGRAM, str(project)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) <= {"sqlite3.connect :memory:"}
+    assert not home.exists()
+    assert list(project.iterdir()) == []
+
+
+async def test_an_environment_variable_names_the_model(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOONG_AGENT_MODEL", "custom:script")
+    providers = registry("hello", "again", "third")
+    async with AgentRuntime(project, home_dir=home.path, provider_registry=providers) as made:
+        assert (await made.run("hi")).text == "hello"
+    home.write_config('[model]\nprovider = "ollama"\nname = "a"\n[tools]\ndisabled = ["noted"]\n')
+    async with AgentRuntime(project, home_dir=home.path, provider_registry=providers) as made:
+        assert (await made.run("hi")).status is RunStatus.COMPLETED
+    async with AgentRuntime(
+        project, model="custom:b", persist=False, provider_registry=providers
+    ) as made:
+        assert (await made.run("hi")).text == "third"
+    monkeypatch.setenv("SOONG_AGENT_MODEL", "gpt-5")
+    with pytest.raises(ConfigError, match="gpt-5"):
+        async with AgentRuntime(project, home_dir=home.path):
+            pass

@@ -1,0 +1,140 @@
+"""`provider:name[@base_url]`: what is read of it, which key goes with it, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from agent_core.config.load import build_config, resolve_model
+from agent_core.config.model_names import model_fields
+from agent_core.config.models import ModelConfig
+from agent_core.errors import ConfigError
+
+READ: list[tuple[str, dict[str, str]]] = [
+    ("openai:gpt-5", {"provider": "openai", "name": "gpt-5"}),
+    (" openai:gpt-5 ", {"provider": "openai", "name": "gpt-5"}),
+    ("ollama:qwen3:8b", {"provider": "ollama", "name": "qwen3:8b"}),
+    ("openai:meta/llama-4", {"provider": "openai", "name": "meta/llama-4"}),
+    ("anthropic:claude@20250929", {"provider": "anthropic", "name": "claude@20250929"}),
+    (
+        "openai:my-model@http://127.0.0.1:8000/v1",
+        {"provider": "openai", "name": "my-model", "base_url": "http://127.0.0.1:8000/v1"},
+    ),
+    (
+        "openai:a@b@https://user:pass@host/v1",
+        {"provider": "openai", "name": "a@b", "base_url": "https://user:pass@host/v1"},
+    ),
+    ("local:/m/tiny.gguf", {"provider": "local", "name": "tiny", "path": "/m/tiny.gguf"}),
+    ("scripted:/m/r.json", {"provider": "scripted", "name": "r", "path": "/m/r.json"}),
+    ("my-own:x", {"provider": "my-own", "name": "x"}),
+]
+
+MALFORMED = (
+    "",
+    "gpt-5",
+    "openai:",
+    ":gpt-5",
+    "openai: gpt-5",
+    "openai:gpt 5",
+    "openai/gpt-5",
+    "http://127.0.0.1:8000/v1",
+    "openai:http://127.0.0.1/v1",
+    "openai:x@",
+    "openai:x@ftp://host",
+    "openai:x@localhost",
+    "openai:x@localhost/v1",
+    "openai:x@127.0.0.1:8000",
+    "openai:x@gpu.example:8000/v1",
+    "local:",
+)
+
+
+@pytest.mark.parametrize(("text", "fields"), READ)
+def test_a_model_string_is_read(text: str, fields: dict[str, str]) -> None:
+    assert model_fields(text) == fields
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_what_is_no_model_string_gets_the_form_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match="provider:name, such as openai:gpt-5"):
+        build_config(None, text)
+
+
+def test_an_address_with_a_password_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config(None, "openai:x@ftp://me:hunter22@host")
+    assert "hunter22" not in caught.value.message
+
+
+KEYS: list[tuple[str, str | None]] = [
+    ("openai:gpt-5", "OPENAI_API_KEY"),
+    ("openai:gpt-5@https://api.openai.com/v1", "OPENAI_API_KEY"),
+    ("openai:gpt-5@https://api.openai.com:443/v1", "OPENAI_API_KEY"),
+    ("anthropic:claude-sonnet-4-5", "ANTHROPIC_API_KEY"),
+    ("gemini:gemini-2.5-pro", "GEMINI_API_KEY"),
+    ("openai:gpt-5@http://api.openai.com/v1", None),
+    ("openai:gpt-5@https://api.openai.com:8443/v1", None),
+    ("openai:gpt-5@https://api.openai.com.evil.example/v1", None),
+    ("openai:gpt-5@https://api.openai.com@evil.example/v1", None),
+    ("openai:gpt-5@https://evil.example/api.openai.com", None),
+    ("openai:my-model@http://127.0.0.1:8000/v1", None),
+    ("openai:my-model@http://[::1/v1", None),
+    ("ollama:qwen3", None),
+    ("my-own:x", None),
+]
+
+
+@pytest.mark.parametrize(("text", "variable"), KEYS)
+def test_a_key_is_found_for_the_public_service_only(text: str, variable: str | None) -> None:
+    assert build_config(None, text).model.api_key_env == variable
+    base = build_config({"model": {"provider": "ollama", "name": "a"}})
+    assert resolve_model(base, text).api_key_env == variable
+    listed = {"model": "ollama:a", "model_fallbacks": [text], "model_overrides": {"b": text}}
+    config = build_config(listed)
+    assert config.model_fallbacks[0].api_key_env == variable
+    assert resolve_model(config, "b").api_key_env == variable
+
+
+def test_the_key_of_a_public_service_stays_away_from_a_configured_server() -> None:
+    proxy: dict[str, Any] = {
+        "provider": "openai",
+        "name": "a",
+        "base_url": "http://proxy.example/v1",
+        "api_key_env": "PROXY_KEY",
+        "temperature": 0.5,
+    }
+    config = build_config({"model": proxy, "model_overrides": {"b": "openai:b"}})
+    for text in ("openai:b", "b"):
+        model = resolve_model(config, text)
+        assert (model.name, model.base_url) == ("b", "http://proxy.example/v1")
+        assert (model.api_key_env, model.temperature) == ("PROXY_KEY", 0.5)
+
+    keyless = build_config({"model": proxy | {"api_key_env": None}})
+    assert resolve_model(keyless, "openai:b").api_key_env is None
+    elsewhere = resolve_model(config, "openai:b@http://other.example/v1")
+    assert elsewhere.api_key_env is None
+
+
+def test_a_string_takes_the_place_of_any_table_of_a_model() -> None:
+    config = build_config(
+        {
+            "model": "openai:gpt-5",
+            "compact": {"model_profile": "openai:gpt-5-mini"},
+            "memory": {"extract_model_profile": "cheap"},
+            "model_overrides": {"cheap": "ollama:qwen3"},
+        }
+    )
+    named = ModelConfig(provider="openai", name="gpt-5", api_key_env="OPENAI_API_KEY")
+    assert config.model.model_dump() == named.model_dump()
+    assert resolve_model(config, config.compact.model_profile).name == "gpt-5-mini"
+    assert resolve_model(config, config.memory.extract_model_profile).name == "qwen3"
+
+
+def test_a_name_that_is_neither_a_table_nor_a_model_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"compact.model_profile names 'chaep'.*mean cheap"):
+        build_config(
+            {
+                "model": "openai:gpt-5",
+                "model_overrides": {"cheap": "ollama:qwen3"},
+                "compact": {"model_profile": "chaep"},
+            }
+        )

@@ -66,16 +66,25 @@ def test_the_full_example_uses_a_model_that_is_configured(home: Home) -> None:
     assert "Take SQLite, says the service." in printed
 
 
-def programs() -> list[str]:
-    page = (ROOT / "docs" / "agcore.md").read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.+?)^```$", page, re.S | re.M)
+PAGES = [ROOT / "docs" / "agcore.md", *sorted((ROOT / "docs" / "agcore").glob("*.md"))]
 
 
-@pytest.mark.parametrize("number", range(len(programs())))
-def test_a_program_on_the_page_runs_as_it_stands(number: int, home: Home) -> None:
-    assert run("-c", programs()[number], home=home).strip()
+def programs(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.+?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_programs_on_a_page_run_as_they_stand(page: Path, home: Home) -> None:
+    assert programs(page)
+    for program in programs(page):
+        assert run("-c", program, home=home).strip()
 
 
 def test_ten_lines_make_a_working_agent() -> None:
-    lines = [line for line in programs()[0].splitlines() if line.strip()]
+    lines = [line for line in programs(PAGES[0])[0].splitlines() if line.strip()]
     assert len(lines) <= 10
+
+
+def test_the_page_of_the_toolkit_names_every_page() -> None:
+    index = PAGES[0].read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f"(agcore/{page.name})" not in index] == []

@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -112,6 +112,16 @@ def build_parser() -> argparse.ArgumentParser:
     seal_help = "what the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
     four.add_argument("--output-format", choices=("text", "json"), default="text")
+
+    five = commands.add_parser("rerun", help="run what a run folder has kept once more")
+    five.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    five.add_argument("--sandbox", type=Path, metavar="DIR", help="the new run folder")
+    five.add_argument("--stream", action="store_true", help="show text as it arrives")
+
+    six = commands.add_parser("diff", help="show what differs between two run folders")
+    six.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    six.add_argument("other_dir", type=Path, metavar="OTHER_DIR")
+    six.add_argument("--output-format", choices=("text", "json"), default="text")
     return root
 
 
@@ -144,7 +154,6 @@ def build_options(arguments: argparse.Namespace) -> "RunOptions":
 
 def _run(arguments: argparse.Namespace) -> int:
     from agent_core.disk.reading import read_text_file  # noqa: PLC0415
-    from kgent.cancellation import Cancellation  # noqa: PLC0415
     from kgent.runner import run  # noqa: PLC0415 - brings the engine
 
     prompt, file = arguments.prompt or "", arguments.prompt_file
@@ -156,16 +165,35 @@ def _run(arguments: argparse.Namespace) -> int:
         if len(raw) > MAX_PROMPT_BYTES:
             raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
         prompt = raw.decode("utf-8-sig", "replace")
+    options = build_options(arguments)
+
+    def start(**more: Any) -> "RunResult":
+        return run(arguments.config, prompt, options, **more)
+
+    return _conduct(arguments, start)
+
+
+def _rerun(arguments: argparse.Namespace) -> int:
+    from kgent.reruns import rerun  # noqa: PLC0415 - brings the engine
+    from kgent.state import RunOptions  # noqa: PLC0415
+
+    def start(**more: Any) -> "RunResult":
+        again = rerun(arguments.run_dir, RunOptions(sandbox=arguments.sandbox), **more)
+        for reason in again.reasons:
+            _complain(f"differs  {reason}")
+        return again.result
+
+    return _conduct(arguments, start)
+
+
+def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -> int:
+    """Start a run that the signals of the process can stop, and print its result."""
+    from kgent.cancellation import Cancellation  # noqa: PLC0415
+
     cancellation = Cancellation()
     live = _LiveText(is_shown=bool(arguments.stream))
     with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
-        result = run(
-            arguments.config,
-            prompt,
-            build_options(arguments),
-            cancellation=cancellation,
-            event_callback=live,
-        )
+        result = start(cancellation=cancellation, event_callback=live)
     code = USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
     try:
         live.end()
@@ -227,7 +255,27 @@ def _verify(arguments: argparse.Namespace) -> int:
     return COMPLETED if check.is_sound else FAILED
 
 
-_COMMANDS = {"run": _run, "validate": _validate, "show": _show, "verify": _verify}
+def _diff(arguments: argparse.Namespace) -> int:
+    from kgent.comparison import compare_runs, text_of  # noqa: PLC0415 - one command
+
+    found = compare_runs(arguments.run_dir, arguments.other_dir)
+    if arguments.output_format == "json":
+        differences = [one.model_dump(mode="json") for one in found]
+        print(json.dumps({"same": not found, "differences": differences}, indent=2), flush=True)
+    else:
+        for line in text_of(found):
+            _print_line(line)
+    return FAILED if found else COMPLETED
+
+
+_COMMANDS = {
+    "run": _run,
+    "validate": _validate,
+    "show": _show,
+    "verify": _verify,
+    "rerun": _rerun,
+    "diff": _diff,
+}
 
 
 class _Parser(argparse.ArgumentParser):

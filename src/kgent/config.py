@@ -15,6 +15,8 @@ from pydantic import (
 from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
 
 DELIVERABLES = "deliverables"
+SQLITE = "sqlite:"
+"""How a memory provider begins that is a database; the file's name follows."""
 DEFAULT_SANDBOX = "runs/{run_id}"
 SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
 

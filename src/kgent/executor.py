@@ -8,6 +8,7 @@ from pathlib import Path
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
+from kgent.config import KgentConfig
 from kgent.engine.base import (
     AgentEngine,
     AgentRunRequest,
@@ -19,9 +20,10 @@ from kgent.engine.base import (
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, engine_error, error_info
 from kgent.inputs import INPUTS, RunInput, copy_inputs
 from kgent.memory import MemoryClient, NoMemory
+from kgent.portable import KEPT_MODEL, KEPT_SKILLS, read_script, relocated
 from kgent.profile import dump_config, render_sandbox_rules, render_system_prompt
-from kgent.records import RunEnvironment, RunEventType, quoted
-from kgent.run_files import readable_name
+from kgent.records import RunEnvironment, RunEventType, plain_name, quoted
+from kgent.run_files import PRIVATE_FILE, PRIVATE_FOLDER, readable_name
 from kgent.run_folder import (
     ARTIFACT_MANIFEST,
     CONFIG_FILE,
@@ -36,7 +38,7 @@ from kgent.run_folder import (
     governance_status,
     write_artifact_manifest,
 )
-from kgent.skills import SkillRegistry, SkillSummary
+from kgent.skills import SkillRegistry, SkillSummary, list_skill_files
 from kgent.state import (
     RUN_FILE,
     RUN_FILE_HASH,
@@ -181,9 +183,8 @@ class RunExecutor:
         records.hold()
         records.emit("run.created", f"run {env.ids.run_id}", fields)
         self._save()
-        clean = self._redactor.text
-        self._files.put(CONFIG_FILE, dump_config(config, origin=self._config_path, clean=clean))
-        self._files.put(PROMPT_FILE, clean(self._prompt))
+        self._write_config(relocated(config, env.sandbox_root))
+        self._files.put(PROMPT_FILE, self._redactor.text(self._prompt))
         self._manifest.write(self._files)
         write_artifact_manifest(records, config.deliverables.required)
         data = {"path": str(self._config_path), "fingerprint": env.config_fingerprint}
@@ -203,9 +204,33 @@ class RunExecutor:
             self._manifest = self._manifest.model_copy(update={"inputs": records})
             self._manifest.write(self._files)
 
+    def _write_config(self, config: KgentConfig) -> None:
+        clean = self._redactor.text
+        self._files.put(CONFIG_FILE, dump_config(config, origin=self._config_path, clean=clean))
+
+    def _keep_sources(self) -> None:
+        """Copy skills and script into the run folder, and let its profile name the copies."""
+        config, root, places = self._env.config, self._env.sandbox_root, dict[str, Path]()
+        for number, skill in enumerate(self._skills.discover(), 1):
+            folder = f"{KEPT_SKILLS}/{number:03}-{plain_name(skill.id)}"
+            for file in list_skill_files(skill.path):
+                mode = PRIVATE_FOLDER if file.is_executable else PRIVATE_FILE
+                content = self._redactor.raw(file.content)
+                self._files.put(f"{folder}/{file.name}", content, mode=mode)
+            places[skill.id] = root / folder
+        script, kept = read_script(config), None
+        if script is not None and config.model.path is not None:
+            kept = f"{KEPT_MODEL}/{Path(config.model.path).name}"
+            self._files.put(kept, script)
+        self._write_config(relocated(config, root, script=kept, skills=True))
+        self._skills = self._skills.copied(places)
+
     def _index_skills(self) -> list[SkillSummary]:
-        index = self._skills.discover()
-        listed = [{"id": skill.id, "name": skill.name} for skill in index]
+        index, root = self._skills.discover(), self._env.sandbox_root
+        listed = [
+            {"id": one.id, "name": one.name, "folder": str(one.path.relative_to(root))}
+            for one in index
+        ]
         self._records.emit("skill.indexed", f"skills found: {len(index)}", {"skills": listed})
         lines = [f"- `{skill.id}`: {skill.description}" for skill in index] or ["(no skills)"]
         self._records.append_section("Skills", "\n".join(lines))
@@ -245,6 +270,7 @@ class RunExecutor:
     def _run_engine(self) -> _Outcome:
         config, records, token = self._env.config, self._records, self._cancellation
         self._take_inputs()
+        self._keep_sources()
         index, memories = self._index_skills(), self._recall()
         rules = render_sandbox_rules(config, [f"{INPUTS}/{one.name}" for one in self._inputs])
         prompt = render_system_prompt(config, index, memories, rules)

@@ -18,7 +18,7 @@ from typing import Literal
 from agent_core.disk.folders import open_folder
 from agent_core.errors import ErrorCode
 from agent_core.tools.files import belongs_to_kernel, open_below
-from kgent.config import KgentConfig
+from kgent.config import InputSpec, KgentConfig
 from kgent.errors import ErrorCategory, KgentError, config_error
 from kgent.run_files import PRIVATE_FILE, PRIVATE_FOLDER, NamedRecord, name_bytes, readable_name
 
@@ -79,7 +79,7 @@ def find_inputs(config: KgentConfig) -> list[RunInput]:
         is_usable = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
         if not is_usable or belongs_to_kernel(source):
             raise config_error(f"{key} is neither an ordinary file nor a folder")
-        name = spec.name or Path(os.path.normpath(config.place(spec.path))).name
+        name = input_name(config, spec)
         if not name:
             raise config_error(f"{key} has no name of its own; give it one with `as`")
         for other in found:
@@ -90,6 +90,11 @@ def find_inputs(config: KgentConfig) -> list[RunInput]:
                 raise config_error(f"{key} cannot be used: {reason}; give it a name with `as`")
         found.append(RunInput(name, source))
     return found
+
+
+def input_name(config: KgentConfig, spec: InputSpec) -> str:
+    """The name of an input below `inputs/`."""
+    return spec.name or Path(os.path.normpath(config.place(spec.path))).name
 
 
 def copy_inputs(

@@ -8,10 +8,8 @@ from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, SqliteStore, di
 from agent_core.errors import AgentCoreError
 from agent_core.types import new_id
 from kgent.cancellation import BackgroundLoop
-from kgent.config import KgentConfig
+from kgent.config import SQLITE, KgentConfig
 from kgent.errors import Record, config_error
-
-SQLITE = "sqlite:"
 
 
 class RecalledItem(Record):

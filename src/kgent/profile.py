@@ -21,6 +21,7 @@ from agent_core.errors import ErrorCode
 from agent_core.redaction.redactor import walk
 from kgent.config import InputSpec, KgentConfig, WorkspaceSection
 from kgent.errors import ErrorCategory, KgentError, config_error
+from kgent.portable import portable_fields
 from kgent.skills import SkillSummary
 from kgent.state import RunOptions
 
@@ -28,6 +29,8 @@ MAX_CONFIG_BYTES = 1_000_000
 _MAX_NODES = 20_000
 _GROWTH = 20
 """How many times as large a profile may be once its defaults are filled in."""
+_RESOLVED = "# Resolved from "
+"""How the profile in a run folder begins."""
 _MAX_DEPTH = 50
 _MAX_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
@@ -38,20 +41,18 @@ Fault = tuple[int | None, str, str]
 """Line, dotted key (empty for the file as a whole), and what is wrong."""
 
 
-def load_config(path: Path | str, *, is_resolved: bool = False) -> KgentConfig:
-    """Read and check a profile.
-
-    Args:
-        path: the file.
-        is_resolved: a run has written it, with all defaults filled in; it may be larger.
+def load_config(path: Path | str) -> KgentConfig:
+    """Read and check a profile, or the one that a run has written into its folder.
 
     Raises:
         KgentError: category `config`; the file cannot be read, or does not fit the schema.
     """
     file = Path(path).expanduser().absolute()
-    growth = _GROWTH if is_resolved else 1
     try:
-        text = _read_text(file, MAX_CONFIG_BYTES * growth)
+        text = _read_text(file, MAX_CONFIG_BYTES * _GROWTH)
+        growth = _GROWTH if text.startswith(_RESOLVED) else 1
+        if len(text.encode("utf-8", "replace")) > MAX_CONFIG_BYTES * growth:
+            raise _YamlFaultError(None, f"it is larger than {MAX_CONFIG_BYTES * growth:,} bytes")
         source = _YamlSource(text, max_nodes=_MAX_NODES * growth)
         value: object = source.value
         if not isinstance(value, dict):
@@ -105,16 +106,17 @@ def _input_name(spec: InputSpec) -> str:
 def fingerprint_config(config: KgentConfig) -> str:
     """Hash the content of a profile (SHA-256, hex): equal profiles have equal fingerprints.
 
-    Defaults are filled in and keys sorted; the place of the run folder is left out, and paths count
-    as they are written, so that a profile means the same wherever it is checked out.
+    Defaults are filled in and keys sorted; the place of the run folder is left out. Skills and the
+    script of a mock count with their content, other paths with the name they end in, so that a
+    profile means the same wherever it is checked out.
     """
-    resolved = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
+    resolved = portable_fields(config)
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str]) -> str:
-    """The resolved profile as YAML, with a line that names the folder of relative paths.
+    """The resolved profile as YAML, with a line that names the file it was read from.
 
     Args:
         config: the profile.
@@ -127,7 +129,7 @@ def dump_config(config: KgentConfig, *, origin: Path, clean: Callable[[str], str
     except ValidationError:  # given on the command line, which takes any path; `run.json` has it
         del resolved["workspace"]["sandbox"]
     body = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True, width=100)
-    return f"# Resolved from {json.dumps(str(origin))}; relative paths start at its folder.\n{body}"
+    return f"{_RESOLVED}{json.dumps(str(origin))}.\n{body}"
 
 
 def _read_text(file: Path, limit: int) -> str:

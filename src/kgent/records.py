@@ -264,7 +264,7 @@ class RunRecords:
 
         A label such as a model's id of a call can be any text, and come twice.
         """
-        plain = f"{ARCHIVE}/{folder}/{_NOT_PLAIN.sub('_', label)[:_LONGEST_LABEL] or 'unnamed'}"
+        plain = f"{ARCHIVE}/{folder}/{plain_name(label)}"
         name, number = f"{plain}{ending}", 1
         with self._lock:
             while name in self._archived:
@@ -313,6 +313,11 @@ def is_held(root: Path) -> bool | None:
     except (OSError, ToolError):
         return None
     return False
+
+
+def plain_name(label: str) -> str:
+    """Any text as a file name of letters, digits, `_` and `-`; different texts may be alike."""
+    return _NOT_PLAIN.sub("_", label)[:_LONGEST_LABEL] or "unnamed"
 
 
 def quoted(text: str) -> str:

@@ -92,6 +92,7 @@ class _Content:
     size: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
     descriptor: int | None = None
+    mode: int = PRIVATE_FILE
 
     def add(self, raw: bytes) -> None:
         self.size += len(raw)
@@ -102,7 +103,7 @@ class _Content:
             path=readable_name(name),
             bytes=self.size,
             sha256=self.digest.hexdigest(),
-            mode=mode_text(PRIVATE_FILE),
+            mode=mode_text(self.mode),
             path_hex=name_bytes(name),
         )
 
@@ -172,15 +173,15 @@ class RunFiles:
             for name in names:
                 self._written.setdefault(name, _Content())
 
-    def put(self, name: str, content: str | bytes) -> FileRecord:
+    def put(self, name: str, content: str | bytes, *, mode: int = PRIVATE_FILE) -> FileRecord:
         """Replace a file as a whole; it is on disk when this returns.
 
         Whatever stands in its place and is not an ordinary file is moved to `archive/displaced/`.
         """
         raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
         with self._lock:
-            self._retry_after_clearing(lambda: self._replace(name, raw), name)
-            written = _Content()
+            self._retry_after_clearing(lambda: self._replace(name, raw, mode=mode), name)
+            written = _Content(mode=mode)
             written.add(raw)
             self._drop(name)
             self._written[name] = written
@@ -244,7 +245,7 @@ class RunFiles:
         with self._lock:
             for name, written in self._written.items():
                 with suppress(OSError):
-                    make_readable(self.root, name, mode=PRIVATE_FILE)
+                    make_readable(self.root, name, mode=written.mode)
                 if written.descriptor is None:
                     continue
                 if _is_same_file(self.root / name, written.descriptor):
@@ -283,7 +284,7 @@ class RunFiles:
                         os.fsync(written.descriptor)
                     self._drop(name)
 
-    def _replace(self, name: str, raw: bytes) -> None:
+    def _replace(self, name: str, raw: bytes, *, mode: int = PRIVATE_FILE) -> None:
         path = self.root / name
         path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         try:
@@ -291,7 +292,7 @@ class RunFiles:
             replace_file(path, raw, before=before, unfinished=self.unfinished)
         except ToolError as error:  # not an ordinary file, or changed in between
             raise OSError(errno.EEXIST, error.message) from error
-        make_readable(self.root, name, mode=PRIVATE_FILE)
+        make_readable(self.root, name, mode=mode)
 
     def _drop(self, name: str) -> None:
         known = self._written.get(name)

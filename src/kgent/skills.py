@@ -1,8 +1,10 @@
 """The skills of a run: found by their front matter, and loaded one at a time within a budget."""
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -17,6 +19,10 @@ MAX_INSTRUCTIONS = 20_000
 """Characters of instructions."""
 MAX_SUMMARY = 2000
 """Characters of the list of references, and of the list of templates."""
+
+MAX_SKILL_BYTES = 50_000_000
+MAX_SKILL_FILES = 2000
+"""What is copied of a skill into the folder of a run."""
 
 _SKILL_FILE = "SKILL.md"
 _ID = re.compile(r"[\w][\w .:-]{0,79}")
@@ -48,6 +54,15 @@ class LoadedSkill(Record):
     declared_permissions: dict[str, Any] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class SkillFile:
+    """A file of a skill: its path in the folder of the skill, and what is in it."""
+
+    name: str
+    content: bytes
+    is_executable: bool
+
+
 _SkillHead = tuple[SkillSummary, dict[str, Any]]
 """A skill in the index, and what it asks for."""
 
@@ -59,6 +74,7 @@ class SkillRegistry:
         self._paths = list(paths)
         self._enabled = None if enabled is None else list(enabled)
         self._heads: dict[str, _SkillHead] | None = None
+        self._originals: list[Path] = []
 
     @classmethod
     def of(cls, config: KgentConfig) -> Self:
@@ -76,8 +92,26 @@ class SkillRegistry:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders of the skills of the index, resolved."""
-        return [summary.path for summary, _ in self._read_heads().values()]
+        """The folders of the skills of the index, resolved, and those they are copies of."""
+        return [*(summary.path for summary, _ in self._read_heads().values()), *self._originals]
+
+    def hashes(self) -> dict[str, str]:
+        """A hash of all files of each skill of the index, by id.
+
+        Raises:
+            KgentError: category `skill`; one cannot be read, or is too large to be kept.
+        """
+        return {skill.id: _hash_files(list_skill_files(skill.path)) for skill in self.discover()}
+
+    def copied(self, places: Mapping[str, Path]) -> "SkillRegistry":
+        """The same skills, to be read from copies of their folders, which are given by id."""
+        copy = SkillRegistry(list(places.values()), self._enabled)
+        copy._originals = self.folders
+        copy._heads = {
+            skill_id: (summary.model_copy(update={"path": places[skill_id]}), permissions)
+            for skill_id, (summary, permissions) in self._read_heads().items()
+        }
+        return copy
 
     def load_skill(self, skill_id: str) -> LoadedSkill:
         """Read the instructions of a skill of the index, and list the files beside them.
@@ -164,6 +198,43 @@ def _read_head(folder: Path) -> _SkillHead:
     )
     table = cast("dict[object, Any]", permissions or {})
     return summary, {str(key): item for key, item in table.items()}
+
+
+def list_skill_files(folder: Path) -> Iterator[SkillFile]:
+    """The files of a skill, in the order of their paths; links that lead out of it are left out.
+
+    Raises:
+        KgentError: category `skill`; one cannot be read, or the skill is too large to be kept.
+    """
+    size, count = 0, 0
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            file = Path(parent, name)
+            place = file.resolve()
+            is_inside = place.is_relative_to(folder) or name == _SKILL_FILE
+            if not is_inside or not place.is_file():
+                continue
+            count += 1
+            try:
+                content = read_text_file(place, MAX_SKILL_BYTES + 1 - size)
+                is_executable = os.access(place, os.X_OK)
+            except OSError as error:
+                raise _unusable(file, f"it cannot be read: {error.strerror or error}") from error
+            size += len(content)
+            if size > MAX_SKILL_BYTES or count > MAX_SKILL_FILES:
+                limit = f"{MAX_SKILL_FILES:,} files of {MAX_SKILL_BYTES:,} bytes in all"
+                raise _unusable(folder, f"a run keeps a copy of it, of at most {limit}")
+            yield SkillFile(file.relative_to(folder).as_posix(), content, is_executable)
+
+
+def _hash_files(files: Iterable[SkillFile]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        kind = "x" if file.is_executable else "-"
+        digest.update(f"{hashlib.sha256(file.content).hexdigest()} {kind} ".encode())
+        digest.update(os.fsencode(file.name) + b"\0")
+    return digest.hexdigest()
 
 
 def _read_front_matter(file: Path, limit: int) -> FrontMatter:

@@ -442,7 +442,7 @@ def _check_profile(root: Path, state: RunFolderState) -> Iterator[str]:
             is_redacted = _REDACTED in file.read(MAX_MANIFEST_BYTES)
         if is_redacted:  # what was taken out is in the fingerprint
             return
-        config = load_config(root / CONFIG_FILE, is_resolved=True)
+        config = load_config(root / CONFIG_FILE)
         if fingerprint_config(config) != state.config_fingerprint:
             yield f"{CONFIG_FILE} does not have the fingerprint that run.json names"
     except (OSError, AgentCoreError):

@@ -1,0 +1,100 @@
+"""A profile apart from its place: what its fingerprint counts, and its copy in a run folder.
+
+A path counts by what it leads to, so that the copy, whose paths lead into the run folder, has the
+fingerprint of the original.
+"""
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agent_core.config.models import Section
+from agent_core.disk.reading import read_text_file
+from kgent.config import SANDBOX_PLACEHOLDERS, SQLITE, KgentConfig
+from kgent.errors import KgentError
+from kgent.inputs import INPUTS, input_name
+from kgent.skills import SkillRegistry
+
+KEPT_SKILLS = "archive/skills"
+KEPT_MODEL = "archive/model"
+"""Where a run folder has the skills of its run, and the script that stands for a model."""
+
+MAX_SCRIPT_BYTES = 1_000_000
+_SCRIPT_PROVIDERS = {"scripted"}
+
+
+def portable_fields(config: KgentConfig) -> dict[str, Any]:
+    """The content of a profile with what its paths lead to in place of the paths."""
+    fields = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
+    with suppress(KgentError):  # skills that cannot be read count by their paths
+        content = SkillRegistry.of(config).hashes()
+        enabled = config.skills.enabled
+        found: dict[str, Any] = {"content": content} if content else {"paths": []}
+        fields["skills"] = {"enabled": enabled, **found}
+    if config.model.path is not None:
+        script = read_script(config)
+        hashed = hashlib.sha256(script).hexdigest() if script is not None else None
+        fields["model"]["path"] = {"name": Path(config.model.path).name, "sha256": hashed}
+    if place := _memory_path(config):
+        fields["memory"]["provider"] = f"{SQLITE}{place.name}"
+    for field, spec in zip(fields["inputs"], config.inputs, strict=True):
+        field.update({"path": None, "as": input_name(config, spec)})
+    return fields
+
+
+def relocated(
+    config: KgentConfig, root: Path, *, script: str | None = None, skills: bool = False
+) -> KgentConfig:
+    """The profile as it stands in the run folder `root`, from where it can be run again.
+
+    Args:
+        config: the profile, from wherever it was read.
+        root: the run folder.
+        script: where in it the file of `model.path` is kept, if it is.
+        skills: whether the skills are kept in it.
+    """
+    changes: dict[str, Section | list[Any]] = {}
+    place = str(root.parent / "{run_id}")
+    kept = Path(config.workspace.sandbox)
+    if "{run_id}" in str(kept):
+        place = str(config.place(str(kept)))
+    bare = place
+    for known in SANDBOX_PLACEHOLDERS:
+        bare = bare.replace(known, "")
+    if "{" not in bare and "}" not in bare:
+        changes["workspace"] = config.workspace.model_copy(update={"sandbox": place})
+    if config.model.path is not None:
+        path = script or str(config.place(config.model.path))
+        changes["model"] = config.model.model_copy(update={"path": path})
+    if skills:
+        found = [KEPT_SKILLS] if SkillRegistry.of(config).discover() else []
+        changes["skills"] = config.skills.model_copy(update={"paths": found})
+    if memory := _memory_path(config):
+        provider = f"{SQLITE}{memory}"
+        changes["memory"] = config.memory.model_copy(update={"provider": provider})
+    if config.inputs:
+        changes["inputs"] = [
+            spec.model_copy(update={"path": f"{INPUTS}/{name}", "name": name})
+            for spec in config.inputs
+            for name in [input_name(config, spec)]
+        ]
+    return config.model_copy(update=changes)
+
+
+def read_script(config: KgentConfig) -> bytes | None:
+    """The file of `model.path` where that is a script; None where it is a model, or is missing."""
+    is_script = config.runtime.engine == "mock" or config.model.provider in _SCRIPT_PROVIDERS
+    if config.model.path is None or not is_script:
+        return None
+    try:
+        content = read_text_file(config.place(config.model.path), MAX_SCRIPT_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    return content if len(content) <= MAX_SCRIPT_BYTES else None
+
+
+def _memory_path(config: KgentConfig) -> Path | None:
+    provider = config.memory.provider or ""
+    name = provider.removeprefix(SQLITE)
+    return config.place(name) if name and name != provider else None

@@ -1,0 +1,73 @@
+"""A run done again, from what its run folder has kept."""
+
+from pathlib import Path
+
+from agent_core.errors import ErrorCode
+from kgent.cancellation import Cancellation
+from kgent.comparison import compare_runs
+from kgent.engine.base import AgentEngine, EventCallback
+from kgent.errors import ErrorCategory, KgentError, Record
+from kgent.review import MAX_TEXT_BYTES, read_report
+from kgent.run_folder import CONFIG_FILE, PROMPT_FILE
+from kgent.runner import run
+from kgent.state import RunIds, RunOptions, RunResult, program_version
+
+
+class Rerun(Record):
+    """A run that was done again: how it went, and why its profile is another one, if it is."""
+
+    result: RunResult
+    reasons: list[str] = []
+
+
+def rerun(
+    root: Path,
+    options: RunOptions | None = None,
+    *,
+    engine: AgentEngine | None = None,
+    cancellation: Cancellation | None = None,
+    event_callback: EventCallback | None = None,
+) -> Rerun:
+    """Run the profile and the prompt of a run folder again, into a new folder.
+
+    The run joins the session and the task of the first one. Without a folder in the options it is
+    made beside the first one, under the name of its id.
+
+    Raises:
+        KgentError: category `sandbox`; it is no run folder, or its prompt cannot be read whole.
+    """
+    report, chosen = read_report(root), options or RunOptions()
+    if not report.prompt or len(report.prompt.encode()) >= MAX_TEXT_BYTES:
+        message = f"{report.root / PROMPT_FILE} cannot be read whole, and a rerun needs all of it"
+        raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.SANDBOX)
+    ids = RunIds.choose(chosen)
+    joined = {
+        "sandbox": chosen.sandbox or report.root.parent / ids.run_id,
+        "session_id": chosen.session_id or report.state.session_id,
+        "task_id": chosen.task_id or report.state.task_id,
+        "run_id": ids.run_id,
+    }
+    result = run(
+        report.root / CONFIG_FILE,
+        report.prompt,
+        chosen.model_copy(update=joined),
+        engine=engine,
+        cancellation=cancellation,
+        event_callback=event_callback,
+    )
+    if result.sandbox_root is None:
+        return Rerun(result=result)
+    again = read_report(result.sandbox_root)
+    if again.state.config_fingerprint == report.state.config_fingerprint:
+        return Rerun(result=result)
+    now, then = again.state.config_fingerprint, report.state.config_fingerprint
+    reasons = [f"the fingerprint is {now[:16]}…, and was {then[:16]}…"]
+    if report.state.program != program_version():
+        reasons.append(f"{report.state.program or 'an older kgent'} made the first run")
+    for difference in compare_runs(report.root, again.root):
+        if difference.area in {"config", "inputs"}:
+            reasons.append(f"{difference.path} {difference.change}")
+            reasons.extend(line for line in difference.diff if line[:1] in {"+", "-"})
+    if len(reasons) == 1:
+        reasons.append("the profile or the skills in the folder were changed after the first run")
+    return Rerun(result=result, reasons=reasons)

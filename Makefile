@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 READY_LOCAL := $(VENV)/.ready-local
 READY_DOCS := $(VENV)/.ready-docs
 
-.PHONY: demo test faults check format docs bench guard performance conformance clean help
+.PHONY: demo test faults check format docs reference bench guard performance conformance clean help
 
 help:
 	@echo "make demo    a whole run in front of you: replayed, or MODEL=file.gguf, or DEMO_HOME=folder"
@@ -17,6 +17,7 @@ help:
 	@echo "make faults  the whole fault suite, on two cores; make test runs a short part of it"
 	@echo "make format  rewrite what the formatter and the linter can mend"
 	@echo "make docs    the documents and the reference as pages for a browser, in site/"
+	@echo "make reference  the pages of docs/reference/ anew, from docstrings and signatures"
 	@echo "make bench   cost per run, turn and chunk, beside a bare loop and other frameworks"
 	@echo "make guard   CPU beside a bare loop, held to bounds; about a minute"
 	@echo "make performance  measure all of that and the cost of many things, into docs/performance.md"
@@ -56,6 +57,9 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: $(READY)
+	$(BIN)/python docs/write_reference.py
 
 docs: $(READY_DOCS)
 	$(BIN)/python docs/layout.py

@@ -1,0 +1,525 @@
+"""Writes the pages of `docs/reference/` from the docstrings and signatures of the three packages.
+
+`make reference` runs it, and the suite fails where a page is not what it would write. The source is
+read, not imported. Every exported name of `agent_core` is put on a page here, by hand; the other
+packages are listed by their own `__all__`.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import griffe
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
+PACKAGES = ("agent_core", "agcore", "kgent")
+WIDTH = 96
+SINGLE_QUOTED = re.compile(r"'([^'\"\\\\]*)'")
+DECORATORS = {
+    "abstractmethod",
+    "asynccontextmanager",
+    "classmethod",
+    "contextmanager",
+    "staticmethod",
+}
+SHOWN_SPECIALS = {"__aenter__", "__call__"}
+
+ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
+    "runs": (
+        "`agent_core`: runs",
+        "Starting runs, following them, and what they leave behind.",
+        {
+            "Runtime": ("AgentRuntime", "Session", "RunHandle", "RunResult", "RunError"),
+            "What a run is asked": (
+                *("UserMessage", "RunOptions", "RunFields", "Budget"),
+                *("Config", "ModelConfig", "AgentDefinition"),
+            ),
+            "Events and states": (
+                *("RuntimeEvent", "EventType", "RunMode", "RunStatus", "EndReason", "Usage"),
+            ),
+            "History": (
+                *("Node", "Role", "ReplayResult", "InspectResult", "CancelResult"),
+                *("CleanupResult", "DeleteSessionResult"),
+            ),
+            "Permission": ("PermissionRequest", "PermissionDecision", "Decision"),
+        },
+    ),
+    "content": (
+        "`agent_core`: content",
+        "The parts of messages and results.",
+        {
+            "Blocks": (
+                *("ContentBlock", "TextBlock", "JsonBlock", "ToolCallBlock", "ToolResultBlock"),
+                *("ArtifactRefBlock", "ReasoningBlock", "ImageBlock"),
+            ),
+        },
+    ),
+    "tools": (
+        "`agent_core`: tools",
+        "Tools of your own: a decorator, a registry, and what a handler gets and gives.",
+        {
+            "Making tools": (
+                *("tool", "ToolContext", "ToolRetry", "ToolRegistry"),
+                *("Toolset", "McpStdio", "McpHttp"),
+            ),
+            "Calls and results": ("ToolDefinition", "ToolPermission", "ToolCall", "ToolResult"),
+        },
+    ),
+    "providers": (
+        "`agent_core`: providers",
+        "What the runtime sends to a model, and what an adapter answers with.",
+        {
+            "Adapters": ("ProviderAdapter", "ProviderRegistry"),
+            "Requests": ("ModelRequest", "ModelMessage", "SystemBlock"),
+            "Answers": (
+                *("ModelEvent", "ModelStarted", "ModelTextDelta", "ModelReasoningDelta"),
+                *("ToolCallDelta", "ModelRetry", "ModelCompleted", "StopReason", "ModelFailed"),
+            ),
+        },
+    ),
+    "errors": (
+        "`agent_core`: errors",
+        "Everything the runtime raises is an `AgentCoreError` with a code and a sentence.",
+        {
+            "Base": ("AgentCoreError", "ErrorCode", "ErrorPayload"),
+            "Kinds": (
+                *("ConfigError", "PermissionDeniedError", "ProviderError", "SchemaError"),
+                *("StorageError", "TaskError", "ToolError"),
+            ),
+        },
+    ),
+}
+"""The pages of `agent_core`: file, title, what it is about, and its names by section."""
+
+WHOLE = {
+    "testing": ("agent_core.testing", "tests of a program", "../testing.md"),
+    "agcore-agent": ("agcore.agent", "agents, sessions, contexts, plans", "../agcore.md"),
+    "agcore-llm": ("agcore.llm", "asking models", "../agcore.md"),
+    "agcore-memory": ("agcore.memory", "stores, conversations, knowledge", "../agcore.md"),
+    "agcore-prompt": ("agcore.prompt", "templates and messages", "../agcore.md"),
+    "agcore-tools": ("agcore.tools", "tools, permissions, MCP servers", "../agcore.md"),
+    "kgent": ("kgent", "a profile in, a run folder out", "../kgent.md"),
+}
+"""Pages that hold all of one module: file, module, its subject, and the page that explains it."""
+
+STARS = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}
+
+INTRODUCTION = """\
+The public names of the three packages, from their docstrings and signatures. What is not listed
+here is not public. `make reference` writes these pages, and the suite fails where they are not what
+the source says; `python -m pydoc agent_core.ModelCompleted` shows one name without them."""
+
+Member = griffe.Object | griffe.Alias
+
+
+@cache
+def packages() -> griffe.ModulesCollection:
+    """The three packages, as their source has them."""
+    logging.getLogger("griffe").setLevel(logging.CRITICAL)
+    loader = griffe.GriffeLoader(search_paths=[ROOT / "src"])
+    for name in PACKAGES:
+        loader.load(name)
+    loader.resolve_aliases(implicit=True)
+    return loader.modules_collection
+
+
+def find(path: str) -> Member:
+    """What a dotted name stands for."""
+    return packages()[path]
+
+
+def exported(module: str) -> list[str]:
+    """The names in a module's `__all__`."""
+    return sorted(str(name) for name in find(module).exports or ())
+
+
+def target_of(member: Member) -> griffe.Object:
+    """The definition behind a name."""
+    return member.final_target if isinstance(member, griffe.Alias) else member
+
+
+@cache
+def public() -> frozenset[str]:
+    """Where everything is defined that has a page."""
+    names = [f"agent_core.{name}" for name in exported("agent_core")]
+    for module, _, _ in WHOLE.values():
+        names += [f"{module}.{name}" for name in exported(module)]
+    return frozenset(target_of(find(name)).path for name in names)
+
+
+def own_definition(name: griffe.Expr | str) -> griffe.Object | None:
+    """What a name in an annotation stands for, if it is of these packages."""
+    path = name if isinstance(name, str) else name.canonical_path
+    if path.partition(".")[0] not in PACKAGES:
+        return None
+    try:
+        own = target_of(find(path))
+    except (KeyError, griffe.AliasResolutionError):
+        return None
+    return own if own.parent is not None and own.parent.is_module else None
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def written(value: object) -> str:
+    """An annotation or a default, on one line and in double quotes."""
+    return SINGLE_QUOTED.sub(r'"\1"', str(value).replace("\n", " "))
+
+
+def default_of(attribute: griffe.Attribute) -> str:
+    """What a field is where it is left out; "" if it must be given."""
+    value = attribute.value
+    if not (isinstance(value, griffe.ExprCall) and written(value.function).lower() == "field"):
+        return "" if value is None else written(value)
+    given = {
+        argument.name if isinstance(argument, griffe.ExprKeyword) else "default": argument
+        for argument in value.arguments
+    }
+    if factory := given.get("default_factory"):
+        made = written(getattr(factory, "value", factory))
+        if made.startswith("lambda:"):
+            return made.removeprefix("lambda:").strip()
+        made = made.partition("[")[0]
+        return {"dict": "{}", "list": "[]"}.get(made, f"{made}()")
+    default = given.get("default")
+    text = written(getattr(default, "value", default)) if default is not None else "..."
+    return "" if text == "..." else text
+
+
+def call(name: str, parameters: Iterable[griffe.Parameter], returns: str) -> str:
+    """A signature, on one line if it fits and else with a line for each parameter."""
+    parts: list[str] = []
+    kinds = griffe.ParameterKind
+    seen_star = False
+    before: griffe.ParameterKind | None = None
+    for parameter in parameters:
+        if before is kinds.positional_only and parameter.kind is not kinds.positional_only:
+            parts.append("/")
+        if parameter.kind is kinds.keyword_only and not seen_star:
+            parts.append("*")
+            seen_star = True
+        star = STARS.get(parameter.kind or kinds.positional_or_keyword, "")
+        seen_star = seen_star or parameter.kind is kinds.var_positional
+        text = f"{star}{parameter.name.lstrip('*')}"
+        if parameter.annotation is not None:
+            text += f": {written(parameter.annotation)}"
+        if parameter.default is not None and not star:
+            equals = " = " if parameter.annotation is not None else "="
+            text += f"{equals}{written(parameter.default)}"
+        parts.append(text)
+        before = parameter.kind
+    if before is kinds.positional_only:
+        parts.append("/")
+    line = f"{name}({', '.join(parts)}){returns}"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){returns}"])
+
+
+def signature(function: griffe.Function, name: str, *, bound: bool) -> str:
+    """How a function is called."""
+    parameters = list(function.parameters)
+    is_static = "staticmethod" in function.labels
+    if bound and parameters and not is_static:
+        parameters = parameters[1:]
+    decorators = [
+        f"@{name}\n"
+        for decorator in function.decorators
+        if (name := written(decorator.value).rpartition(".")[2]) in DECORATORS
+    ]
+    head = "async def" if "async" in function.labels else "def"
+    returns = f" -> {written(function.returns)}" if function.returns is not None else ""
+    return "".join(decorators) + call(f"{head} {name}", parameters, returns)
+
+
+def code(*lines: str) -> str:
+    """Lines as a block of Python."""
+    return "\n".join(["```python", *lines, "```"])
+
+
+def listed(name: str, annotation: object, text: str) -> str:
+    """One item of a list of names."""
+    kind = f": `{written(annotation)}`" if annotation is not None else ""
+    body = text.strip().replace("\n", "\n  ")
+    return f"- `{name}`{kind}{'. ' if kind else ': '}{body}" if body else f"- `{name}`{kind}"
+
+
+def docstring(member: griffe.Object) -> Iterator[str]:
+    """The text of a docstring, with its sections as lists."""
+    if member.docstring is None:
+        return
+    kinds = griffe.DocstringSectionKind
+    for section in member.docstring.parse("google", warnings=False):
+        match section.kind:
+            case kinds.text:
+                yield str(section.value)
+            case kinds.parameters:
+                items = (listed(p.name, None, p.description) for p in section.value)
+                yield "\n".join(["**Arguments**", "", *items])
+            case kinds.attributes:
+                items = (listed(a.name, None, a.description) for a in section.value)
+                yield "\n".join(["**Attributes**", "", *items])
+            case kinds.raises:
+                items = (listed(written(r.annotation), None, r.description) for r in section.value)
+                yield "\n".join(["**Raises**", "", *items])
+            case kinds.returns:
+                yield "**Returns** " + " ".join(r.description for r in section.value)
+            case kinds.yields:
+                yield "**Yields** " + " ".join(y.description for y in section.value)
+            case _:
+                yield f"**{section.title or section.kind.value}**\n\n{section.value}"
+
+
+# --- one name -------------------------------------------------------------------------------------
+
+
+def members_of(owner: griffe.Class) -> list[griffe.Object]:
+    """What a class shows of itself, in the order of its source."""
+    found = [
+        target_of(member)
+        for name, member in owner.members.items()
+        if (not name.startswith("_") or name in SHOWN_SPECIALS) and name != "model_config"
+    ]
+    return sorted(found, key=lambda member: member.lineno or 0)
+
+
+def is_enum(owner: griffe.Class) -> bool:
+    """Whether a class is an enumeration."""
+    return any(written(base).endswith("Enum") for base in owner.bases)
+
+
+def is_record(owner: griffe.Class) -> bool:
+    """Whether a class is made of its fields: a model, a dataclass, a typed dictionary."""
+    if "dataclass" in owner.labels:
+        return True
+    bases = [written(base).partition("[")[0] for base in owner.bases]
+    if {"BaseModel", "TypedDict"} & set(bases):
+        return True
+    parents = (target_of(parent) for parent in owner.resolved_bases)
+    return any(isinstance(parent, griffe.Class) and is_record(parent) for parent in parents)
+
+
+def is_field(member: griffe.Object) -> bool:
+    """Whether it is an attribute of an object, and no property."""
+    return isinstance(member, griffe.Attribute) and "property" not in member.labels
+
+
+def bases_of(owner: griffe.Class) -> list[str]:
+    """What a class is made of, as far as it can be imported by name; a model is a `BaseModel`."""
+    shown: list[str] = []
+    for base in owner.bases:
+        text = written(base)
+        own = own_definition(base if isinstance(base, griffe.Expr) else text)
+        if own is None or own.path in public():
+            shown.append(text)
+        elif isinstance(own, griffe.Class):
+            shown += bases_of(own)
+    return [base for base in shown if not base.startswith("Generic[")]
+
+
+def constructor_of(owner: griffe.Class) -> griffe.Function | None:
+    """How a program makes one; None if only the runtime does, of parts that a program has not."""
+    init = owner.members.get("__init__")
+    if not isinstance(init, griffe.Function):
+        return None
+    for expression in expressions(init):
+        for name in names_in(expression):
+            own = own_definition(name)
+            if own is not None and own.path.startswith("agent_core.runtime."):
+                return None
+    return init
+
+
+def head_of(owner: griffe.Class, name: str, fields: list[griffe.Attribute]) -> str:
+    """A class as one would write it: its fields, its values, or how it is made."""
+    shown = bases_of(owner)
+    bases = f"({', '.join(shown)})" if shown else ""
+    if is_enum(owner):
+        return code(
+            f"class {name}{bases}:", *(f"    {f.name} = {written(f.value)}" for f in fields)
+        )
+    if is_record(owner):
+        lines = [f"class {name}{bases}:"]
+        for field in fields:
+            default = default_of(field)
+            kind = f": {written(field.annotation)}" if field.annotation is not None else ""
+            lines.append(f"    {field.name}{kind}{f' = {default}' if default else ''}")
+        return code(*lines)
+    if init := constructor_of(owner):
+        return code(call(f"class {name}", list(init.parameters)[1:], ""))
+    return code(f"class {name}{bases}")
+
+
+def expressions(member: griffe.Object) -> Iterator[object]:
+    """The annotations of a member, and of all that is shown of it."""
+    if isinstance(member, griffe.Function):
+        for function in member.overloads or [member]:
+            yield function.returns
+            yield from (parameter.annotation for parameter in function.parameters)
+    elif isinstance(member, griffe.Class):
+        init = constructor_of(member)
+        for inside in [*members_of(member), *([init] if init else ())]:
+            yield from expressions(inside)
+    elif isinstance(member, griffe.Attribute):
+        yield member.annotation
+        yield member.value if member.annotation is None else None
+
+
+def names_in(expression: object) -> Iterator[griffe.ExprName]:
+    """The names that an annotation uses."""
+    if isinstance(expression, griffe.Expr):
+        for part in expression.iterate(flat=True):
+            if isinstance(part, griffe.ExprName):
+                yield part
+
+
+def is_type_parameter(own: griffe.Object) -> bool:
+    """Whether it stands for any type."""
+    value = written(own.value) if isinstance(own, griffe.Attribute) else ""
+    return value.startswith(("TypeVar(", "ParamSpec("))
+
+
+def named_types(members: Iterable[griffe.Object]) -> list[griffe.Object]:
+    """Types of these packages that annotations name and that have no page, by name."""
+    found: dict[str, griffe.Object] = {}
+    waiting = list(members)
+    for member in waiting:
+        for expression in expressions(member):
+            for name in names_in(expression):
+                own = own_definition(name)
+                if own is None or own.name.startswith("_") or is_type_parameter(own):
+                    continue
+                if own.path not in public() | found.keys() and own is not member:
+                    found[own.path] = own
+                    if isinstance(own, griffe.Attribute):
+                        waiting.append(own)  # an alias names others
+    return sorted(found.values(), key=lambda own: (own.name, own.path))
+
+
+def describe_types(members: Iterable[griffe.Object]) -> Iterator[str]:
+    """The section on types that signatures name, each with the module it is imported from."""
+    lines: list[str] = []
+    for own in named_types(members):
+        text = (own.docstring.value if own.docstring else "").split("\n\n")[0]
+        value = own.value if isinstance(own, griffe.Attribute) else None
+        meaning = f"`{written(value)}`. " if value is not None else ""
+        line = (
+            f"- `{own.name}` (`{own.path.rpartition('.')[0]}`): {meaning}{' '.join(text.split())}"
+        )
+        lines.append(line.rstrip(" :"))
+    if lines:
+        yield "## Types in these signatures"
+        yield "\n".join(lines)
+
+
+def describe(path: str, level: int) -> Iterator[str]:
+    """The section of one name.
+
+    Args:
+        path: where it is imported from.
+        level: of its heading.
+    """
+    member, name = target_of(find(path)), path.rpartition(".")[2]
+    yield f"{'#' * level} `{name}`"
+    if isinstance(member, griffe.Function):
+        for function in member.overloads or [member]:
+            yield code(signature(function, name, bound=False))
+        yield from docstring(member)
+    elif isinstance(member, griffe.Attribute):
+        yield code(f"{name} = {written(member.value)}")
+        yield from docstring(member)
+    elif isinstance(member, griffe.Class):
+        inside = members_of(member)
+        fields = [m for m in inside if isinstance(m, griffe.Attribute) and is_field(m)]
+        yield head_of(member, name, fields)
+        yield from docstring(member)
+        values = [
+            listed(m.name, None if is_record(member) else m.annotation, m.docstring.value)
+            for m in inside
+            if isinstance(m, griffe.Attribute) and m.docstring is not None
+        ]
+        if values:
+            yield "\n".join(["**Properties**", "", *values])
+        for method in (m for m in inside if isinstance(m, griffe.Function)):
+            yield f"{'#' * (level + 1)} `{name}.{method.name}`"
+            overloads = member.overloads.get(method.name)
+            for function in overloads or [method]:
+                yield code(signature(function, method.name, bound=True))
+            yield from docstring(method)
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def pages() -> dict[str, str]:
+    """Every page by the name of its file.
+
+    Raises:
+        SystemExit: an exported name of `agent_core` stands on no page.
+    """
+    written_pages: dict[str, str] = {}
+    index: list[tuple[str, str, str]] = []
+    names = exported("agent_core")
+    for file, (title, about, sections) in ENGINE.items():
+        parts = [f"# {title}", f"{about} Every name is imported from `agent_core`."]
+        for section, wanted in sections.items():
+            present = [name for name in wanted if name in names]
+            parts += [f"## {section}"] if present else []
+            for name in present:
+                parts += describe(f"agent_core.{name}", 3)
+                index.append((name, "agent_core", file))
+        shown = [name for wanted in sections.values() for name in wanted if name in names]
+        parts += describe_types(target_of(find(f"agent_core.{name}")) for name in shown)
+        written_pages[f"{file}.md"] = "\n\n".join(part.strip() for part in parts if part.strip())
+    if missing := sorted(set(names) - {name for name, _, _ in index}):
+        sys.exit(f"{Path(__file__).name}: put these on a page in ENGINE: {', '.join(missing)}")
+    for file, (module, about, page) in WHOLE.items():
+        parts = [
+            f"# `{module}`: {about}",
+            f"Every name is imported from `{module}`. How they play together: [{module}]({page}).",
+        ]
+        for name in exported(module):
+            parts += describe(f"{module}.{name}", 2)
+            index.append((name, module, file))
+        parts += describe_types(target_of(find(f"{module}.{name}")) for name in exported(module))
+        written_pages[f"{file}.md"] = "\n\n".join(part.strip() for part in parts if part.strip())
+    written_pages["README.md"] = contents(index)
+    return {file: f"{text}\n" for file, text in written_pages.items()}
+
+
+def contents(index: Iterable[tuple[str, str, str]]) -> str:
+    """The page that leads to the others, with every name."""
+    lines = [
+        "# Reference",
+        INTRODUCTION,
+    ]
+    by_module: dict[str, list[str]] = {}
+    for name, module, file in sorted(index, key=lambda entry: entry[0].lower()):
+        link = f"[`{name}`]({file}.md#{name.lower()})"
+        by_module.setdefault(module, []).append(link)
+    for module in sorted(by_module):
+        lines += [f"## `{module}`", " · ".join(by_module[module])]
+    return "\n\n".join(lines)
+
+
+def main() -> None:
+    """Write the pages anew.
+
+    Raises:
+        OSError: a page cannot be written.
+    """
+    found = pages()
+    for file in FOLDER.glob("*.md"):
+        if file.name not in found:
+            file.unlink()
+    for file, text in found.items():
+        (FOLDER / file).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The pages of the reference are what the source says, and every name is where its page says."""
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "docs" / "reference"
+PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
+WRITE = """
+import runpy, sys
+pages = runpy.run_path(sys.argv[1])["pages"]
+import pathlib
+for name, text in pages().items():
+    pathlib.Path(sys.argv[2], name).write_text(text, encoding="utf-8")
+"""
+
+
+@pytest.mark.timeout(60)
+def test_the_reference_is_what_the_source_says(tmp_path: Path) -> None:
+    done = subprocess.run(  # noqa: S603 - our own program, in our own interpreter
+        [sys.executable, "-c", WRITE, str(ROOT / "docs" / "write_reference.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    now = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    kept = {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.md")}
+    assert [name for name in now.keys() | kept.keys() if now.get(name) != kept.get(name)] == [], (
+        "run make reference"
+    )
+
+
+def documented() -> Iterator[tuple[str, str, str]]:
+    """Page, module and name: a heading of a name, or one of the types at the end of a page."""
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        module = re.search(r"Every name is imported from `(\S+?)`", text)
+        assert module is not None, page.name
+        for name in re.findall(r"^#{2,3} `(\w+)`$", text, re.M):
+            yield page.name, module[1], name
+        for name, home in re.findall(r"^- `(\w+)` \(`([\w.]+)`\)", text, re.M):
+            yield page.name, home, name
+
+
+def test_every_name_can_be_imported_from_where_its_page_says() -> None:
+    found = list(documented())
+    assert len(found) > 200
+    assert {module for _, module, _ in found} >= {"agent_core", "agent_core.testing", "kgent"}
+    missing = [
+        f"{page}: {module}.{name}"
+        for page, module, name in found
+        if not hasattr(importlib.import_module(module), name)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "package", ["agent_core", "agent_core.testing", "agcore.llm", "agcore.agent", "kgent"]
+)
+def test_every_exported_name_has_a_heading_on_one_page(package: str) -> None:
+    headed = [name for page, module, name in documented() if module == package and page]
+    exported = importlib.import_module(package).__all__
+    assert sorted(exported) == sorted(name for name in headed if name in set(exported))
+
+
+def test_every_link_of_the_index_leads_to_a_heading() -> None:
+    index = (FOLDER / "README.md").read_text("utf-8")
+    links = re.findall(r"\]\(([\w-]+\.md)#(\w+)\)", index)
+    assert len(links) > 150
+    anchors = {
+        (page.name, heading.lower())
+        for page in PAGES
+        for heading in re.findall(r"^#{2,3} `(\w+)`$", page.read_text("utf-8"), re.M)
+    }
+    assert set(links) - anchors == set()

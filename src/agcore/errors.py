@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from agent_core.errors import (
     AgentCoreError,
@@ -99,7 +99,12 @@ class ContextLengthError(LlmError, kind="ContextLength", code=ErrorCode.PROMPT_T
 
 
 class OtherLlmError(LlmError, kind="Other"):
-    """A failure of no other kind."""
+    """A failure of no other kind; `code` and `details` are the engine's, if it has failed."""
+
+    def told_by(self, error: AgentCoreError | ErrorPayload) -> Self:
+        """The same with the code and the details of an error of the engine."""
+        self.code, self.details = error.code, dict(error.details)
+        return self
 
 
 class ToolTurnLimitError(OtherLlmError, code=ErrorCode.MAX_TURNS):
@@ -130,15 +135,16 @@ def llm_error_from_payload(error: ErrorPayload) -> LlmError:
         return RequestError(error.message, status=status, retry_after_s=retry_after_s)
     if error.retryable:
         return StreamBrokenError(error.message, retryable=True)
-    return OtherLlmError(error.message)
+    return OtherLlmError(error.message).told_by(error)
 
 
 def llm_error_from(error: AgentCoreError) -> LlmError:
     """Return the kind of error that an exception of the engine is; chain it with `from`."""
     if isinstance(error, LlmError):
         return error
-    is_key = isinstance(error, ConfigError) and "variable" in error.details
-    return (AuthenticationError if is_key else OtherLlmError)(error.message)
+    if isinstance(error, ConfigError) and "variable" in error.details:
+        return AuthenticationError(error.message)
+    return OtherLlmError(error.message).told_by(error)
 
 
 @contextmanager
@@ -340,7 +346,7 @@ class HookBlockedError(AgentError, kind="HookBlocked", code=ErrorCode.PERMISSION
 
 
 class LimitExceededError(AgentError, kind="LimitExceeded", code=ErrorCode.MAX_TURNS):
-    """A limit of `AgentConfig` is reached."""
+    """A limit of `AgentConfig` or of the turn's own options is reached."""
 
 
 class AgentConfigError(AgentError, kind="Config", code=ErrorCode.CONFIG_ERROR):
@@ -349,6 +355,9 @@ class AgentConfigError(AgentError, kind="Config", code=ErrorCode.CONFIG_ERROR):
 
 class OtherAgentError(AgentError, kind="Other"):
     """A failure of no other kind."""
+
+
+_LIMITS = {ErrorCode.MAX_TURNS}
 
 
 @contextmanager
@@ -360,13 +369,13 @@ def raise_as_agent_error() -> Generator[None]:
         raise
     except RequestBlockedError as error:
         raise HookBlockedError(error.message) from error
-    except ToolTurnLimitError as error:
-        raise LimitExceededError(error.message) from error
     except LlmError as error:
-        raise AgentLlmError(error) from error
+        is_limit = error.code in _LIMITS
+        raise (LimitExceededError if is_limit else AgentLlmError)(error) from error
     except ToolError as error:
         raise AgentToolError(error) from error
     except MemoryError as error:
         raise AgentMemoryError(error) from error
     except AgentCoreError as error:
-        raise OtherAgentError(error.message) from error
+        is_config = error.code in {ErrorCode.VALIDATION_ERROR, ErrorCode.CONFIG_ERROR}
+        raise (AgentConfigError if is_config else OtherAgentError)(error.message) from error

@@ -16,7 +16,6 @@ from agcore.errors import (
     raise_as_agent_error,
 )
 from agcore.llm import (
-    CallSettings,
     ChatMessage,
     ChatResponse,
     CostTracker,
@@ -28,6 +27,7 @@ from agcore.llm import (
     RunTools,
     StreamEvent,
     TurnComplete,
+    TurnSettings,
 )
 from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import ToolError
@@ -145,7 +145,7 @@ class AgentSession:
             notice = ChatMessage.user_text(wrap_in_tag("system-reminder", text), synthetic=True)
             self._notices.append(notice)
 
-    async def submit_turn(self, text: Prompt, **settings: Unpack[CallSettings]) -> ChatResponse:
+    async def submit_turn(self, text: Prompt, **settings: Unpack[TurnSettings]) -> ChatResponse:
         """Send a user message, run the tools the model calls, and return the answer.
 
         A message may have pictures: it is a list of text and image blocks then. Settings that are
@@ -159,7 +159,7 @@ class AgentSession:
         return replies[0]
 
     async def submit_turn_stream(
-        self, text: Prompt, **settings: Unpack[CallSettings]
+        self, text: Prompt, **settings: Unpack[TurnSettings]
     ) -> AsyncGenerator[StreamEvent]:
         """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
 

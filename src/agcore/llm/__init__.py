@@ -31,6 +31,7 @@ from agcore.llm.types import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
     TurnComplete,
+    TurnSettings,
 )
 from agent_core.config.models import ModelConfig, RetryConfig
 from agent_core.types import ToolCall, ToolDefinition, ToolResult, Usage
@@ -77,6 +78,7 @@ __all__ = [
     "ToolRunner",
     "ToolTurnLimitError",
     "TurnComplete",
+    "TurnSettings",
     "Usage",
     "tool_call_reply",
 ]

@@ -16,7 +16,7 @@ from agcore.errors import (
 )
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor, HookResult
-from agcore.llm.providers import LlmProvider, SecretSource, response_of
+from agcore.llm.providers import AdapterProvider, LlmProvider, SecretSource, response_of
 from agcore.llm.types import (
     ChatChunk,
     ChatMessage,
@@ -29,6 +29,7 @@ from agent_core.config.models import RetryConfig
 from agent_core.providers.failures import Called, CallError, pause_before_retry_s
 from agent_core.providers.reply import CallDraft, ReplyAccumulator
 from agent_core.types import (
+    FINAL_ANSWER,
     ModelCompleted,
     ModelEvent,
     ModelRequest,
@@ -114,12 +115,18 @@ class HookedProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `ProviderAdapter.stream`; failures are raised, and kept in `turn`."""
         turn = self.turn
-        yield ModelStarted(provider="agcore", model=request.model)
+        is_native = isinstance(self.provider, AdapterProvider)  # which asks its adapter about it
+        yield ModelStarted(provider="agcore", model=request.model, native_output=is_native)
         system = [ChatMessage.system_text(block.content) for block in request.system]
         system += self.history.instructions
         sent = self.history.convert(request.messages)
         turn.request = self.clean.request(
-            replace(turn.next_settings(), messages=[*system, *sent], tools=request.tools)
+            replace(
+                turn.next_settings(),
+                messages=[*system, *sent],
+                tools=request.tools,
+                output=request.output,
+            )
         )
         try:
             async with aclosing(self._deltas(turn.request, turn)) as deltas:
@@ -127,7 +134,8 @@ class HookedProvider:
                     yield delta
             response = self._reply(turn)
             calls = response.tool_calls
-            if calls and turn.limit is not None:
+            is_answer = request.output is not None and {c.name for c in calls} == {FINAL_ANSWER}
+            if calls and turn.limit is not None and not is_answer:
                 turn.rounds += 1
                 if turn.rounds > turn.limit:
                     raise ToolTurnLimitError(turn.limit)

@@ -16,7 +16,16 @@ from agent_core.errors import AgentCoreError
 from agent_core.events import Journal
 from agent_core.providers.estimates import MESSAGE_TOKENS, estimate_blocks, estimate_tools
 from agent_core.text import BYTES_PER_TOKEN, estimate_text, shorten_text
-from agent_core.types import EventType, Node, Role, SystemBlock, TextBlock, ToolDefinition, Usage
+from agent_core.types import (
+    EventType,
+    Node,
+    OutputFormat,
+    Role,
+    SystemBlock,
+    TextBlock,
+    ToolDefinition,
+    Usage,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +60,7 @@ class ChatContext:
         self._used = 0
         self._tools: Sequence[ToolDefinition] = ()
         self._key: object = None
+        self._output: OutputFormat | None = None
         self._system: Sequence[SystemBlock] = ()
         self._open_composer(_UNBOUNDED)
 
@@ -62,6 +72,7 @@ class ChatContext:
         instructions: int,
         path: Sequence[Node],
         prompt: str,
+        output: OutputFormat | None,
     ) -> str:
         """Prepare for a run, and return what of its prompt fits beside the history.
 
@@ -71,6 +82,7 @@ class ChatContext:
             instructions: tokens of further system messages.
             path: the history.
             prompt: the user's message; one that does not fit loses its middle.
+            output: what the answer has to be; a tool for it is among `tools`.
 
         Raises:
             LlmError: `ContextLength`; the system prompt and the tools leave no room for anything.
@@ -78,7 +90,8 @@ class ChatContext:
         self._tools = tools
         fixed = estimate_blocks([TextBlock(text=system)]) if system else 0
         most = self.config.max_tokens if self.config else _UNBOUNDED
-        if self._key != (key := (system, most, instructions)):
+        self._output = output
+        if self._key != (key := (system, most, instructions, output)):
             block = SystemBlock(
                 block_id="agcore", source="agcore", content=system, token_count=fixed
             )
@@ -158,7 +171,10 @@ class ChatContext:
     def _open_composer(self, window: int) -> None:
         model = ModelConfig(provider="agcore", name="agcore", context_window=max(window, 1))
         self._composer = Composer(
-            model=model, context=ContextConfig(reserve_output_tokens=0), static=self._system
+            model=model,
+            context=ContextConfig(reserve_output_tokens=0),
+            static=self._system,
+            output=self._output,
         )
 
 

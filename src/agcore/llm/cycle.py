@@ -26,6 +26,7 @@ from agcore.llm.types import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
     TurnComplete,
+    TurnSettings,
 )
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.assets import load_asset
@@ -42,7 +43,8 @@ from agent_core.loop import (
 )
 from agent_core.loop.context import ignore
 from agent_core.loop.model_turn import take_turn
-from agent_core.loop.run import begin
+from agent_core.loop.options import asked_options
+from agent_core.loop.run import begin, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.tools import Tool
@@ -62,6 +64,8 @@ from agent_core.types import (
     new_id,
     user_text,
 )
+
+_OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,12 +250,14 @@ class LlmCycle:
         self,
         prompt: Prompt,
         tools: Sequence[ToolDefinition] = (),
-        **settings: Unpack[CallSettings],
+        **settings: Unpack[TurnSettings],
     ) -> ChatResponse:
         """Send `prompt` and return one reply. Both join the history.
 
         Of a prompt made of blocks the texts stand first, and the pictures behind them. Settings
-        that are given here hold for this submission, instead of those of the configuration.
+        that are given here hold for this submission, instead of those of the configuration. With an
+        `output_type` the reply's `output` is of that type; a reply that does not fit goes back to
+        the model.
 
         Tools the model calls are the caller's to run: add their answers with
         `extend_messages` before the next submission.
@@ -278,7 +284,7 @@ class LlmCycle:
         return await self._calls.ask(messages, tools, settings=chosen)
 
     async def submit_with_tools(
-        self, prompt: Prompt, tools: ToolRunner, **settings: Unpack[CallSettings]
+        self, prompt: Prompt, tools: ToolRunner, **settings: Unpack[TurnSettings]
     ) -> ChatResponse:
         """Send `prompt`, run the tools the model calls, and repeat until it calls none.
 
@@ -288,7 +294,7 @@ class LlmCycle:
         return await self._complete(self._turn(prompt, tools, settings, is_streamed=False))
 
     async def submit_stream(
-        self, prompt: Prompt, tools: Tools = (), **settings: Unpack[CallSettings]
+        self, prompt: Prompt, tools: Tools = (), **settings: Unpack[TurnSettings]
     ) -> AsyncGenerator[StreamEvent]:
         """Like `submit`, or `submit_with_tools` if `tools` can run them, as it happens.
 
@@ -303,14 +309,21 @@ class LlmCycle:
             yield Error(error.message, error)
 
     async def _turn(
-        self, prompt: Prompt, tools: Tools, settings: CallSettings, *, is_streamed: bool
+        self, prompt: Prompt, tools: Tools, settings: TurnSettings, *, is_streamed: bool
     ) -> AsyncGenerator[StreamEvent]:
         """One run of the engine's loop, and its events as the toolkit's."""
         self._learn()
         self._added = []
+        given: dict[str, Any] = {**settings}
+        options = asked_options(
+            None, {name: given.pop(name) for name in settings if name in _OPTIONS}
+        )
+        expected = options.expected()
         own = None if isinstance(tools, Sequence) else tools.for_run()
         runner = own or RunTools()
         offered = tools if isinstance(tools, Sequence) else runner.definitions
+        if expected is not None and expected.tool is not None:
+            offered = [*offered, expected.tool]
         path = self._history.path()
         blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
         pictures = [block for block in blocks if not isinstance(block, TextBlock)]
@@ -321,16 +334,18 @@ class LlmCycle:
             instructions=sum(estimate_blocks(m.content) for m in self._history.instructions),
             path=path,
             prompt=self._redactor.secrets_only(words),
+            output=expected.format if expected else None,
         )
         limit = None if own is None else self._config.max_tool_turns
         self._calls.turn = CallTurn(
-            replace(self._settings, **settings),
+            replace(self._settings, **given),
             limit=limit,
             is_streamed=is_streamed,
             session_id=None if own is None else own.session_id,
             agent_name=runner.agent_name,
         )
         hooks = _CallHooks(self._calls)
+        most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
         run = build_run(
             provider=self._calls,
             composer=self._context,
@@ -342,7 +357,9 @@ class LlmCycle:
             guard=runner.guard,
             hooks=hooks,
             results=runner.results,
-            limits=RunLimits(max_turns=self._config.max_tool_turns + 1),
+            limits=RunLimits(max_turns=min(most, options.max_turns or most)),
+            deps=options.deps,
+            expected=expected,
         )
         reading = run.stream.read()
         draft = user_text(words)
@@ -368,7 +385,8 @@ class LlmCycle:
         response = self._calls.turn.response
         if not is_complete or response is None:
             raise await self._failure(outcome)
-        response = replace(response, message=self._added[-1])
+        output = outcome.output if expected and not self._added[-1].tool_calls else None
+        response = replace(response, message=self._added[-1], output=output)
         yield TurnComplete(response.stop_reason, response)
 
     def _convert_event(self, event: RuntimeEvent, path: Sequence[Node]) -> Iterable[StreamEvent]:
@@ -428,9 +446,11 @@ class LlmCycle:
 
 
 async def _one_turn(run: StandaloneRun, prompt: Draft) -> Outcome:
-    """One reply of the model, whose calls are left to the caller."""
+    """One reply of the model that fits what was asked for; its calls are left to the caller."""
     run.ctx.journal.begin()
     async with conclude(run.ctx.journal, ignore) as stats:
         await begin(run.ctx, prompt, stats)
-        await take_turn(run.ctx, stats)
+        reply = await take_turn(run.ctx, stats)
+        while not reply.calls and not await may_stop(run.ctx, reply, stats):
+            reply = await take_turn(run.ctx, stats)
     return stats.outcome

@@ -26,6 +26,7 @@ from agent_core.types import (
 
 INSTRUCTION_ROLES = frozenset({ChatRole.SYSTEM, ChatRole.DEVELOPER})
 FIRST_KEPT = "first_kept_node_id"
+_SAID = frozenset({NodeType.MESSAGE, NodeType.SYSTEM_NOTE})
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class ChatHistory:
                 )
             elif node.node_type is NodeType.MESSAGE and node.role is Role.TOOL:
                 exchanges[-1].append(node)
-            elif node.node_type is NodeType.MESSAGE and not node.is_partial:
+            elif node.node_type in _SAID and not node.is_partial:
                 exchanges.append([node])
         while exchanges and not is_complete:
             results = (result for node in exchanges[-1] for result in node.results)
@@ -174,7 +175,9 @@ class ChatHistory:
         message = self._by_node.get(node.node_id)
         if message is None:
             message = ChatMessage(role=ChatRole(node.role.value), content=node.content)
-            self._by_node[node.node_id] = message
+        if node.node_type is NodeType.SYSTEM_NOTE:
+            message = message.model_copy(update={"metadata": {"synthetic": True}})
+        self._by_node[node.node_id] = message
         self._nodes.get(message, lambda _: (node,))
         yield message
         if not answers:

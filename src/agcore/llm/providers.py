@@ -25,6 +25,7 @@ from agcore.llm.types import (
 )
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError
+from agent_core.loop.model_turn import require_native
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry as AdapterRegistry
 from agent_core.providers.jsontext import dump_text
 from agent_core.providers.requests import IdentityCache
@@ -34,6 +35,7 @@ from agent_core.types import (
     ModelFailed,
     ModelMessage,
     ModelRequest,
+    ModelStarted,
     ModelTextDelta,
     Role,
     StopReason,
@@ -159,10 +161,13 @@ class AdapterProvider:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         """See `LlmProvider.stream`; the whole reply comes last."""
-        events = self._adapter.stream(self._build_request(request))
+        sent = self._build_request(request)
+        events = self._adapter.stream(sent)
         try:
             async for event in events:
                 match event:
+                    case ModelStarted():
+                        require_native(sent, event)
                     case ModelTextDelta(text=text):
                         yield ChatChunk(text=text)
                     case ModelCompleted():
@@ -216,6 +221,7 @@ class AdapterProvider:
             max_output_tokens=request.max_output_tokens,
             stop=list(request.stop),
             provider_options=request.provider_options,
+            output=request.output,
         )
 
 

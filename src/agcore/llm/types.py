@@ -14,6 +14,8 @@ from agent_core.types import (
     ContentBlock,
     Frozen,
     ImageBlock,
+    OutputFormat,
+    OutputMode,
     StopReason,
     TextBlock,
     ToolCall,
@@ -130,6 +132,7 @@ class ChatRequest:
         tool_choice: `auto`, `none`, `required`, or the name of one tool.
         model: None means the provider's own.
         provider_options: keyed by provider, as in `agent_core`.
+        output: what the answer has to be, if it is typed; one of `tools` is for it then.
     """
 
     messages: Sequence[ChatMessage]
@@ -140,6 +143,7 @@ class ChatRequest:
     max_output_tokens: int | None = None
     stop: Sequence[str] = ()
     provider_options: dict[str, Any] = field(default_factory=dict[str, Any])
+    output: OutputFormat | None = None
 
 
 class CallSettings(TypedDict, total=False):
@@ -153,13 +157,31 @@ class CallSettings(TypedDict, total=False):
     provider_options: dict[str, Any]
 
 
+class TurnSettings(CallSettings, total=False):
+    """The same, with the options of a run; see `agent_core.RunOptions`."""
+
+    output_type: Any
+    output_mode: OutputMode
+    output_retries: int
+    deps: Any
+    max_turns: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class ChatResponse:
-    """A finished reply."""
+    """A finished reply.
+
+    Attributes:
+        message: what the model said.
+        usage: what the call has cost.
+        stop_reason: why the reply ended.
+        output: the answer in the type that was asked for; None if none was.
+    """
 
     message: ChatMessage
     usage: Usage = field(default_factory=Usage)
     stop_reason: FinishReason | None = FinishReason.STOP
+    output: Any = None
 
     @property
     def text(self) -> str:

@@ -126,7 +126,7 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                     case ModelReasoningDelta(text=text):
                         await journal.delta(EventType.MODEL_REASONING_DELTA, text)
                     case ModelStarted(provider=provider, model=model):
-                        _require_native(request, event)
+                        require_native(request, event)
                         facts = {"provider": provider, "model": model}
                         journal.note(EventType.MODEL_STARTED, facts)
                         await journal.commit()
@@ -146,7 +146,7 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
     return whole
 
 
-def _require_native(request: ModelRequest, started: ModelStarted) -> None:
+def require_native(request: ModelRequest, started: ModelStarted) -> None:
     """Refuse to send a request that asks for a schema mode which the adapter does not use.
 
     Raises:

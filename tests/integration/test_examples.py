@@ -18,6 +18,7 @@ SCRIPTS = {
     "tools": "own_tools.py",
     "permissions": "answer_requests.py",
     "sessions": "branch_and_resume.py",
+    "typed-answers": "cities.py",
 }
 
 

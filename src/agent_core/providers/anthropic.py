@@ -13,6 +13,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider
+from agent_core.providers.output_schema import ANTHROPIC, CannotSayError
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -197,6 +198,7 @@ class AnthropicProvider(HttpProvider):
     path = "/v1/messages"
     known_options = KNOWN_OPTIONS
     parser = AnthropicEvents
+    output_fields = frozenset({"output_config", "output_format", "format"})
     headers: ClassVar[Mapping[str, str]] = {
         **HttpProvider.headers,
         "anthropic-version": API_VERSION,
@@ -208,10 +210,19 @@ class AnthropicProvider(HttpProvider):
         self._messages: MessageCache[_Written | None] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
 
+    def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
+        """Claude models from Opus 4.1 and Sonnet 4.5 on, where the schema can be said."""
+        return holds_claude_to(request)
+
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a Messages body."""
         extra = options.pop(EXTRA_BODY, {})
         head = self._head(request, options)
+        if request.output is not None:
+            written = ANTHROPIC.of(request.output.output_schema)
+            said = {"format": {"type": "json_schema", "schema": written}}
+            holder = options if "output_config" in options else head
+            holder["output_config"] = {**table(holder.get("output_config")), **said}
         refused = self.refused(request.model)
         taken = {field: value for field, value in (head | options).items() if field not in refused}
         fields = {"model": request.model, "stream": True, **taken, **extra}
@@ -307,6 +318,20 @@ class AnthropicProvider(HttpProvider):
         for block in failures_with_images:
             yield {"type": "text", "text": images_label(block)}
             yield from map(_write_image, images_of(block))
+
+
+_WITHOUT_SCHEMA = re.compile(r"claude-(instant|2|3|(opus|sonnet)-4(-0)?(-\d{8}|@\d{8}|-v\d|:|$))")
+"""Claude models that cannot be held to a schema; all later ones can."""
+
+
+def holds_claude_to(request: ModelRequest) -> bool:
+    """Whether this Claude model can be held to the schema of the answer."""
+    if "claude-" not in request.model or _WITHOUT_SCHEMA.search(request.model):
+        return False
+    try:
+        return request.output is not None and bool(ANTHROPIC.of(request.output.output_schema))
+    except CannotSayError:
+        return False
 
 
 _BUDGETED = re.compile(r"claude-(3|(opus|sonnet|haiku)-4(-[0-5]|-\d{8}|@\d{8}|$)(?!\d))")

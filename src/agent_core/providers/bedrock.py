@@ -17,11 +17,12 @@ from yarl import URL
 
 from agent_core.config.models import ModelConfig
 from agent_core.providers import jsontext
-from agent_core.providers.anthropic import may_think, thinking_fields
+from agent_core.providers.anthropic import holds_claude_to, may_think, thinking_fields
 from agent_core.providers.aws_signing import AwsSigner, region_of
 from agent_core.providers.decoding import FrameDecoder
 from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
+from agent_core.providers.output_schema import ANTHROPIC
 from agent_core.providers.reply import (
     CallDraft,
     ChunkParser,
@@ -178,6 +179,7 @@ class BedrockProvider(HttpProvider):
     path = "/model/"
     known_options = KNOWN_OPTIONS
     parser = ConverseEvents
+    output_fields = frozenset({"output_config", "text_format"})
     decoder = FrameDecoder
     headers: ClassVar[Mapping[str, str]] = {
         **HttpProvider.headers,
@@ -207,6 +209,10 @@ class BedrockProvider(HttpProvider):
             return await super().authorized(prepared, key)
         return await asyncio.to_thread(self._signer.signed, prepared)
 
+    def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
+        """Claude models that can be held to a schema."""
+        return holds_claude_to(request)
+
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a Converse body."""
         extra = options.pop(EXTRA_BODY, {})
@@ -226,6 +232,11 @@ class BedrockProvider(HttpProvider):
         head: dict[str, Any] = {"inferenceConfig": settings, **options, **extra}
         if fields:
             head["additionalModelRequestFields"] = fields
+        if request.output is not None:
+            schema = jsontext.dump_text(ANTHROPIC.of(request.output.output_schema))
+            said = {"jsonSchema": {"schema": schema, "name": request.output.name}}
+            form = {"type": "json_schema", "structure": said}
+            head["outputConfig"] = {**table(head.get("outputConfig")), "textFormat": form}
         written = self._turns.of(model)
 
         def write(message: ModelMessage) -> Turn:

@@ -22,6 +22,8 @@ class Dialect:
             its own parts, or nowhere.
         tool_call_ids: `nine` is Mistral's rule, nine letters and digits.
         named_tool_choice: `tool_choice` may name a tool.
+        json_schema: `response_format` holds the model to the schema of a typed answer: always,
+            where no tools are offered beside it, or never.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -34,6 +36,7 @@ class Dialect:
     parallel_tool_calls: bool = True
     temperature: bool = True
     reasoning_effort: bool = True
+    json_schema: Literal["always", "alone", "never"] = "always"
     key_header: Literal["authorization", "api-key"] = "authorization"
 
     @property
@@ -53,17 +56,19 @@ class Dialect:
 SERVERS: Mapping[ServerName, Dialect] = MappingProxyType(
     {
         "azure": Dialect(max_tokens_field="max_completion_tokens", key_header="api-key"),
-        "deepseek": Dialect(parallel_tool_calls=False),
-        "gemini": Dialect(parallel_tool_calls=False),
-        "groq": Dialect(max_tokens_field="max_completion_tokens"),
-        "llamacpp": Dialect(named_tool_choice=False),
-        "lmstudio": Dialect(named_tool_choice=False, parallel_tool_calls=False),
+        "deepseek": Dialect(parallel_tool_calls=False, json_schema="never"),
+        "gemini": Dialect(parallel_tool_calls=False, json_schema="alone"),
+        "groq": Dialect(max_tokens_field="max_completion_tokens", json_schema="never"),
+        "llamacpp": Dialect(named_tool_choice=False, json_schema="alone"),
+        "lmstudio": Dialect(
+            named_tool_choice=False, parallel_tool_calls=False, json_schema="alone"
+        ),
         "mistral": Dialect(stream_options=False, tool_call_ids="nine"),
         "openai": Dialect(max_tokens_field="max_completion_tokens"),
         "openrouter": Dialect(),
-        "sglang": Dialect(),
+        "sglang": Dialect(json_schema="alone"),
         "snowflake": Dialect(max_tokens_field="max_completion_tokens", parallel_tool_calls=False),
-        "vllm": Dialect(),
+        "vllm": Dialect(json_schema="alone"),
         "xai": Dialect(max_tokens_field="max_completion_tokens"),
     }
 )

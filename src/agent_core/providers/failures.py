@@ -273,14 +273,18 @@ _IS_REFUSED = re.compile(
 """What a service writes of a field it does not take at all; too large a value is another thing."""
 
 
+def is_refused_request(error: ErrorPayload) -> bool:
+    """Whether a service refuses something that the request says."""
+    codes = {ErrorCode.PROVIDER_ERROR, ErrorCode.UNSUPPORTED_CAPABILITY}
+    return error.details.get("status") in {400, 422} and error.code in codes
+
+
 def refused_field(error: ErrorPayload, optional: Iterable[str]) -> str | None:
     """Which of these fields a service has refused, if that is what its refusal says.
 
     Where it names several of them ("use 'max_completion_tokens' instead of ..."), the first counts.
     """
-    is_of_request = error.details.get("status") in {400, 422}
-    codes = {ErrorCode.PROVIDER_ERROR, ErrorCode.UNSUPPORTED_CAPABILITY}
-    if not is_of_request or error.code not in codes or not _IS_REFUSED.search(error.message):
+    if not is_refused_request(error) or not _IS_REFUSED.search(error.message):
         return None
     found: list[tuple[int, str]] = []
     for field in optional:

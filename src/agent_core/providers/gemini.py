@@ -168,6 +168,7 @@ class GeminiProvider(HttpProvider):
     path = "/v1beta/models/"
     known_options = KNOWN_OPTIONS
     parser = GeminiChunks
+    output_fields = frozenset({"response_json_schema", "response_mime_type", "response_schema"})
     key_header = ("x-goog-api-key", "")
 
     def __init__(self, config: ModelConfig) -> None:
@@ -180,6 +181,10 @@ class GeminiProvider(HttpProvider):
         name = quote(model.removeprefix("models/"), safe="")
         return f"{self._url}{name}:streamGenerateContent?alt=sse"
 
+    def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:
+        """Beside tools from Gemini 3 on; earlier models refuse both together."""
+        return not beside_tools or _wants_signatures(request.model)
+
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a generateContent body."""
         extra = options.pop(EXTRA_BODY, {})
@@ -188,6 +193,9 @@ class GeminiProvider(HttpProvider):
             settings["stopSequences"] = request.stop
         if self._config.reasoning:
             settings["thinkingConfig"] = _thinking(request.model, self._config.reasoning)
+        if request.output is not None:
+            settings["responseMimeType"] = "application/json"
+            settings["responseJsonSchema"] = request.output.output_schema
         settings |= {key: options.pop(key) for key in options.keys() & _GENERATION_OPTIONS}
         head: dict[str, Any] = {"generationConfig": settings, **options, **extra}
         if request.tools and request.tool_choice:

@@ -29,12 +29,14 @@ from agent_core.providers.failures import (
     document_of,
     explanation_in,
     is_error,
+    is_refused_request,
     pause_before_retry_s,
     refused_field,
     retry_after_s,
     retry_delay_in,
 )
 from agent_core.providers.images import ImageRules
+from agent_core.providers.output_schema import has_other_tools, with_output_mode
 from agent_core.providers.reply import ChunkParser, ReplyAccumulator
 from agent_core.providers.requests import (
     HEADERS,
@@ -69,13 +71,17 @@ _LOST = (TimeoutError, aiohttp.ClientError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request in the service's form: what is sent but the key, and the tools by wire name."""
+    """A request in the service's form: what is sent but the key, and the tools by wire name.
+
+    `is_native` says that the service's own mode holds it to the schema of a typed answer.
+    """
 
     called: Called
     url: str | URL
     body: bytes
     headers: Mapping[str, str]
     names: ToolNames
+    is_native: bool = False
 
 
 @dataclass(slots=True)
@@ -114,6 +120,8 @@ class HttpProvider(ABC):
     takes_documents: ClassVar[bool] = True
     optional_fields: ClassVar[frozenset[str]] = frozenset({"temperature", "top_p"})
     """Fields of a body that a call can do without, or under another name, if they are refused."""
+    output_fields: ClassVar[frozenset[str]] = frozenset()
+    """Names of what holds the service to the schema of a typed answer; none where it has no way."""
 
     def __init__(self, config: ModelConfig) -> None:
         url = (config.base_url or self.default_url).strip().rstrip("/")
@@ -149,17 +157,33 @@ class HttpProvider(ABC):
             ProviderError: the service has no form for a part of the request.
         """
 
+    def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
+        """Whether the model can be held to the schema of a typed answer, also beside tools."""
+        return bool(self.output_fields)
+
+    def _is_native(self, request: ModelRequest) -> bool:
+        """Whether a typed answer is asked for in the service's own schema mode."""
+        output = request.output
+        if output is None or output.mode == "tool":
+            return False
+        if self.output_fields & self.refused(request.model):
+            return False
+        beside_tools = output.mode == "auto" and has_other_tools(request)
+        return self.takes_output(request, beside_tools=beside_tools)
+
     def prepare(self, request: ModelRequest, called: Called) -> Prepared:
         """Write the request in the service's form.
 
         Raises:
             ProviderError: the service has no form for a part of it.
         """
+        is_native = self._is_native(request)
+        request = with_output_mode(request, called, is_native=is_native)
         options = own_options(self._config, request, called, known=self.known_options)
         headers = {**self.headers, **options.pop(HEADERS, {})}
         body = self.write_body(request, options, called)
         names = ToolNames(tool.name for tool in request.tools)
-        return Prepared(called, self.address(request.model), body, headers, names)
+        return Prepared(called, self.address(request.model), body, headers, names, is_native)
 
     def address(self, model: str) -> str | URL:  # noqa: ARG002 - for services that have it there
         """Where a call of `model` is sent."""
@@ -199,7 +223,9 @@ class HttpProvider(ABC):
         prepared = self.prepare(asked, called)
         key = _key(self._config, called)
         route = self._route = self._route or await find_route(self._url, self._config)
-        yield ModelStarted(provider=called.provider, model=request.model)
+        yield ModelStarted(
+            provider=called.provider, model=request.model, native_output=prepared.is_native
+        )
 
         worded_for: ErrorPayload | None = None
         for number in count(1):
@@ -230,9 +256,22 @@ class HttpProvider(ABC):
     def _adjusted(
         self, request: ModelRequest, before: Prepared, refusal: ErrorPayload
     ) -> Prepared | None:
-        """The request without the field that was refused; None if that is not what was wrong."""
+        """The request without the field that was refused; None if that is not what was wrong.
+
+        A service may refuse a schema, or a schema beside tools, in words of its own: whatever the
+        refusal of such a request says, the answer is asked for by a tool.
+
+        Raises:
+            ProviderError: `unsupported_capability`; the mode that the request wants is refused.
+        """
         refused = self.refused(request.model)
-        field = refused_field(refusal, self.optional_fields - refused)
+        named = (
+            self.optional_fields | self.output_fields if before.is_native else self.optional_fields
+        )
+        field = refused_field(refusal, named - refused)
+        is_auto = request.output is not None and request.output.mode == "auto"
+        if field is None and before.is_native and is_auto and is_refused_request(refusal):
+            field = min(self.output_fields)
         if field is None:
             return None
         self._refused[request.model] = refused | {field}

@@ -24,6 +24,7 @@ from agent_core.providers.base import require_real_models
 from agent_core.providers.failures import Called, CallError
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
+from agent_core.providers.output_schema import has_other_tools, with_output_mode
 from agent_core.providers.reply import ReplyAccumulator
 from agent_core.providers.requests import (
     EXTRA_BODY,
@@ -107,10 +108,19 @@ class LocalProvider:
         """
         require_real_models(KEY, request.model)
         called = Called(KEY, request.model, offers_tools=bool(request.tools))
+        output = request.output
+        is_alone = output is not None and (output.mode == "native" or not has_other_tools(request))
+        is_native = output is not None and output.mode != "tool" and is_alone
+        request = with_output_mode(request, called, is_native=is_native)
         options = own_options(self._config, request, called, known=KNOWN_OPTIONS)
         extra = options.pop(EXTRA_BODY, {})
         head = sampling_fields(self._config, request, "max_tokens")
         head["stream_options"] = {"include_usage": True}
+        if request.output is not None:
+            head["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"schema": request.output.output_schema},
+            }
         if effort := self._config.reasoning:  # each model's template knows one of the two
             thinks = effort != "none"
             head["chat_template_kwargs"] = {
@@ -125,7 +135,7 @@ class LocalProvider:
         ).decode()
         names = ToolNames(tool.name for tool in request.tools)
         engine = await self._engine()
-        yield ModelStarted(provider=KEY, model=request.model)
+        yield ModelStarted(provider=KEY, model=request.model, native_output=is_native)
         draft = ReplyAccumulator(called, names.canonical, history=request.messages)
         parser = OpenAIChunks(called, draft)
         try:

@@ -99,12 +99,17 @@ class OllamaProvider(HttpProvider):
     parser = OllamaLines
     decoder = JsonLineDecoder
     takes_documents = False
+    output_fields = frozenset({"format"})
     unreachable_cure = "start Ollama, or check [model] base_url"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self._messages: MessageCache[bytes] = MessageCache()
         self._tools: IdentityCache[ToolDefinition, bytes] = IdentityCache()
+
+    def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
+        """Where no tools are offered beside it: held to a schema, a model cannot write a call."""
+        return not beside_tools
 
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a chat body.
@@ -129,6 +134,8 @@ class OllamaProvider(HttpProvider):
         head: dict[str, Any] = {"options": parameters, "truncate": False}
         if effort := self._config.reasoning:  # models that know no levels take one for "yes"
             head["think"] = False if effort == "none" else effort
+        if request.output is not None:
+            head["format"] = request.output.output_schema
         head |= {**options, **extra}
         offered = [] if request.tool_choice == "none" else request.tools
         tools = self._tools.get_all(offered, function_tool)

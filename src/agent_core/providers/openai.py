@@ -15,6 +15,7 @@ from agent_core.providers.failures import Called
 from agent_core.providers.http_provider import HttpProvider, Prepared
 from agent_core.providers.images import ImageRules
 from agent_core.providers.openai_wire import OpenAIChunks, OpenAIRequests
+from agent_core.providers.output_schema import openai_format
 from agent_core.providers.reply import table
 from agent_core.providers.requests import EXTRA_BODY, HEADERS, sampling_fields
 from agent_core.providers.responses_events import ResponsesEvents
@@ -65,6 +66,7 @@ class OpenAIProvider(HttpProvider):
     known_options = KNOWN_OPTIONS
     parser = OpenAIChunks
 
+    output_fields = frozenset({"response_format", "json_schema"})
     optional_fields = frozenset(
         {
             "max_completion_tokens",
@@ -113,6 +115,11 @@ class OpenAIProvider(HttpProvider):
     def _versioned_place(self, model: str) -> str:
         return f"/deployments/{quote(model, safe='')}"
 
+    def takes_output(self, request: ModelRequest, *, beside_tools: bool) -> bool:  # noqa: ARG002
+        """As the dialect of the server says."""
+        mode = self._dialect.json_schema
+        return mode == "always" or (mode == "alone" and not beside_tools)
+
     def write_body(self, request: ModelRequest, options: dict[str, Any], called: Called) -> bytes:
         """Write a Chat Completions body."""
         _refuse(options, _RESPONSES_ONLY, called, protocol="responses")
@@ -120,6 +127,11 @@ class OpenAIProvider(HttpProvider):
         refused = self.refused(request.model)
         head = sampling_fields(self._config, request, self._dialect.max_tokens_field)
         head["stream_options"] = {"include_usage": True}
+        if request.output is not None:
+            head["response_format"] = {
+                "type": "json_schema",
+                "json_schema": openai_format(request),
+            }
         if effort := self._config.reasoning:
             head["reasoning_effort"] = effort
             if self._server in {"openai", "azure"} and effort != "none":  # refused beside reasoning
@@ -137,6 +149,7 @@ class OpenAIResponsesProvider(OpenAIProvider):
 
     path = "/responses"
     parser = ResponsesEvents
+    output_fields = frozenset({"format", "json_schema", "response_format"})
     optional_fields = frozenset(
         {
             "effort",
@@ -172,6 +185,8 @@ class OpenAIResponsesProvider(OpenAIProvider):
             head["reasoning"] = reasoning
         if reasoning.get("effort", "none") != "none":  # refused beside reasoning
             head.pop("temperature", None)
+        if request.output is not None:
+            options["response_format"] = {"type": "json_schema", **openai_format(request)}
         if answer := _text_fields(options):
             head["text"] = answer
         fields = {**without({**head, **options}, refused), **extra}

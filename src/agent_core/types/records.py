@@ -6,7 +6,6 @@ from typing import Any, BinaryIO
 
 from pydantic import Field
 
-from agent_core.types.budget import BudgetUse
 from agent_core.types.content import (
     AgentStatus,
     AgentType,
@@ -164,7 +163,6 @@ class ReplayResult(Frozen):
     session: SessionRecord
     agents: list[AgentRecord] = []
     runs: list[RunRecord] = []
-    budgets: list[BudgetUse] = []
     nodes: list[Node] = []
     events: list[RuntimeEvent] = []
     artifacts: list[ArtifactRecord] = []

@@ -12,16 +12,19 @@ import pytest
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.local import LocalProvider, create
+from agent_core.tools.output import ExpectedOutput
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
     ModelFailed,
     ModelMessage,
     ModelRequest,
+    ModelStarted,
     ModelTextDelta,
     Role,
     StopReason,
     TextBlock,
+    ToolDefinition,
 )
 
 CONFIG = ModelConfig(provider="local", name="m", timeout_ms=500)
@@ -169,3 +172,25 @@ def test_a_missing_package_or_file_is_told_with_the_command_that_cures_it(tmp_pa
 
     assert caught.value.code is ErrorCode.CONFIG_ERROR
     assert 'pip install "soong-agent[local]"' in caught.value.message
+
+
+@pytest.mark.parametrize("has_tools", [False, True])
+async def test_the_engine_is_held_to_the_schema_of_a_typed_answer(has_tools: bool) -> None:
+    expected = ExpectedOutput({"type": "object", "properties": {"n": {"type": "integer"}}})
+    assert expected.tool is not None
+    tools = [expected.tool, ToolDefinition(name="look", description="Look.")]
+    hello = ModelMessage(role=Role.USER, content=[TextBlock(text="hello")])
+    request = ModelRequest(
+        model="m", messages=[hello], tools=tools[: 1 + has_tools], output=expected.format
+    )
+    engine = Engine(['{"n": 1}'])
+    async with opened(engine) as provider:
+        first = await anext(aiter(provider.stream(request)))
+        _ = [event async for event in provider.stream(request)]
+    assert isinstance(first, ModelStarted)
+    assert first.native_output is not has_tools
+    (body,) = engine.bodies
+    assert ("response_format" in body) is not has_tools
+    assert [each["function"]["name"] for each in body.get("tools", [])] == (
+        ["final_answer", "look"] if has_tools else []
+    )

@@ -155,7 +155,7 @@ class RunExecutor:
             outcome = self._run_engine()
         except KeyboardInterrupt:
             outcome = self._interrupt(_Outcome())
-        except Exception as error:  # noqa: BLE001 - the run ends with it
+        except BaseException as error:  # noqa: BLE001 - the run ends with it
             outcome = _Outcome(failure=self._error_info(error, ErrorCategory.INTERNAL))
             if isinstance(error, KgentError) and error.code is ErrorCode.CANCELLED:
                 outcome = _Outcome(interruption=self._cancellation.reason)
@@ -338,7 +338,9 @@ class RunExecutor:
                 emit("deliverable.missing", text, data, actor=actor, severity="warning")
             data = {"status": check.status.value, "found": check.found, "missing": check.missing}
             emit("deliverable.check.completed", check.summary, data, actor=actor)
-        except Exception as error:  # noqa: BLE001 - the run ends all the same
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the run ends all the same
             failures.append(self._error_info(error, ErrorCategory.INTERNAL))
         return replace(outcome, failure=failures[0] if failures else None, check=check)
 
@@ -406,7 +408,9 @@ class RunExecutor:
         """Do one step of closing; a run whose records cannot be completed has failed."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - the next steps are done all the same
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the next steps are done all the same
             logger.warning("the run's records are not complete: %s", type(error).__name__)
             failure = outcome.failure
             if failure is not None and failure.category is ErrorCategory.INTERNAL:

@@ -13,7 +13,7 @@ from kgent.config import KgentConfig
 from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
-from kgent.errors import KgentError, config_error, error_info
+from kgent.errors import ErrorCategory, config_error, error_info
 from kgent.executor import RunExecutor
 from kgent.inputs import find_inputs
 from kgent.memory import MemoryClient, open_memory
@@ -69,9 +69,9 @@ def run(
                 launcher=stack.enter_context(closing(Launcher())),
             )
             create_run_folder(env)
-        except KgentError as error:
-            status = RunFolderStatus.FAILED
-            return RunResult(**asdict(ids), status=status, error=error_info(error))
+        except Exception as error:  # noqa: BLE001 - there is no run, and its caller gets to know why
+            status, category = RunFolderStatus.FAILED, ErrorCategory.INTERNAL
+            return RunResult(**asdict(ids), status=status, error=error_info(error, category))
         executor = RunExecutor(
             env,
             prompt=prompt,

@@ -15,7 +15,7 @@ from agent_core.config.models import ToolsConfig
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
-from agent_core.tools.registry import model_tool
+from agent_core.tools.registry import Toolbox, model_tool
 from agent_core.tools.results import storable, wrap
 from agent_core.tools.schema import Arguments, model_check
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
@@ -24,6 +24,7 @@ from agent_core.types import (
     ArtifactSource,
     JsonBlock,
     RunIdentity,
+    ToolCall,
     ToolPermission,
     ToolResult,
 )
@@ -308,6 +309,22 @@ async def record_rejected_call(
         return _fail(code, message)
 
     await scope.record(given, reject)
+
+
+def explain_rejection(tools: Iterable[Tool], *, name: str, args: object) -> tuple[str, str]:
+    """Code and message for a call that reaches no tool, as the loop of agent_core answers it.
+
+    `args` is what the model sent: a mapping, or text that is no JSON object.
+    """
+    is_readable = isinstance(args, Mapping)
+    metadata = {} if is_readable else {"invalid_arguments": args}
+    arguments = dict(cast("Mapping[str, Any]", args)) if is_readable else {}
+    call = ToolCall(tool_call_id="call", name=name, arguments=arguments, metadata=metadata)
+    try:
+        Toolbox(tools).resolve(call)
+    except ToolError as error:
+        return error.code.value, error.message
+    return ErrorCode.TOOL_NOT_AVAILABLE.value, "the engine did not make the call"
 
 
 def _build_context(env: RunEnvironment, call_id: str, cancellation: Cancellation) -> ToolContext:

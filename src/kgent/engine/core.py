@@ -13,6 +13,7 @@ from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.providers.base import ProviderRegistry
 from agent_core.types import EndReason, EventType, RunIdentity, new_id, user_text
 from kgent.config import KgentConfig
+from kgent.conversation import CONVERSATION, messages_of
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -28,7 +29,6 @@ from kgent.engine.base import (
 from kgent.errors import config_error, engine_error
 from kgent.tool_calls import record_rejected_call
 
-CONVERSATION = "conversation.jsonl"
 _REPORTED = {
     EventType.MODEL_STARTED: EngineEventKind.STEP,
     EventType.MODEL_TEXT_DELTA: EngineEventKind.TEXT,
@@ -91,10 +91,7 @@ class CoreAgentEngine:
         finally:
             await asyncio.wait([watching], timeout=1)
             watching.cancel()
-            fields = {"role", "content", "created_at"}
-            path = run.ctx.journal.path
-            messages = [node.model_dump(mode="json", include=fields) for node in path]
-            env.records.add_lines(CONVERSATION, *messages)
+            env.records.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
             await provider.close()
         return _build_result(outcome, request)
 

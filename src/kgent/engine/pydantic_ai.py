@@ -1,10 +1,11 @@
 """The other engine: Pydantic AI. Importing this module needs the extra `pydantic-ai`."""
 
 import json
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from pydantic_ai import (
@@ -13,16 +14,26 @@ from pydantic_ai import (
     RunUsage,
     Tool as AgentTool,
     UsageLimits,
+    capture_run_messages,
     exceptions,
     messages,
 )
 from pydantic_ai.models import Model
+from pydantic_core import SchemaValidator, core_schema
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import require_real_models
 from agent_core.tools.base import Concurrency, Tool
 from agent_core.types import JsonBlock, new_id
 from kgent.config import KgentConfig
+from kgent.conversation import (
+    CONVERSATION,
+    call_block,
+    in_call_order,
+    message,
+    result_block,
+    text_block,
+)
 from kgent.engine.base import (
     AgentResult,
     AgentRunRequest,
@@ -35,7 +46,7 @@ from kgent.engine.base import (
     run_engine,
 )
 from kgent.errors import config_error, engine_error
-from kgent.tool_calls import call_tool, record_rejected_call
+from kgent.tool_calls import call_tool, explain_rejection, record_rejected_call
 
 _NO_KEY = "not-needed"  # servers on one's own machine take any key, but the client wants one
 _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
@@ -48,7 +59,9 @@ _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
     (exceptions.ModelServerError, ErrorCode.PROVIDER_ERROR, True),
 )
 _MAX_MESSAGE = 500
+_MAX_RETRIES = 1_000_000  # a call that cannot be made is answered; the steps of a run are limited
 _TIMEOUT_S, _CONNECT_S = 600, 10
+_ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
 _KEY_HEADERS = {"authorization", "x-api-key", "api-key"}
 _PLAIN_HEADERS = {
     "accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection",
@@ -85,21 +98,23 @@ class PydanticAIAgentEngine:
 async def _run_agent(
     request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
 ) -> AgentResult:
-    usage, sent = RunUsage(), dict[str, object]()
+    usage, sent, exchange = RunUsage(), dict[str, object](), list[messages.ModelMessage]()
     agent = Agent(
         model,
         instructions=request.system_prompt,
         deps_type=type(None),
+        retries=_MAX_RETRIES,
         tools=[_adapt_tool(tool, request) for tool in request.tools],
     )
     try:
         async with client, agent:  # the connections are closed at the end of the block
-            done = await agent.run(
-                request.prompt,
-                usage_limits=UsageLimits(request_limit=request.max_steps),
-                usage=usage,
-                event_stream_handler=partial(_watch, request, sent),
-            )
+            with capture_run_messages() as exchange:
+                done = await agent.run(
+                    request.prompt,
+                    usage_limits=UsageLimits(request_limit=request.max_steps),
+                    usage=usage,
+                    event_stream_handler=partial(_watch, request, sent),
+                )
     except exceptions.UsageLimitExceeded:
         return out_of_steps(request.max_steps, usage=_count_usage(usage))
     except exceptions.AgentRunError as error:
@@ -111,6 +126,8 @@ async def _run_agent(
         message = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
         info, counts = engine_error(code, message, retryable=retryable), _count_usage(usage)
         return AgentResult(status=EngineStatus.FAILED, error=info, usage=counts)
+    finally:
+        request.env.records.add_lines(CONVERSATION, *_archive(exchange))
     counts = _count_usage(usage)
     return AgentResult(status=EngineStatus.COMPLETED, final_text=done.output, usage=counts)
 
@@ -124,7 +141,7 @@ def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
         (block,) = result.content
         return block.data if isinstance(block, JsonBlock) else block.model_dump(mode="json")
 
-    return AgentTool[None].from_schema(
+    adapted = AgentTool[None].from_schema(
         answer,
         name=tool.name,
         description=tool.definition.description,
@@ -132,6 +149,8 @@ def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:
         takes_ctx=True,
         sequential=tool.concurrency is not Concurrency.READ,
     )
+    adapted.function_schema.validator = _ANY_OBJECT  # by default it lets any JSON through
+    return adapted
 
 
 async def _watch(
@@ -154,20 +173,67 @@ async def _watch(
             case messages.FunctionToolCallEvent(part=call):
                 sent[call.tool_call_id] = call.args or {}
             case messages.FunctionToolResultEvent(part=part) if part.outcome == "retried":
-                args = sent.get(part.tool_call_id, {})
-                if isinstance(args, str):  # the framework passes on the text of the model
-                    with suppress(ValueError, RecursionError):
-                        args = json.loads(args)
+                args = _read_arguments(sent.get(part.tool_call_id, {}))
+                name = part.tool_name
+                code, message = explain_rejection(request.tools, name=name, args=args)
                 await record_rejected_call(
                     request.env,
                     call_id=part.tool_call_id,
-                    name=part.tool_name,
+                    name=name,
                     args=args,
-                    code=ErrorCode.TOOL_NOT_AVAILABLE.value,
-                    message=part.model_response_str().partition("\n")[0],
+                    code=code,
+                    message=message,
                 )
             case _:
                 pass
+
+
+def _read_arguments(sent: object) -> object:
+    """The arguments of a call; the text of the model, if that is no JSON object."""
+    if not isinstance(sent, str):
+        return sent
+    with suppress(ValueError, RecursionError):
+        found: object = json.loads(sent or "{}")
+        return cast("object", found) if isinstance(found, dict) else sent
+    return sent
+
+
+def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
+    """The conversation as the archive of a run keeps it."""
+    found: list[dict[str, Any]] = []
+    for one in exchange:
+        if isinstance(one, messages.ModelResponse):
+            if blocks := [block for part in one.parts if (block := _block_of(part))]:
+                found.append(message("assistant", _shown(one.timestamp), *blocks))
+            continue
+        for part in one.parts:
+            if isinstance(part, messages.ToolReturnPart):
+                is_retry, answered = part.outcome == "retried", cast("object", part.content)
+                told = part.model_response_str() if is_retry else answered
+                answer = cast("dict[str, Any]", answered) if isinstance(answered, dict) else {}
+                is_error = is_retry or answer.get("ok") is False
+                block = result_block(part.tool_call_id, part.tool_name, told, is_error=is_error)
+                found.append(message("tool", _shown(part.timestamp), block))
+            elif isinstance(part, messages.UserPromptPart | messages.RetryFeedbackPart):
+                text = part.content if isinstance(part.content, str) else str(part.content)
+                found.append(message("user", _shown(part.timestamp), text_block(text)))
+    return in_call_order(found)
+
+
+def _block_of(part: messages.ModelResponsePart) -> dict[str, Any] | None:
+    match part:
+        case messages.TextPart(content=text):
+            return text_block(text) if text else None
+        case messages.ThinkingPart(content=text):
+            return text_block(text, "reasoning")
+        case messages.ToolCallPart(tool_name=name, args=args):
+            return call_block(part.tool_call_id, name, _read_arguments(args or {}))
+        case _:
+            return {"type": part.part_kind}
+
+
+def _shown(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _count_usage(usage: RunUsage) -> dict[str, int]:

@@ -34,6 +34,8 @@ class ErrorCode(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_OUTPUT_TOKENS = "max_output_tokens"
     OUTPUT_INVALID = "output_invalid"
+    BUDGET_EXCEEDED = "budget_exceeded"
+    GUARD_STOPPED = "guard_stopped"
     # provider
     PROVIDER_ERROR = "provider_error"
     UNSUPPORTED_CAPABILITY = "unsupported_capability"

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -93,6 +94,14 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PATH[=NAME]",
         help="copy a file or folder into inputs/; may be given again",
     )
+    one.add_argument(
+        "--param",
+        dest="parameters",
+        type=_parse_parameter,
+        action="append",
+        metavar="NAME=VALUE",
+        help="a value for a parameter of the profile; may be given again",
+    )
     one.add_argument("--sandbox", type=Path, metavar="DIR", help="the run folder to make")
     for name in ("session", "task", "run"):
         one.add_argument(f"--{name}-id", metavar="ID")
@@ -136,6 +145,13 @@ def _parse_input(text: str) -> dict[str, str]:
     return {"path": path, "as": name} if path and not os.path.lexists(text) else {"path": text}
 
 
+def _parse_parameter(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not of the form NAME=VALUE")
+    return name.strip(), value
+
+
 def build_options(arguments: argparse.Namespace) -> "RunOptions":
     """Build the options that replace values of the profile."""
     from pydantic import ValidationError  # noqa: PLC0415 - one command
@@ -143,13 +159,17 @@ def build_options(arguments: argparse.Namespace) -> "RunOptions":
     from kgent.state import RunOptions  # noqa: PLC0415
 
     given = {name: getattr(arguments, name) for name in RunOptions.model_fields}
+    if pairs := given["parameters"]:
+        given["parameters"] = dict(pairs)
+        if len(given["parameters"]) < len(pairs):
+            raise UsageError("--param: a name is given twice")
     try:
         return RunOptions.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         reason = problem["msg"].removeprefix("Value error, ")
-        raise UsageError(f"--input: {where} {reason}") from None
+        raise UsageError(f"the options cannot be used: {where}: {reason}") from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -323,6 +343,10 @@ def _print_result(result: "RunResult", *, with_text: bool) -> None:
         _print_line(f"found    {path}")
     for path in result.missing:
         _print_line(f"missing  {path}")
+    for path, reason in result.invalid.items():
+        _print_line(f"invalid  {path}: {reason}")
+    for check in result.checks:
+        _print_line(f"check    {shlex.join(check.argv)}: {check.reason or 'passed'}")
     if result.error is not None:
         _complain(f"reason   {result.error}")
     if result.seal is not None:

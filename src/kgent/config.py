@@ -1,7 +1,8 @@
 """The profile file as types: every section, every key, every default."""
 
+import math
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     BeforeValidator,
@@ -60,6 +61,56 @@ class ProfileSection(Section):
     responsibilities: Lines = []
     style: Lines = []
     constraints: Lines = []
+
+
+ParameterValue = str | int | float | bool
+ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+
+
+class ParameterSpec(Section):
+    """A value that is given with a run, and filled in where `{{ name }}` stands.
+
+    Without a `default` it is required, unless `required` is false. `value` is what a run was
+    given: a profile that a run has written has it.
+    """
+
+    type: Literal["string", "integer", "number", "boolean"] = "string"
+    default: ParameterValue | None = None
+    required: bool | None = None
+    choices: list[ParameterValue] | None = Field(default=None, min_length=1)
+    description: str = ""
+    value: ParameterValue | None = None
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a run needs a value for it."""
+        return self.default is None if self.required is None else self.required
+
+    @model_validator(mode="after")
+    def _values_fit(self) -> Self:
+        for value in (self.default, self.value, *(self.choices or ())):
+            if value is not None and not has_parameter_type(value, self.type):
+                raise ValueError(f"has a value that is not of its type, {self.type}")
+        for value in (self.default, self.value):
+            if value is not None and self.choices is not None and value not in self.choices:
+                raise ValueError("has a value that is not one of its choices")
+        if self.required and self.default is not None:
+            raise ValueError("is required and has a default: leave out one of them")
+        return self
+
+
+def has_parameter_type(value: ParameterValue, kind: str) -> bool:
+    """Whether a value is of a type of parameters."""
+    match kind:
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            is_number = not isinstance(value, bool | str)
+            return is_number and math.isfinite(value)
+        case "boolean":
+            return isinstance(value, bool)
+        case _:
+            return isinstance(value, str)
 
 
 class InputSpec(Section):
@@ -162,12 +213,18 @@ class WorkspaceSection(Section):
 
 
 class DeliverableSpec(Section):
-    """A file that must exist at the end."""
+    """A file that must exist at the end.
+
+    `schema` is a JSON Schema for its content, or the path of a file with one.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     path: str = Field(min_length=1)
     kind: str = "deliverable"
     content_type: str | None = None
     allow_empty: bool = False
+    content_schema: dict[str, Any] | str | None = Field(default=None, alias="schema")
 
     @model_validator(mode="before")
     @classmethod
@@ -197,12 +254,35 @@ class DeliverablesSection(Section):
         return self
 
 
+class CheckSpec(Section):
+    """A program that is run in the run folder when the model has ended; it must end with 0."""
+
+    argv: list[Annotated[str, Field(pattern=r"^[^\x00]*$")]] = Field(min_length=1)
+    timeout_seconds: Seconds = 120
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_argv(cls, value: Any) -> Any:
+        return {"argv": cast("object", value)} if isinstance(value, list) else value
+
+    @field_validator("argv")
+    @classmethod
+    def _named(cls, value: list[str]) -> list[str]:
+        if not value[0]:
+            raise ValueError("must begin with the name of a program")
+        return value
+
+
 class RuntimeSection(Section):
-    """How far a run may go, and its engine. `timeout_seconds` is for the engine's part."""
+    """How far a run may go, and its engine. `timeout_seconds` is for the engine's part.
+
+    `nudges`: how often the model is asked to go on when it ends before its deliverables are there.
+    """
 
     stream: bool = False
     max_steps: Count = 20
     timeout_seconds: Seconds = 600
+    nudges: Annotated[int, Field(ge=0, le=20)] = 1
     engine: Literal["core", "pydantic_ai", "mock"] = "core"
 
 
@@ -213,11 +293,13 @@ class KgentConfig(Section):
     profile: ProfileSection
     model: ModelSection = Field(default_factory=ModelSection)
     inputs: list[InputSpec] = []
+    parameters: dict[ParameterName, ParameterSpec] = {}
     skills: SkillsSection = Field(default_factory=SkillsSection)
     tools: ToolsSection = Field(default_factory=ToolsSection)
     memory: MemorySection = Field(default_factory=MemorySection)
     workspace: WorkspaceSection = Field(default_factory=WorkspaceSection)
     deliverables: DeliverablesSection = Field(default_factory=DeliverablesSection)
+    checks: list[CheckSpec] = []
     runtime: RuntimeSection = Field(default_factory=RuntimeSection)
     _base: Path = PrivateAttr(default=Path())
 

@@ -1,13 +1,17 @@
 """One run in its folder: prepared, given to the engine, checked, and closed with its manifests."""
 
+import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
-from kgent.cancellation import Cancellation
+from kgent.cancellation import Cancellation, run_in_loop
+from kgent.checks import judge, render_nudge, run_checks
 from kgent.config import KgentConfig
 from kgent.engine.base import (
     AgentEngine,
@@ -42,6 +46,7 @@ from kgent.skills import SkillRegistry, SkillSummary, list_skill_files
 from kgent.state import (
     RUN_FILE,
     RUN_FILE_HASH,
+    CheckResult,
     RunFolderState,
     RunFolderStatus,
     RunResult,
@@ -121,6 +126,7 @@ class RunExecutor:
         self,
         env: RunEnvironment,
         *,
+        profile: KgentConfig,
         prompt: str,
         engine: AgentEngine,
         inputs: Sequence[RunInput],
@@ -133,7 +139,11 @@ class RunExecutor:
         self._records = env.records
         self._files = env.records.files
         self._redactor = env.records.redactor
+        self._profile = profile
         self._prompt = prompt
+        self._nudges = 0
+        self._results: list[CheckResult] | None = None
+        self._is_outdated = False
         self._engine = engine
         self._inputs = inputs
         self._memory = memory
@@ -183,7 +193,7 @@ class RunExecutor:
         records.hold()
         records.emit("run.created", f"run {env.ids.run_id}", fields)
         self._save()
-        self._write_config(relocated(config, env.sandbox_root))
+        self._write_config(relocated(self._profile, env.sandbox_root))
         self._files.put(PROMPT_FILE, self._redactor.text(self._prompt))
         self._manifest.write(self._files)
         write_artifact_manifest(records, config.deliverables.required)
@@ -222,7 +232,7 @@ class RunExecutor:
         if script is not None and config.model.path is not None:
             kept = f"{KEPT_MODEL}/{Path(config.model.path).name}"
             self._files.put(kept, script)
-        self._write_config(relocated(config, root, script=kept, skills=True))
+        self._write_config(relocated(self._profile, root, script=kept, skills=True))
         self._skills = self._skills.copied(places)
 
     def _index_skills(self) -> list[SkillSummary]:
@@ -294,6 +304,7 @@ class RunExecutor:
             stream=config.runtime.stream,
             cancellation_token=token,
             event_callback=self._callback,
+            ask_further=self._nudge,
         )
         result = self._engine.run(request)
         if self._callback is not None:
@@ -308,6 +319,24 @@ class RunExecutor:
         if result.status is EngineStatus.INTERRUPTED:
             return replace(outcome, interruption=error)
         return replace(outcome, failure=error)
+
+    async def _nudge(self) -> str | None:
+        """What is still to be done, when the model has ended and may be asked once more."""
+        config, root = self._env.config, self._env.sandbox_root
+        if self._nudges >= config.runtime.nudges:
+            return None
+        required = config.deliverables.required
+        check = await asyncio.to_thread(check_deliverables, root, required)
+        results = await run_checks(self._env, config.checks)
+        text = render_nudge(check.model_copy(update={"checks": results}))
+        self._results, self._is_outdated = results, text is not None
+        if text is None:
+            return None
+        self._nudges += 1
+        summary = f"the model is asked to go on, {self._nudges} of {config.runtime.nudges} times"
+        self._records.emit("prompt.rendered", summary, {"nudge": self._nudges, "text": text})
+        self._records.append_section("Prompt", quoted(text))
+        return text
 
     # --- after the engine -------------------------------------------------------------------------
 
@@ -332,17 +361,47 @@ class RunExecutor:
             summary, actor = f"required deliverables: {len(required)}", "governance"
             emit("deliverable.check.started", summary, data, actor=actor)
             check = check_deliverables(self._env.sandbox_root, required)
+            check, outcome = self._run_own_checks(check, outcome)
             for path, reason in check.missing.items():
                 data = {"path": path, "reason": reason}
                 text = f"{path}: {reason}"
                 emit("deliverable.missing", text, data, actor=actor, severity="warning")
             data = {"status": check.status.value, "found": check.found, "missing": check.missing}
+            if check.invalid:
+                data["invalid"] = check.invalid
             emit("deliverable.check.completed", check.summary, data, actor=actor)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - the run ends all the same
             failures.append(self._error_info(error, ErrorCategory.INTERNAL))
-        return replace(outcome, failure=failures[0] if failures else None, check=check)
+        outcome = replace(outcome, failure=failures[0] if failures else None, check=check)
+        return self._forget_failed_nudge(outcome)
+
+    def _run_own_checks(
+        self, check: DeliverableCheck, outcome: _Outcome
+    ) -> tuple[DeliverableCheck, _Outcome]:
+        """Run the profile's checks, unless the engine has failed or was stopped."""
+        results, token = self._results, self._cancellation
+        if outcome.failure is not None or outcome.interruption is not None:
+            return judge(check, results or []), outcome
+        if results is None or self._is_outdated:
+            work = partial(run_checks, self._env, self._env.config.checks)
+            try:
+                results = run_in_loop(work, cancellation=token)
+            except asyncio.CancelledError:
+                return check, replace(outcome, interruption=token.reason)
+        return judge(check, results), outcome
+
+    def _forget_failed_nudge(self, outcome: _Outcome) -> _Outcome:
+        """End `incomplete` where the model had ended too early, and asking it again has failed."""
+        ends = (outcome.failure, outcome.interruption)
+        is_engine = all(
+            one is None or (one.category is ErrorCategory.ENGINE and not self._cancellation.reason)
+            for one in ends
+        )
+        if self._nudges and is_engine and outcome.check is not None and outcome.check.error:
+            return replace(outcome, failure=None, interruption=None)
+        return outcome
 
     def _record_error(self, error: ErrorInfo) -> None:
         self._records.record_error(error)
@@ -401,6 +460,8 @@ class RunExecutor:
             error=error,
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
+            invalid=check.invalid if check else {},
+            checks=check.checks if check else [],
             seal=compute_seal(hashes) if is_whole else None,
         )
 
@@ -423,13 +484,15 @@ class RunExecutor:
 
     def _end_transcript(self, outcome: _Outcome) -> None:
         append, (status, error) = self._records.append_section, outcome.end()
-        missing = outcome.check.missing if outcome.check else {}
+        missing = {**outcome.check.missing, **outcome.check.invalid} if outcome.check else {}
         for call in self._records.calls:
             summary = call.result_summary or ""
             line = f"- `{call.tool_name}` {call.status}, {call.duration_ms} ms: {summary}"
             append("Tool Calls", line)
         for one in self._env.config.deliverables.required:
             append("Deliverables", f"- {one.path}: {missing.get(one.path, 'present')}")
+        for one in outcome.check.checks if outcome.check else []:
+            append("Deliverables", f"- check `{shlex.join(one.argv)}`: {one.reason or 'passed'}")
         append("Result", f"Status: {status}")
         if error is not None:
             append("Result", quoted(str(error)))
@@ -449,6 +512,8 @@ class RunExecutor:
             counts=dict(counts),
             found=check.found if check else [],
             missing=list(check.missing) if check else [],
+            invalid=check.invalid if check else {},
+            checks=check.checks if check else [],
         )
 
     def _save(self) -> None:
@@ -461,7 +526,7 @@ class RunExecutor:
             error = error.model_copy(update={"message": error.message[:200], "details": None})
         changes: dict[str, object] = {"status": status, "error": error}
         changes["failure_reason"] = str(error) if error else None
-        changes |= {"found": [], "missing": [], "manifests": {}}
+        changes |= {"found": [], "missing": [], "invalid": {}, "checks": [], "manifests": {}}
         self._state = self._state.model_copy(update=changes)
         try:
             text = state_text(self._state.content(self._redactor))

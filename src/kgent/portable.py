@@ -27,6 +27,8 @@ _SCRIPT_PROVIDERS = {"scripted"}
 def portable_fields(config: KgentConfig) -> dict[str, Any]:
     """The content of a profile with what its paths lead to in place of the paths."""
     fields = config.model_dump(mode="json", exclude={"workspace": {"sandbox"}})
+    for spec in fields["parameters"].values():
+        spec["value"] = spec["default"] if spec["value"] is None else spec["value"]
     with suppress(KgentError):  # skills that cannot be read count by their paths
         content = SkillRegistry.of(config).hashes()
         enabled = config.skills.enabled

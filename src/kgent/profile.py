@@ -19,9 +19,12 @@ from agent_core.config.problems import problems_of
 from agent_core.disk.reading import read_text_file
 from agent_core.errors import ErrorCode
 from agent_core.redaction.redactor import walk
-from kgent.config import InputSpec, KgentConfig, WorkspaceSection
+from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
+from kgent.config import DeliverableSpec, InputSpec, KgentConfig, WorkspaceSection
 from kgent.errors import ErrorCategory, KgentError, config_error
+from kgent.parameters import set_parameters, unknown_names
 from kgent.portable import portable_fields
+from kgent.schemas import content_format
 from kgent.skills import SkillSummary
 from kgent.state import RunOptions
 
@@ -36,6 +39,7 @@ _MAX_DIGITS = 40
 _TAG = "tag:yaml.org,2002:"
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _SHOWN_PROBLEMS = 5
+_SHOWN_SCHEMA = 4000
 
 Fault = tuple[int | None, str, str]
 """Line, dotted key (empty for the file as a whole), and what is wrong."""
@@ -67,14 +71,54 @@ def load_config(path: Path | str) -> KgentConfig:
             text = problem.message.replace("a table", "a mapping").replace("an array", "a list")
             faults.append((source.line_of(problem.key), problem.key, text))
         raise _unusable(file, sorted(faults, key=lambda fault: fault[0] or 0)) from None
-    return config.based_at(file.parent)
+    config = config.based_at(file.parent)
+    wrong = list(unknown_names(config))
+    required: list[DeliverableSpec] = []
+    for number, spec in enumerate(config.deliverables.required):
+        try:
+            required.append(_with_schema(config, spec))
+        except ValueError as error:
+            wrong.append((f"deliverables.required[{number}].schema", str(error)))
+    if wrong:
+        raise _unusable(file, [(source.line_of(key), f"{key}:", text) for key, text in wrong])
+    deliverables = config.deliverables.model_copy(update={"required": required})
+    return config.model_copy(update={"deliverables": deliverables})
+
+
+def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
+    """The deliverable with the schema itself in place of the file that has it.
+
+    Raises:
+        ValueError: it cannot be used, for the reason in the message.
+    """
+    schema: object = spec.content_schema
+    if schema is None:
+        return spec
+    if isinstance(schema, str):
+        file = config.place(schema)
+        try:
+            schema = _YamlSource(_read_text(file, MAX_CONFIG_BYTES), max_nodes=_MAX_NODES).value
+        except _YamlFaultError as fault:
+            line = f":{fault.line}" if fault.line else ""
+            raise ValueError(f"{file}{line}: {fault.reason}") from None
+        if not isinstance(schema, dict):
+            raise ValueError(f"{file} has no object in it")
+    if "{{" not in spec.path and content_format(spec) is None:
+        raise ValueError("is for JSON, YAML and CSV; name the format with content_type")
+    table = cast("dict[str, Any]", schema)
+    try:
+        BoundedValidator(table)
+    except SchemaUnusableError as error:
+        raise ValueError(f"cannot be used: {error}") from None
+    return spec.model_copy(update={"content_schema": table})
 
 
 def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
-    """The profile with the values of the options: run folder, inputs, limits, streaming.
+    """The profile with the values of the options: run folder, inputs, parameters, limits.
 
     Relative paths of options start at the current folder, as every path on a command line does.
     """
+    config = set_parameters(config, options.parameters or {})
     changes: dict[str, Any] = {}
     if options.inputs:
         given = [
@@ -298,6 +342,11 @@ def render_system_prompt(
         f"`{one.path}`"
         + (f" ({one.content_type})" if one.content_type else "")
         + ("" if one.allow_empty else ", not empty")
+        + (
+            f", fitting this JSON Schema: {_shown(one.content_schema)}"
+            if one.content_schema
+            else ""
+        )
         for one in config.deliverables.required
     )
     skills = _bullets(f"{skill.id}: {skill.description}" for skill in skill_index)
@@ -317,6 +366,11 @@ def render_system_prompt(
         ("Memory", (memory_summary or "").strip()),
     ]
     return "\n\n".join(f"# {title}\n\n{body}" for title, body in parts if body) + "\n"
+
+
+def _shown(schema: object) -> str:
+    text = json.dumps(schema, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_SCHEMA else f"{text[:_SHOWN_SCHEMA]}…"
 
 
 def render_sandbox_rules(config: KgentConfig, inputs: Iterable[str] = ()) -> str:

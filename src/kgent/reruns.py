@@ -54,6 +54,7 @@ def rerun(
         engine=engine,
         cancellation=cancellation,
         event_callback=event_callback,
+        prompt_is_final=True,
     )
     if result.sandbox_root is None:
         return Rerun(result=result)

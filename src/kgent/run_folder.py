@@ -37,7 +37,16 @@ from kgent.run_files import (
     readable_name,
     set_rights,
 )
-from kgent.state import RUN_FILE, RunFolderState, RunFolderStatus, RunIds, now, state_text
+from kgent.schemas import find_fault
+from kgent.state import (
+    RUN_FILE,
+    CheckResult,
+    RunFolderState,
+    RunFolderStatus,
+    RunIds,
+    now,
+    state_text,
+)
 
 CONFIG_FILE = "config.yaml"
 PROMPT_FILE = "prompt.md"
@@ -364,22 +373,27 @@ class GovernanceStatus(StrEnum):
 
 
 class DeliverableCheck(Record):
-    """Which required deliverables are there, and which are not (and why)."""
+    """Which required deliverables are there, which are not, and which do not fit (and why)."""
 
     status: GovernanceStatus
     summary: str
     error: ErrorInfo | None = None
     found: list[str] = []
     missing: dict[str, str] = {}
+    invalid: dict[str, str] = {}
+    checks: list[CheckResult] = []
 
 
 def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> DeliverableCheck:
-    """Look for every required deliverable. A folder counts when there is a file in it.
+    """Look for every required deliverable, and compare its content with its schema.
+
+    A folder counts when there is a file in it.
 
     A link does not count: what it leads to is not in the run folder, or is something else.
     """
     found: list[str] = []
     missing: dict[str, str] = {}
+    invalid: dict[str, str] = {}
     for deliverable in required:
         path, parts = root / deliverable.path, Path(deliverable.path).parts
         problem: str | None = None
@@ -392,25 +406,37 @@ def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> Deliv
             problem = "it is no ordinary file" if path.exists() else "it does not exist"
         elif path.stat().st_size == 0 and not deliverable.allow_empty:
             problem = "it is empty"
-        if problem is None:
-            found.append(deliverable.path)
-        else:
+        if problem is not None:
             missing[deliverable.path] = problem
-    if not missing:
+            continue
+        found.append(deliverable.path)
+        schema = deliverable.content_schema
+        if isinstance(schema, dict):
+            fault = "it is a folder" if path.is_dir() else find_fault(path, deliverable, schema)
+            if fault is not None:
+                invalid[deliverable.path] = fault
+    if not missing and not invalid:
         summary = f"every required deliverable is there ({len(found)})"
         return DeliverableCheck(status=GovernanceStatus.PASSED, summary=summary, found=found)
-    listed = ", ".join(f"{path} ({problem})" for path, problem in missing.items())
+    what, code = (
+        ("are missing", "deliverable_missing")
+        if missing
+        else ("are invalid", "deliverable_invalid")
+    )
+    wrong = missing or invalid
+    listed = ", ".join(f"{path} ({problem})" for path, problem in wrong.items())
     return DeliverableCheck(
         status=GovernanceStatus.INCOMPLETE,
-        summary=f"{len(missing)} of {len(found) + len(missing)} required deliverables are missing",
+        summary=f"{len(wrong)} of {len(found) + len(missing)} required deliverables {what}",
         error=ErrorInfo(
-            code="deliverable_missing",
-            message=f"required deliverables are missing: {listed}",
+            code=code,
+            message=f"required deliverables {what}: {listed}",
             category=ErrorCategory.GOVERNANCE,
-            details={"missing": missing},
+            details={"missing": missing, "invalid": invalid} if invalid else {"missing": missing},
         ),
         found=found,
         missing=missing,
+        invalid=invalid,
     )
 
 

@@ -17,6 +17,7 @@ from kgent.errors import ErrorCategory, config_error, error_info
 from kgent.executor import RunExecutor
 from kgent.inputs import find_inputs
 from kgent.memory import MemoryClient, open_memory
+from kgent.parameters import fill_config, fill_text
 from kgent.profile import apply_options, fingerprint_config, load_config
 from kgent.records import RunEnvironment, RunRecords
 from kgent.run_folder import create_run_folder, resolve_run_folder
@@ -32,6 +33,7 @@ def run(
     memory: MemoryClient | MemoryStore | None = None,
     cancellation: Cancellation | None = None,
     event_callback: EventCallback | None = None,
+    prompt_is_final: bool = False,
 ) -> RunResult:
     """Run a profile once. Blocks until the run is over; never raises for what went wrong in it.
 
@@ -43,6 +45,7 @@ def run(
         memory: a memory for this run: a `MemoryClient`, or a `MemoryStore` of the toolkit.
         cancellation: asks the run to stop; it ends `incomplete`.
         event_callback: gets what the engine does while it works.
+        prompt_is_final: no parameters are filled into the prompt: they have been.
 
     Returns:
         How it went. A run that was refused before it had a folder has no `sandbox_root`.
@@ -51,7 +54,10 @@ def run(
     with ExitStack() as stack:
         try:
             ids = RunIds.choose(chosen)
-            config = apply_options(load_config(config_path), chosen)
+            profile = apply_options(load_config(config_path), chosen)
+            config = fill_config(profile)
+            if not prompt_is_final:
+                prompt = fill_text(profile, prompt, "the prompt")
             if not prompt.strip():
                 raise config_error("the prompt is empty")
             inputs = find_inputs(config)
@@ -62,7 +68,7 @@ def run(
                 secrets.update(chosen_engine.secrets(config))
             env = RunEnvironment(
                 ids=ids,
-                config_fingerprint=fingerprint_config(config),
+                config_fingerprint=fingerprint_config(profile),
                 sandbox_root=root,
                 config=config,
                 records=RunRecords(root, ids, redactor=Redactor(secrets)),
@@ -74,6 +80,7 @@ def run(
             return RunResult(**asdict(ids), status=status, error=error_info(error, category))
         executor = RunExecutor(
             env,
+            profile=profile,
             prompt=prompt,
             engine=chosen_engine,
             inputs=inputs,

@@ -14,7 +14,7 @@ from agent_core.errors import ErrorCode
 from agent_core.redaction import Redactor
 from agent_core.tools.results import storable
 from agent_core.types import Frozen, utc_now
-from kgent.config import InputSpec, KgentConfig
+from kgent.config import InputSpec, KgentConfig, ParameterValue
 from kgent.errors import BLOCKING, ErrorInfo, Record, config_error
 
 RUN_FILE = "run.json"
@@ -67,6 +67,7 @@ class RunOptions(Frozen):
     max_steps: int | None = None
     timeout_seconds: float | None = None
     inputs: list[InputSpec] | None = None
+    parameters: dict[str, ParameterValue] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,19 @@ def _check_id(value: str | None, what: str) -> str | None:
     raise config_error(message, ErrorCode.VALIDATION_ERROR)
 
 
+class CheckResult(Record):
+    """How one of the profile's checks came out; `reason` says what was wrong.
+
+    `output` is the file of the archive that has what it printed.
+    """
+
+    argv: list[str]
+    is_passed: bool
+    exit_code: int | None = None
+    reason: str | None = None
+    output: str | None = None
+
+
 class RunResult(Record):
     """How a run went, for its caller. `run.json` stays the source of truth.
 
@@ -126,6 +140,8 @@ class RunResult(Record):
     error: ErrorInfo | None = None
     found: list[str] = []
     missing: list[str] = []
+    invalid: dict[str, str] = {}
+    checks: list[CheckResult] = []
     seal: str | None = None
 
     @property
@@ -169,6 +185,9 @@ class RunFolderState(Record):
     counts: dict[str, int] = {}
     found: list[str] = []
     missing: list[str] = []
+    invalid: dict[str, str] = {}
+    checks: list[CheckResult] = []
+    parameters: dict[str, ParameterValue | None] = {}
     manifests: dict[str, str] = {}
 
     @classmethod
@@ -177,8 +196,10 @@ class RunFolderState(Record):
     ) -> Self:
         """The state of a run that has just been made, whose core fields are given."""
         model = {"provider": config.model.provider, "name": config.model.name}
-        facts = {"config_path": config_path, "engine": config.runtime.engine, "model": model}
+        facts: dict[str, Any] = {"config_path": config_path, "model": model}
+        facts["engine"] = config.runtime.engine
         times = {"created_at": when, "updated_at": when}
+        facts["parameters"] = {name: spec.value for name, spec in config.parameters.items()}
         return cls.model_validate({**fields, **facts, **times, "program": program_version()})
 
     def changed(self, *, when: str, **changes: Any) -> "RunFolderState":

@@ -28,6 +28,7 @@ from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import JsonBlock, ToolResult
 from kgent.cancellation import Cancellation
+from kgent.checks import command_environment
 from kgent.config import KgentConfig
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError
 from kgent.memory import MemoryClient
@@ -49,7 +50,6 @@ CANDIDATES = "candidate-memory.jsonl"
 GRACE_S = 5.0
 """Seconds a memory call may still take after the run was cancelled."""
 
-_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 _PAGE_BYTES = 16_384
 _PATH = "Relative to the run folder, such as workspace/notes.md."
 
@@ -280,13 +280,12 @@ async def _run_command(arguments: _RunCommand, call: ToolCallScope) -> ToolAnswe
             category=ErrorCategory.GOVERNANCE,
         )
     home = str(call.paths.project / "workspace")
-    variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     action = await call.prepare(
         run_command,
         {"argv": arguments.argv, "cwd": home, "timeout_ms": arguments.timeout_seconds * 1000},
         # What its words name is no boundary: a command can reach whatever the user can.
         paths=PathPolicy(call.paths.project),
-        variables={**variables, "HOME": home},
+        variables=command_environment(call.env),
     )
     result, error = await action.run(), None
     if isinstance(result, ToolResult):  # its time was up

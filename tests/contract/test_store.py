@@ -15,6 +15,9 @@ from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     AgentStatus,
     AgentType,
+    Amounts,
+    BudgetHold,
+    BudgetScope,
     Claim,
     EndReason,
     ErrorPayload,
@@ -1122,3 +1125,108 @@ def test_a_store_in_memory_is_shared_by_the_event_loops_of_several_threads() -> 
         for done in [threads.submit(asyncio.run, write(number)) for number in range(4)]:
             done.result()
     assert len(asyncio.run(store.sessions(limit=500))) == 160
+
+
+# budgets
+
+
+def a_scope(kind: Any = "run", scope_id: str = "run_1", **limits: int) -> BudgetScope:
+    return BudgetScope(kind=kind, scope_id=scope_id, limits=limits)
+
+
+def a_hold(hold_id: str, *scopes: BudgetScope, fixed: Amounts, **values: Any) -> BudgetHold:
+    ids: dict[str, Any] = {"session_id": "s1", "run_id": "run_1", "agent_id": "agent_s1"}
+    return BudgetHold(hold_id=hold_id, scopes=scopes, fixed=fixed, **{**ids, **values})
+
+
+async def test_a_hold_is_granted_as_much_output_as_every_scope_has_left(
+    session: SessionStore,
+) -> None:
+    scopes = a_scope("session", "s1", total_tokens=1000), a_scope(output_tokens=700)
+    per_token = {"output_tokens": 1, "total_tokens": 1}
+    fixed = {"requests": 1, "total_tokens": 400}
+    hold = a_hold("h1", *scopes, fixed=fixed, per_token=per_token, most=800, least=256)
+    assert (await session.reserve_budget(hold)).output_tokens == 600
+    whole, run = await session.budget_uses(["s1", "run_1", "unknown"])
+    assert whole.reserved == {"requests": 1, "total_tokens": 1000, "output_tokens": 600}
+    assert (run.kind, run.limits, run.spent) == ("run", {"output_tokens": 700}, {})
+
+    refused = await session.reserve_budget(
+        a_hold("h2", *scopes, fixed={"total_tokens": 1}, per_token=per_token, most=300, least=256)
+    )
+    assert (refused.unit, refused.needed, refused.may_wait) == ("total_tokens", 257, True)
+    assert refused.refused_by is not None
+    assert refused.refused_by.scope_id == "s1"
+
+    await session.settle_budget("h1", {"requests": 1, "total_tokens": 990})
+    refused = await session.reserve_budget(
+        a_hold("h3", *scopes, fixed={"total_tokens": 11}, agent_id="agent_2")
+    )
+    assert refused.refused_by is not None
+    assert not refused.may_wait
+    assert refused.refused_by.by_agent == {"agent_s1": {"requests": 1, "total_tokens": 990}}
+
+
+async def test_what_is_settled_twice_counts_once(session: SessionStore) -> None:
+    await session.reserve_budget(a_hold("h1", a_scope(requests=5), fixed={"requests": 1}))
+    for _ in range(2):
+        await session.settle_budget("h1", {"requests": 1})
+    await session.settle_budget("unknown", {"requests": 1})
+    (use,) = await session.budget_uses(["run_1"])
+    assert (use.spent, use.reserved) == ({"requests": 1}, {})
+
+
+async def test_what_is_done_at_once_is_spent_with_one_write(session: SessionStore) -> None:
+    for number, is_refused in enumerate((False, False, True)):
+        hold = a_hold(f"h{number}", a_scope(tool_calls=2), fixed={"tool_calls": 1})
+        grant = await session.reserve_budget(hold, at_once=True)
+        assert (grant.refused_by is not None) is is_refused
+    (use,) = await session.budget_uses(["run_1"])
+    assert (use.spent, use.reserved) == ({"tool_calls": 2}, {})
+
+
+async def test_the_holds_of_a_lost_run_are_settled_in_full(session: SessionStore) -> None:
+    scopes = a_scope("session", "s1", total_tokens=1000), a_scope(total_tokens=1000)
+    await session.reserve_budget(a_hold("h1", *scopes, fixed={"total_tokens": 300}))
+    beside = a_hold("h2", scopes[0], fixed={"total_tokens": 20}, run_id="s1", agent_id="memory")
+    await session.reserve_budget(beside)
+    await session.close_lost_runs(owners_are_dead)
+    whole, run = await session.budget_uses(["s1", "run_1"])
+    assert (whole.spent, whole.reserved) == ({"total_tokens": 320}, {})
+    assert (run.spent, run.reserved) == ({"total_tokens": 300}, {})
+    assert whole.by_agent["memory"] == {"total_tokens": 20}
+    await session.settle_budget("h1", {"total_tokens": 1})  # of a process that was not dead
+    assert (await session.budget_uses(["run_1"]))[0].spent == {"total_tokens": 300}
+
+
+async def test_a_child_gets_its_part_of_what_is_free_and_the_parent_keeps_one(
+    session: SessionStore,
+) -> None:
+    run = a_scope(total_tokens=1200, requests=100)
+    await session.add_agent(a_child())
+    limits: list[dict[str, Any]] = []
+    for number in range(3):
+        child = f"run_c{number}"
+        await session.add_run(a_child_run(child))
+        asked = a_scope("child", child, **({"total_tokens": 10} if number == 2 else {}))
+        hold = a_hold(f"h{number}", run, asked, fixed={"requests": 1}, run_id=child)
+        assert (await session.reserve_budget(hold)).refused_by is None
+        limits.append((await session.budget_uses([child]))[0].limits)
+    assert [one["total_tokens"] for one in limits] == [600, 200, 10]
+    assert [one["requests"] for one in limits] == [50, 16, 8]
+    left = a_hold("h9", run, a_scope("child", "run_c1"), fixed={"total_tokens": 201})
+    grant = await session.reserve_budget(left)
+    assert grant.refused_by is not None
+    assert grant.refused_by.scope_id == "run_c1"  # its share, however much the run has left
+
+
+async def test_a_deleted_session_takes_its_budgets_along(session: SessionStore) -> None:
+    await session.reserve_budget(a_hold("h1", a_scope(requests=5), fixed={"requests": 1}))
+    await session.reserve_budget(a_hold("h2", a_scope(requests=5), fixed={"requests": 1}))
+    await session.settle_budget("h1", {"requests": 1})
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    page = await session.page("s1")
+    assert [use.scope_id for use in page.budgets] in ([], ["run_1"])
+    assert [use.scope_id for use in (await session.run_history("run_1")).budgets] == ["run_1"]
+    await session.delete_session("s1", is_dead=owners_live)
+    assert await session.budget_uses(["run_1"]) == []

@@ -77,7 +77,7 @@ async def test_another_process_reads_a_run_along(home: Home, project: Path) -> N
         handle = await made.start("go", session_id="s1")
         program = ROOT / "examples" / "sessions" / "follow_run.py"
         reader = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "error", str(program), "s1", handle.run_id),
+            *(sys.executable, "-W", "error", str(program), handle.run_id),
             cwd=project,
             env=home.env(),
             stdout=asyncio.subprocess.PIPE,

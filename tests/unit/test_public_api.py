@@ -96,6 +96,8 @@ CODES = (
     "max_turns",
     "max_output_tokens",
     "output_invalid",
+    "budget_exceeded",
+    "guard_stopped",
     "provider_error",
     "unsupported_capability",
     "provider_auth_failed",

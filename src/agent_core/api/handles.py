@@ -175,6 +175,7 @@ class RunHandle(Generic[OutputT]):
             text=self.result_text or "",
             status=status,
             usage=self.usage,
+            cost=self.usage.cost,
             session_id=self.session_id,
             run_id=self.run_id,
             events=seen,

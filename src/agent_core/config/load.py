@@ -198,7 +198,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     that names another provider starts without the former's `base_url`,
     `api_key_env`, `compat` and `headers` of `provider_options`, and one that names an address at
     another host without all but the first:
-    a key is never sent to a service it was not meant for.
+    a key is never sent to a service it was not meant for. One that names another model starts
+    without the former's `price`.
 
     Raises:
         ConfigError: a profile has an unknown name, or a mapping is no partial model.
@@ -216,6 +217,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
             values.update(api_key_env=None, compat={})
             for options in values["provider_options"].values():
                 options.pop("headers", None)
+        if is_other_provider or changes.get("name", values["name"]) != values["name"]:
+            values["price"] = {}
         values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"

@@ -18,6 +18,7 @@ from pydantic import (
 from agent_core.config.model_names import model_fields, usual_key
 from agent_core.config.proxies import checked_proxy
 from agent_core.errors import ConfigError
+from agent_core.types.options import Amount
 
 _LONGEST_MS = 30 * 24 * 3_600_000
 _MOST_TOKENS = 1_000_000_000
@@ -34,6 +35,7 @@ Bytes = Annotated[int, Field(gt=0, le=_MOST_BYTES)]
 Count = Annotated[int, Field(gt=0, le=_MOST)]
 CountOrNone = Annotated[int, Field(ge=0, le=_MOST)]
 Threads = Annotated[int, Field(gt=0, le=4096)]
+Dollars = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 ReasoningEffort = Literal["none", "low", "medium", "high"]
 OpenAIProtocol = Literal["auto", "responses", "chat"]
@@ -149,6 +151,20 @@ class CompatConfig(Section):
     key_header: Literal["authorization", "api-key"] | None = None
 
 
+class PriceConfig(Section):
+    """What a model costs, in US dollars for a million tokens.
+
+    Where neither `input` nor `output` is set, the public price lists are asked; where one is, the
+    other is free. Tokens that are read from a cache, or written to one, cost as much as others of
+    the prompt.
+    """
+
+    input: Dollars | None = None
+    output: Dollars | None = None
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+
+
 class ModelConfig(Section):
     """One model, resolved: what a provider factory gets.
 
@@ -175,6 +191,7 @@ class ModelConfig(Section):
     api: OpenAIProtocol = "auto"
     compat: CompatConfig = CompatConfig.model_construct()
     retry: RetryConfig = RetryConfig.model_construct()
+    price: PriceConfig = PriceConfig.model_construct()
     fallbacks: bool = True
     path: str | None = None
     chat_template: str | None = None
@@ -213,6 +230,7 @@ class ModelProfile(Section):
     api: OpenAIProtocol | None = None
     compat: CompatConfig | None = None
     retry: RetryConfig | None = None
+    price: PriceConfig | None = None
     fallbacks: bool | None = None
     path: str | None = None
     chat_template: str | None = None
@@ -290,6 +308,19 @@ class ContextConfig(Section):
     task_board_token_budget: TokenRoom = 1200
     task_recent_changes_limit: CountOrNone = 20
     task_recent_changes_window_minutes: CountOrNone = 30
+
+
+class BudgetConfig(Section):
+    """The most that one session may spend, over all its runs; what is not set is not limited."""
+
+    usd: Dollars | None = None
+    input_tokens: Amount | None = None
+    output_tokens: Amount | None = None
+    total_tokens: Amount | None = None
+    requests: Amount | None = None
+    tool_calls: Amount | None = None
+    wall_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    on_unknown_price: Literal["ignore_usd", "refuse"] = "ignore_usd"
 
 
 class CompactionConfig(Section):
@@ -479,6 +510,7 @@ class Config(Section):
     model_fallbacks: list[NamedModel] = []
     model_overrides: dict[str, NamedProfile] = {}
     context: ContextConfig = ContextConfig.model_construct()
+    budget: BudgetConfig = BudgetConfig.model_construct()
     compact: CompactionConfig = CompactionConfig.model_construct()
     memory: MemoryConfig = MemoryConfig.model_construct()
     agents: AgentsConfig = AgentsConfig.model_construct()

@@ -18,8 +18,12 @@ from agent_core.types import (
     LEASE,
     AgentRecord,
     AgentStatus,
+    Amounts,
     ArtifactRecord,
     Batch,
+    BudgetGrant,
+    BudgetHold,
+    BudgetUse,
     Claim,
     Node,
     OpenedRun,
@@ -145,6 +149,22 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
+    async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
+        """Reserve the worst case of something against every scope that pays for it.
+
+        As much output as fits is granted; if less than `hold.least` does, nothing is reserved.
+        The holds of a run that is closed as lost are settled in full with it.
+
+        Args:
+            hold: what is about to be done.
+            at_once: it is done in no time, and settled with the same write.
+        """
+        ...
+
+    async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
+        """Replace a hold by what was spent; None: by all of it. Unknown ids: nothing."""
+        ...
+
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
     ) -> SessionRecord:
@@ -267,6 +287,12 @@ class SessionReads(Protocol):
 
         A call id that came twice is judged by its last start. `agent_id` narrows the search to
         one agent's calls, because models repeat ids.
+        """
+        ...
+
+    async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
+        """What these sessions and runs may spend, and have spent; those without a budget are left
+        out.
         """
         ...
 

@@ -12,7 +12,7 @@ from agent_core.artifacts.store import ArtifactStore
 from agent_core.compact.cut import CompactPolicy
 from agent_core.config.models import ModelConfig
 from agent_core.context.composer import Composer
-from agent_core.context.messages import TokenScale, WindowShares
+from agent_core.context.messages import WindowShares
 from agent_core.context.skills import LOAD_SKILL
 from agent_core.context.system_prompt import (
     definition_block,
@@ -29,6 +29,7 @@ from agent_core.loop import NullCollaborators, RunContext, RunLimits
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
+from agent_core.runtime.guards import MeteringGuard
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
@@ -95,7 +96,7 @@ class RunFactory:
         )
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._surroundings: OrderedDict[str, Surroundings] = OrderedDict()
-        self._scale = TokenScale()
+        self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
             config.compact,
@@ -147,16 +148,18 @@ class RunFactory:
         )
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal)
+        meter = self._models.budgets.of_run(run, spec.options.budget)
+        guard = self._project.guard
         make_hooks = self._project.make_hooks
         ctx = RunContext(
             run=run,
             journal=journal,
-            provider=self._models.open(model, composer.use),
+            provider=self._models.open(model, composer.use, meter=meter),
             composer=source,
             history=spec.history,
             compactor=source,
             toolbox=toolbox,
-            guard=self._project.guard,
+            guard=MeteringGuard(guard, meter) if meter and meter.limits("tool_calls") else guard,
             hooks=make_hooks(run, journal) if make_hooks else NullCollaborators(),
             results=self._results.within(model.context_window // _RESULT_SHARE),
             project_dir=self._setup.project,
@@ -189,7 +192,9 @@ class RunFactory:
         return RunContext(
             run=run,
             journal=journal,
-            provider=self._models.open(model, composer.use),
+            provider=self._models.open(
+                model, composer.use, meter=self._models.budgets.of_compaction(run)
+            ),
             composer=composer,
             history=null,
             compactor=null,

@@ -108,10 +108,10 @@ class MemoryService:
         model = self._models.resolve()
         room = min(self._config.memory_context_token_budget, model.context_window // 8)
         recall = Recall(self._folder, view, room=room)
-        return [recall_tool(partial(self.recall, recall, journal.run.session_id))]
+        return [recall_tool(partial(self.recall, recall, journal.run))]
 
     async def recall(
-        self, recall: "Recall", session_id: str, query: str, tool_call_id: str
+        self, recall: "Recall", run: RunIdentity, query: str, tool_call_id: str
     ) -> ToolOutput:
         """Recall for one run, and add what the choice has cost to the session's account.
 
@@ -120,8 +120,10 @@ class MemoryService:
         """
         from agent_core.memory.recall import Selector  # noqa: PLC0415
 
-        profile = self._config.recall_model_profile
-        ask = OneShotModelCall(self._models, profile, session_id=session_id, purpose=RECALL)
+        profile, session_id = self._config.recall_model_profile, run.session_id
+        ask = OneShotModelCall(
+            self._models, profile, session_id=session_id, purpose=RECALL, run=run
+        )
         room = self._catalog_room(ask.model)
         top_k = self._config.recall_top_k
         selector = Selector(ask, top_k=top_k, room=room)

@@ -9,10 +9,14 @@ from typing import Any, TypeVar
 import orjson
 
 from agent_core.artifacts.store import ArtifactStore
+from agent_core.budgets.meter import Budgets, Meter, MeteredAdapter
+from agent_core.budgets.prices import Prices, may_have_price
 from agent_core.config.load import Profile, resolve_model
 from agent_core.config.models import Config, ModelConfig
+from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError
+from agent_core.events import SessionStore
 from agent_core.loop import require_whole, stream_reply
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry, RawExchange, Traceable
 from agent_core.providers.fallback import FallbackProvider
@@ -39,13 +43,20 @@ T = TypeVar("T")
 
 
 class Models:
-    """Resolves model configurations and keeps their adapters, with their connections, open."""
+    """Resolves model configurations and keeps their adapters, with their connections, open.
+
+    Attributes:
+        scale: what is known about the real token counts of models.
+        prices: of models.
+        budgets: who pays for their calls.
+    """
 
     def __init__(
         self,
         registry: ProviderRegistry,
         config: Config,
         *,
+        store: SessionStore,
         redactor: Redactor,
         traces: "Traces | None" = None,
     ) -> None:
@@ -54,6 +65,9 @@ class Models:
         self._redactor = redactor
         self._traces = traces
         self._config = config
+        self.scale = TokenScale()
+        self.prices = Prices()
+        self.budgets = Budgets(store, config.budget, scale=self.scale.of)
         self._adapters: dict[str, ProviderAdapter] = {}
 
     def resolve(self, *profiles: Profile) -> ModelConfig:
@@ -81,7 +95,11 @@ class Models:
         return self._adapters[key]
 
     def open(
-        self, model: ModelConfig, on_switch: Callable[[ModelConfig], bool] = lambda _: True
+        self,
+        model: ModelConfig,
+        on_switch: Callable[[ModelConfig], bool] = lambda _: True,
+        *,
+        meter: Meter | None = None,
     ) -> ProviderAdapter:
         """The adapter for one run with this model: it falls back on the others as configured.
 
@@ -89,18 +107,25 @@ class Models:
             model: resolved.
             on_switch: gets the model that is asked from now on; returns whether the request that
                 is under way fits it.
+            meter: who pays for the calls.
 
         Raises:
             ConfigError: a provider is not registered, or a configuration does not suit it.
         """
-        first = self.adapter(model)
+        first = self._metered(model, meter)
         others = [
-            (other, self.adapter(other))
+            (other, self._metered(other, meter))
             for other in (self._config.model_fallbacks if model.fallbacks else ())
             if (other.provider, other.name, other.base_url)
             != (model.provider, model.name, model.base_url)
         ]
         return FallbackProvider([(model, first), *others], on_switch) if others else first
+
+    def _metered(self, model: ModelConfig, meter: Meter | None) -> ProviderAdapter:
+        adapter = self.adapter(model)
+        if meter is None and not may_have_price(model):
+            return adapter
+        return MeteredAdapter(adapter, model, prices=self.prices, meter=meter)
 
     async def close(self) -> None:
         """Close every adapter. Later runs would get new ones."""
@@ -232,17 +257,27 @@ class OneShotModelCall:
         profile: which model.
         session_id: on whose behalf.
         purpose: what for; also names the system block.
+        run: on whose behalf, if it is a run that waits for the answer.
 
     Raises:
         ConfigError: the profile cannot be used.
     """
 
-    def __init__(self, models: Models, profile: Profile, *, session_id: str, purpose: str) -> None:
+    def __init__(
+        self,
+        models: Models,
+        profile: Profile,
+        *,
+        session_id: str,
+        purpose: str,
+        run: RunIdentity | None = None,
+    ) -> None:
         self.usage = Usage()
         self.model = models.resolve(profile)
         self._models = models
         self._metadata = {"session_id": session_id, "purpose": purpose}
         self._purpose = purpose
+        self._meter = models.budgets.of_purpose(session_id, purpose, run)
 
     async def __call__(self, system: str, prompt: str, *, max_tokens: int) -> str:
         """Return the answer's text.
@@ -261,8 +296,9 @@ class OneShotModelCall:
             metadata=self._metadata,
         )
         try:
+            opened = self._models.open(model, meter=self._meter)
             reply: ModelCompleted | None = None
-            async with aclosing(stream_reply(self._models.open(model), request)) as events:
+            async with aclosing(stream_reply(opened, request)) as events:
                 async for event in events:
                     reply = event if isinstance(event, ModelCompleted) else reply
             completed = require_whole(reply)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any
@@ -454,8 +454,13 @@ class Runs:
 
     async def _conduct(self, run: Run) -> None:
         run.journal.begin()
+        meter = self._models.budgets.of_run(run.identity, run.options.budget)
         try:
-            async with conclude(run.journal, run.finish) as stats, self._traced(run.identity):
+            async with (
+                conclude(run.journal, run.finish) as stats,
+                self._traced(run.identity),
+                meter.in_time() if meter else nullcontext(),
+            ):
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
                 async with self._open_spawner(run.journal, run.options) as spawner:

@@ -73,7 +73,9 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         await store.close_lost_runs(owner.is_dead)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None
-        models = Models(options.providers, setup.config, redactor=redactor, traces=traces)
+        models = Models(
+            options.providers, setup.config, store=store, redactor=redactor, traces=traces
+        )
         runs = Runs(
             project,
             store=store,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage.budgets import settle_lost
 from agent_core.storage.rows import (
     OPEN_RUN,
     OWNER_LOST,
@@ -329,6 +330,7 @@ def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[
         is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
         if not is_queued or run.prompt is None:
             lost.append(_close_as_lost(connection, run))
+    settle_lost(connection, session.session_id)  # of work beside its runs
     changes = {
         "owner": None,
         "lease_expires_at": None,
@@ -365,6 +367,7 @@ def _close_as_lost(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
         "updated_at": now,
     }
     update(connection, RunRecord, run.run_id, changes)
+    settle_lost(connection, run.run_id)
     agent = {"status": AgentStatus.FAILED, "updated_at": now}
     update(connection, AgentRecord, run.agent_id, agent)
     return run.model_copy(update=changes)

@@ -138,10 +138,39 @@ _EPOCHS = (
         WHERE status IN ('queued', 'pending', 'running', 'waiting')""",
 )
 
+_BUDGETS = (
+    """CREATE TABLE budgets (
+        scope_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        kind TEXT NOT NULL,
+        limits_json TEXT NOT NULL,
+        spent_json TEXT NOT NULL,
+        held_json TEXT NOT NULL
+    )""",
+    "CREATE INDEX budgets_by_session ON budgets (session_id)",
+    """CREATE TABLE budget_agents (
+        scope_id TEXT NOT NULL REFERENCES budgets ON DELETE CASCADE,
+        agent_id TEXT NOT NULL,
+        spent_json TEXT NOT NULL,
+        PRIMARY KEY (scope_id, agent_id)
+    )""",
+    """CREATE TABLE budget_holds (
+        hold_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        run_id TEXT NOT NULL,
+        agent_id TEXT NOT NULL,
+        scopes_json TEXT NOT NULL,
+        amounts_json TEXT NOT NULL
+    )""",
+    "CREATE INDEX budget_holds_by_session ON budget_holds (session_id)",
+    "CREATE INDEX budget_holds_by_run ON budget_holds (run_id)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
     Migration(3, "epochs of sessions, requests to cancel, runs that wait", _EPOCHS),
+    Migration(4, "budgets: limits, what was spent, what is reserved", _BUDGETS),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

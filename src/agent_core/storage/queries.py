@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from agent_core.storage.budgets import uses
 from agent_core.storage.claims import find_session
 from agent_core.storage.rows import dumps, find, find_all, iso, read_all, run_not_found
 from agent_core.types import (
@@ -55,10 +56,12 @@ def page(
     next_seq = int(rows.pop()["seq"]) if len(rows) > limit else None
     events = read_all(RuntimeEvent, rows)
     nodes = find_all(connection, Node, [event.node_id for event in events])
+    run_ids = {event.run_id for event in events if event.run_id}
     return ReplayResult(
         session=session,
         agents=roots,
-        runs=find_all(connection, RunRecord, [event.run_id for event in events]),
+        runs=find_all(connection, RunRecord, run_ids),
+        budgets=uses(connection, [session_id, *run_ids]),
         nodes=sorted(nodes, key=lambda node: node.node_seq),
         events=events,
         artifacts=_artifacts_of(connection, events),
@@ -84,6 +87,7 @@ def run_history(connection: sqlite3.Connection, run_id: str) -> ReplayResult:
         session=find_session(connection, run.session_id),
         agents=find_all(connection, AgentRecord, [run.agent_id]),
         runs=[run],
+        budgets=uses(connection, [run.session_id, run_id]),
         nodes=read_all(Node, nodes),
         events=read_all(RuntimeEvent, events),
         artifacts=read_all(ArtifactRecord, artifacts),

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import claims, queries
+from agent_core.storage import budgets, claims, queries
 from agent_core.storage.connections import (
     PATIENCE,
     open_in_memory,
@@ -47,8 +47,12 @@ from agent_core.types import (
     LEASE,
     AgentRecord,
     AgentStatus,
+    Amounts,
     ArtifactRecord,
     Batch,
+    BudgetGrant,
+    BudgetHold,
+    BudgetUse,
     Claim,
     Node,
     OpenedRun,
@@ -500,6 +504,18 @@ class SqliteSessionStore:
     async def note(self, note: SessionNote) -> bool:
         return await self._writer.submit(note_job(note), is_small=True)
 
+    async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
+        def job(connection: sqlite3.Connection) -> BudgetGrant:
+            grant = budgets.reserve(connection, hold)
+            if at_once and grant.refused_by is None:
+                budgets.settle(connection, hold.hold_id, None)
+            return grant
+
+        return await self._writer.submit(job, is_small=True)
+
+    async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
+        await self._writer.submit(lambda c: budgets.settle(c, hold_id, spent), is_small=True)
+
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
     ) -> SessionRecord:
@@ -593,6 +609,9 @@ class SqliteSessionStore:
     ) -> set[str]:
         ids = tuple(tool_call_ids)
         return await self._readers.read(lambda c: queries.open_calls(c, session_id, ids, agent_id))
+
+    async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
+        return await self._readers.read(lambda c: budgets.uses(c, scope_ids))
 
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
         return await self._find(ArtifactRecord, artifact_id)

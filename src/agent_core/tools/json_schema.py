@@ -89,14 +89,14 @@ class BoundedValidator:
             self._schema, registry=Registry[Any]()
         )
 
-    def errors(self, value: Any) -> Iterator[Any]:
-        """What is wrong with a value, one after another.
+    def errors(self, value: Any, *, seconds: float = CHECK_SECONDS) -> Iterator[Any]:
+        """What is wrong with a value, one after another, within so much processor time.
 
         Raises:
             CheckTooSlowError: the time is over.
             RecursionError: the value is nested too deeply.
         """
-        self._end = time.thread_time() + CHECK_SECONDS
+        self._end = time.thread_time() + seconds
         yield from self._validator.iter_errors(value)
 
     def takes(self, value: Any, schema: Mapping[str, Any]) -> bool:

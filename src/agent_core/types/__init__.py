@@ -1,5 +1,12 @@
 """The vocabulary every layer shares. Data only; behaviour lives where it runs."""
 
+from agent_core.types.budget import (
+    Amounts,
+    BudgetGrant,
+    BudgetHold,
+    BudgetScope,
+    BudgetUse,
+)
 from agent_core.types.content import (
     OPAQUE,
     SESSION_ID_PATTERN,
@@ -118,11 +125,16 @@ __all__ = [
     "AgentSource",
     "AgentStatus",
     "AgentType",
+    "Amounts",
     "ArtifactRecord",
     "ArtifactRefBlock",
     "ArtifactSource",
     "Batch",
     "Budget",
+    "BudgetGrant",
+    "BudgetHold",
+    "BudgetScope",
+    "BudgetUse",
     "CancelResult",
     "Claim",
     "CleanupFailure",

@@ -157,7 +157,12 @@ class AgentType(StrEnum):
 
 
 class Usage(Frozen):
-    """Tokens one model call or one run has cost, as the provider reported them."""
+    """Tokens one model call or one run has cost, as the provider reported them.
+
+    Attributes:
+        cost: in US dollars; None where the price of some call is not known.
+        is_estimated: some figures are not the provider's, which reported none.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -165,6 +170,8 @@ class Usage(Frozen):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    cost: float | None = None
+    is_estimated: bool = False
     raw_usage: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @classmethod
@@ -195,7 +202,15 @@ class Usage(Frozen):
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            cost=_added_cost(self, other),
+            is_estimated=self.is_estimated or other.is_estimated,
         )
+
+
+def _added_cost(one: Usage, other: Usage) -> float | None:
+    parts = [usage for usage in (one, other) if usage.total_tokens or usage.is_estimated]
+    known = [usage.cost for usage in parts if usage.cost is not None]
+    return sum(known) if known and len(known) == len(parts) else None
 
 
 class ErrorPayload(Frozen):

@@ -6,6 +6,7 @@ from typing import Any, BinaryIO
 
 from pydantic import Field
 
+from agent_core.types.budget import BudgetUse
 from agent_core.types.content import (
     AgentStatus,
     AgentType,
@@ -163,6 +164,7 @@ class ReplayResult(Frozen):
     session: SessionRecord
     agents: list[AgentRecord] = []
     runs: list[RunRecord] = []
+    budgets: list[BudgetUse] = []
     nodes: list[Node] = []
     events: list[RuntimeEvent] = []
     artifacts: list[ArtifactRecord] = []

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
@@ -51,6 +51,10 @@ EventCallback = Callable[[EngineEvent], None]
 """Gets what an engine does; called from whatever thread the engine works in."""
 
 
+async def _end() -> None:
+    """Let the run end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRunRequest:
     """One run, as an engine gets it.
@@ -65,6 +69,8 @@ class AgentRunRequest:
         stream: whether the text is shown as it arrives.
         cancellation_token: asks the engine to stop.
         event_callback: gets what happens.
+        ask_further: awaited when the model has ended; what it gives is said to the model in the
+            same conversation, which then goes on. None lets it end.
     """
 
     env: RunEnvironment
@@ -76,6 +82,7 @@ class AgentRunRequest:
     stream: bool = False
     cancellation_token: Cancellation = field(default_factory=Cancellation)
     event_callback: EventCallback | None = None
+    ask_further: Callable[[], Awaitable[str | None]] = _end
 
     def report(self, kind: EngineEventKind, text: str = "") -> None:
         """Pass an event on to the callback, if there is one."""

@@ -1,7 +1,7 @@
 """The default engine: the loop of agent_core, without a home, a database or hooks."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from agent_core.config.models import ContextConfig, ModelConfig
@@ -10,6 +10,7 @@ from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
+from agent_core.loop.context import NullCollaborators
 from agent_core.providers.base import ProviderRegistry
 from agent_core.types import EndReason, EventType, RunIdentity, new_id, user_text
 from kgent.config import KgentConfig
@@ -82,6 +83,7 @@ class CoreAgentEngine:
                 session_id=env.ids.session_id, agent_id=new_id("agent"), run_id=env.ids.run_id
             ),
             redactor=env.records.redactor,
+            hooks=_EndHook(request.ask_further),
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
             project_dir=env.sandbox_root,
         )
@@ -94,6 +96,16 @@ class CoreAgentEngine:
             env.records.add_lines(CONVERSATION, *messages_of(run.ctx.journal.path))
             await provider.close()
         return _build_result(outcome, request)
+
+
+class _EndHook(NullCollaborators):
+    """Lets the run end when nothing more is asked of the model."""
+
+    def __init__(self, ask_further: Callable[[], Awaitable[str | None]]) -> None:
+        self._ask_further = ask_further
+
+    async def before_stop(self) -> str | None:
+        return await self._ask_further()
 
 
 async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:

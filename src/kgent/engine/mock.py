@@ -47,7 +47,13 @@ class MockPause(Frozen):
     sleep: Annotated[float, Field(ge=0)]
 
 
-MockStep = str | MockCall | MockFailure | MockPause
+class MockContinuation(Frozen):
+    """Go on with these steps if the model is asked to, and end here if it is not."""
+
+    nudged: list["MockStep"]
+
+
+MockStep = str | MockCall | MockFailure | MockPause | MockContinuation
 """Text is a message of the model; the last text is the answer."""
 
 
@@ -78,8 +84,15 @@ class MockAgentEngine:
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
     token, usage = request.cancellation_token, {"model_calls": 0}
     text: str | None = None
+    steps = list(reversed(script))
     try:
-        for step in script:
+        while steps:
+            step = steps.pop()
+            if isinstance(step, MockContinuation):
+                if await request.ask_further() is None:
+                    break
+                steps += reversed(step.nudged)
+                continue
             if isinstance(step, MockPause):
                 await asyncio.sleep(step.sleep)
                 continue

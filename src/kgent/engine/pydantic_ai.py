@@ -106,17 +106,23 @@ async def _run_agent(
         retries=_MAX_RETRIES,
         tools=[_adapt_tool(tool, request) for tool in request.tools],
     )
+    answer: str | None = None
     try:
         async with client, agent:  # the connections are closed at the end of the block
-            with capture_run_messages() as exchange:
-                done = await agent.run(
-                    request.prompt,
-                    usage_limits=UsageLimits(request_limit=request.max_steps),
-                    usage=usage,
-                    event_stream_handler=partial(_watch, request, sent),
-                )
+            prompt, history = request.prompt, None
+            while prompt is not None:
+                with capture_run_messages() as exchange:  # with those of the history
+                    done = await agent.run(
+                        prompt,
+                        message_history=history,
+                        usage_limits=UsageLimits(request_limit=request.max_steps),
+                        usage=usage,
+                        event_stream_handler=partial(_watch, request, sent),
+                    )
+                answer, history = done.output, done.all_messages()
+                prompt = await request.ask_further()
     except exceptions.UsageLimitExceeded:
-        return out_of_steps(request.max_steps, usage=_count_usage(usage))
+        return out_of_steps(request.max_steps, text=answer, usage=_count_usage(usage))
     except exceptions.AgentRunError as error:
         code, retryable = ErrorCode.PROVIDER_ERROR, False
         for kind, known, may_retry in _CODES:
@@ -125,11 +131,12 @@ async def _run_agent(
                 break
         message = " ".join(str(error).split())[:_MAX_MESSAGE] or type(error).__name__
         info, counts = engine_error(code, message, retryable=retryable), _count_usage(usage)
-        return AgentResult(status=EngineStatus.FAILED, error=info, usage=counts)
+        failed = EngineStatus.FAILED
+        return AgentResult(status=failed, final_text=answer, error=info, usage=counts)
     finally:
         request.env.records.add_lines(CONVERSATION, *_archive(exchange))
     counts = _count_usage(usage)
-    return AgentResult(status=EngineStatus.COMPLETED, final_text=done.output, usage=counts)
+    return AgentResult(status=EngineStatus.COMPLETED, final_text=answer, usage=counts)
 
 
 def _adapt_tool(tool: Tool, request: AgentRunRequest) -> AgentTool[None]:

@@ -78,7 +78,7 @@ def test_the_walk_finds_every_kind_of_section() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_number_out_of_range_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
-    is_float = key.endswith(".temperature")
+    is_float = key.endswith((".temperature", ".usd", ".wall_s")) or ".price." in key
     for value in [*HOSTILE, *([] if is_float else ["1.5", "3.0", "1e3"])]:
         error = refusal(tmp_path, f"{key} = {value}\n")
         assert key in error.message, value

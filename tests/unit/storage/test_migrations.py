@@ -33,6 +33,9 @@ COLUMNS = {
     " tool_call_id payload_json created_at",
     "artifacts": "artifact_id session_id agent_id run_id node_id tool_call_id kind path filename"
     " mime_type size_bytes summary metadata_json created_at",
+    "budgets": "scope_id session_id kind limits_json spent_json held_json",
+    "budget_agents": "scope_id agent_id spent_json",
+    "budget_holds": "hold_id session_id run_id agent_id scopes_json amounts_json",
 }
 NEXT = Migration(
     MIGRATIONS[-1].version + 1,
@@ -164,7 +167,9 @@ def test_a_database_of_every_released_schema_goes_on_with_its_rows(
         old.setattr(migrations, "MIGRATIONS", MIGRATIONS[:released])
         writer = open_writer(database)
         writer.execute(
-            "INSERT INTO sessions VALUES ('s1', '/project', NULL, NULL, NULL, 'active', NULL,"
+            "INSERT INTO sessions (session_id, cwd, root_agent_id, active_node_id,"
+            " parent_session_id, status, owner, lease_expires_at, metadata_json, created_at,"
+            " updated_at) VALUES ('s1', '/project', NULL, NULL, NULL, 'active', NULL,"
             " NULL, '{}', '2026-01-01T00:00:00+00:00', '2026-01-01T00:00:00+00:00')"
         )
         writer.execute(

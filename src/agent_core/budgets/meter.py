@@ -1,0 +1,514 @@
+"""Reserves what a call may cost before it is made, and settles what it has cost.
+
+A call is paid by every scope above it: the child that makes it, the run, the session. Their worst
+case is reserved in one transaction of the store, so that what several calls at the same time take
+together is never more than there is. Only what a service reports beyond what was reserved for a
+call (a prompt longer than its estimate, an answer longer than its limit) can exceed a budget.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from time import monotonic
+from typing import Any
+from weakref import WeakValueDictionary
+
+from agent_core.aio import to_the_end
+from agent_core.budgets.prices import Price, Prices
+from agent_core.config.models import BudgetConfig, ModelConfig
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.events import SessionStore
+from agent_core.providers.adapter_faults import AdapterCheck
+from agent_core.providers.base import ProviderAdapter
+from agent_core.providers.estimates import estimate_blocks, estimate_tools
+from agent_core.providers.requests import IdentityCache
+from agent_core.text import BYTES_PER_TOKEN, estimate_text
+from agent_core.types import (
+    Amounts,
+    Budget,
+    BudgetGrant,
+    BudgetHold,
+    BudgetScope,
+    BudgetUse,
+    ErrorPayload,
+    ModelCompleted,
+    ModelEvent,
+    ModelFailed,
+    ModelMessage,
+    ModelReasoningDelta,
+    ModelRequest,
+    ModelRetry,
+    ModelStarted,
+    ModelTextDelta,
+    RunIdentity,
+    ToolCallDelta,
+    ToolDefinition,
+    Usage,
+    new_id,
+)
+from agent_core.types.budget import limits_of, nanousd, shown
+
+LEAST_OUTPUT = 256
+"""Tokens: an answer that has to be shorter is not asked for."""
+
+_LOOK_AGAIN_S = 1.0
+"""How often it is checked whether another process has settled what is reserved."""
+
+_CURES = {
+    "session": "start another session, or raise [budget] {name} in the configuration",
+    "run": "give the run a larger budget ({name})",
+    "child": "the run that started this child may give it a larger part of its own budget",
+}
+
+Scale = Callable[[str], float]
+"""Tokens of a model for one estimated token."""
+
+
+class Budgets:
+    """The budgets of one runtime: who pays for what.
+
+    Args:
+        store: where budgets are kept.
+        config: the budget of every session.
+        scale: what is known about the real counts of tokens.
+    """
+
+    def __init__(self, store: SessionStore, config: BudgetConfig, *, scale: Scale) -> None:
+        self.store = store
+        self.scale = scale
+        self.refuses_unknown_prices = config.on_unknown_price == "refuse"
+        values = config.model_dump(exclude={"on_unknown_price"})
+        self._session_limits = limits_of(Budget.model_construct(**values))
+        self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
+        self._settled = asyncio.Event()
+        self._messages: IdentityCache[ModelMessage, int] = IdentityCache()
+        self._tools: IdentityCache[ToolDefinition, int] = IdentityCache()
+
+    def of_purpose(self, session_id: str, purpose: str, run: RunIdentity | None) -> "Meter | None":
+        """Who pays for calls beside the loops: the run that waits for them, else the session."""
+        running = self._meters.get(run.run_id) if run else None
+        scopes = running.scopes if running else self._session_scopes(session_id)
+        run_id = run.run_id if run else session_id
+        identity = RunIdentity(session_id=session_id, agent_id=purpose, run_id=run_id)
+        return Meter(self, identity, scopes) if scopes else None
+
+    def of_run(self, run: RunIdentity, budget: Budget | None = None) -> "Meter | None":
+        """Who pays for the calls of a run; the same meter each time it is asked for.
+
+        `budget` is the run's own, or for a child what it asks for.
+        """
+        if (known := self._meters.get(run.run_id)) is not None:
+            return known
+        parent = self._meters.get(run.parent_run_id or "")
+        scopes = list(parent.scopes) if parent else self._session_scopes(run.session_id)
+        limits = limits_of(budget) if budget is not None else {}
+        if run.parent_run_id is None and limits:
+            scopes.append(BudgetScope(kind="run", scope_id=run.run_id, limits=limits))
+        elif run.parent_run_id is not None and (limits or scopes):
+            scopes.append(BudgetScope(kind="child", scope_id=run.run_id, limits=limits))
+        if not scopes:
+            return None
+        meter = self._meters[run.run_id] = Meter(self, run, scopes)
+        return meter
+
+    def of_compaction(self, run: RunIdentity) -> "Meter | None":
+        """Who pays for a run that serves another one: all that pay for that one."""
+        parent = self._meters.get(run.parent_run_id or "")
+        scopes = parent.scopes if parent else self._session_scopes(run.session_id)
+        return Meter(self, run, scopes) if scopes else None
+
+    def estimate(self, request: ModelRequest) -> int:
+        """Tokens of the prompt; what was estimated once is not looked at again."""
+        total = sum(estimate_text(block.content) for block in request.system)
+        total += sum(self._messages.get_all(request.messages, _message_tokens))
+        total += sum(self._tools.get_all(request.tools, _tool_tokens))
+        return round(total * self.scale(request.model))
+
+    def note_settled(self) -> None:
+        """Have everything that waits for room look again."""
+        self._settled.set()
+        self._settled = asyncio.Event()
+
+    async def room(self) -> None:
+        """Return when something has been settled, here or perhaps elsewhere."""
+        waiting = asyncio.create_task(self._settled.wait())
+        try:
+            await asyncio.wait([waiting], timeout=_LOOK_AGAIN_S)
+        finally:
+            waiting.cancel()
+
+    def _session_scopes(self, session_id: str) -> list[BudgetScope]:
+        limits = self._session_limits
+        scope = BudgetScope(kind="session", scope_id=session_id, limits=limits)
+        return [scope] if limits else []
+
+
+class Meter:
+    """Who pays for the calls of one run.
+
+    Attributes:
+        scopes: from the session down.
+    """
+
+    def __init__(self, budgets: Budgets, run: RunIdentity, scopes: Sequence[BudgetScope]) -> None:
+        self.budgets = budgets
+        self.run = run
+        self.scopes = scopes
+        self._stopped: AgentCoreError | None = None
+
+    def limits(self, unit: str) -> bool:
+        """Whether some scope limits this."""
+        return any(unit in scope.limits for scope in self.scopes)
+
+    async def reserve(
+        self, *, fixed: Amounts, per_token: Amounts, most: int, least: int
+    ) -> tuple[str, int]:
+        """Reserve a model call, and return its hold and the tokens of output it may have.
+
+        Waits while enough may be left after other calls have been settled.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        hold = self._hold(fixed, per_token=per_token, most=most, least=least)
+        while True:
+            try:
+                grant = await to_the_end(self.budgets.store.reserve_budget(hold))
+            except asyncio.CancelledError:
+                await self.settle(hold.hold_id, {})
+                raise
+            if grant.refused_by is None:
+                return hold.hold_id, grant.output_tokens
+            if not grant.may_wait:
+                raise _exceeded(grant.refused_by, grant)
+            await self.budgets.room()
+
+    async def settle(self, hold_id: str, spent: Amounts) -> None:
+        """Replace a reservation by what was spent.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled; it is settled all the same.
+        """
+        await to_the_end(self.budgets.store.settle_budget(hold_id, spent))
+        self.budgets.note_settled()
+
+    async def count_tool_call(self) -> None:
+        """Count a call of a tool that is about to be made.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`; no model call of the run is made after this.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        if not self.limits("tool_calls"):
+            return
+        hold = self._hold({"tool_calls": 1})
+        grant = await self.budgets.store.reserve_budget(hold, at_once=True)
+        if grant.refused_by is not None:
+            self._stopped = _exceeded(grant.refused_by, grant)
+            raise self._stopped
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncGenerator[None]:
+        """Stop the work in this context when the time of a scope is over.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`: the work was cancelled for that.
+        """
+        timed = [scope for scope in self.scopes if "wall_ms" in scope.limits]
+        if not timed:
+            yield
+            return
+        scope, left_ms = await self._least_time(timed)
+        began, clock = monotonic(), asyncio.timeout(left_ms / 1000)
+        try:
+            async with clock:
+                yield
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            use = await self._use_of(scope)
+            raise _out_of_time(use) from error
+        finally:
+            sessions = [scope for scope in timed if scope.kind == "session"]
+            if sessions and self.run.parent_run_id is None:
+                spent = {"wall_ms": round((monotonic() - began) * 1000)}
+                await to_the_end(self._spend(sessions, spent))
+
+    async def _least_time(self, timed: Sequence[BudgetScope]) -> tuple[BudgetScope, float]:
+        uses = await self.budgets.store.budget_uses([scope.scope_id for scope in timed])
+        spent = {use.scope_id: use.spent.get("wall_s", 0) * 1000 for use in uses}
+        left = [(scope, scope.limits["wall_ms"] - spent.get(scope.scope_id, 0)) for scope in timed]
+        return min(left, key=lambda pair: pair[1])
+
+    async def _spend(self, scopes: Sequence[BudgetScope], spent: Amounts) -> None:
+        hold = BudgetHold(
+            hold_id=new_id("hold"),
+            session_id=self.run.session_id,
+            run_id=self.run.run_id,
+            agent_id=self.run.agent_id,
+            scopes=scopes,
+            fixed={},
+        )
+        await self.budgets.store.reserve_budget(hold)
+        await self.budgets.store.settle_budget(hold.hold_id, spent)
+
+    async def _use_of(self, scope: BudgetScope) -> BudgetUse:
+        uses = await self.budgets.store.budget_uses([scope.scope_id])
+        empty = BudgetUse(
+            kind=scope.kind,
+            scope_id=scope.scope_id,
+            limits=shown(scope.limits),
+            spent={},
+            reserved={},
+            by_agent={},
+        )
+        return uses[0] if uses else empty
+
+    def _hold(
+        self, fixed: Amounts, *, per_token: Amounts | None = None, most: int = 0, least: int = 0
+    ) -> BudgetHold:
+        return BudgetHold(
+            hold_id=new_id("hold"),
+            session_id=self.run.session_id,
+            run_id=self.run.run_id,
+            agent_id=self.run.agent_id,
+            scopes=self.scopes,
+            fixed=fixed,
+            per_token=per_token or {},
+            most=most,
+            least=least,
+        )
+
+
+class MeteredAdapter:
+    """An adapter whose calls are priced, and paid by a budget if there is one.
+
+    Args:
+        adapter: belongs to others.
+        model: what it asks.
+        prices: knows what that costs.
+        meter: who pays.
+    """
+
+    def __init__(
+        self, adapter: ProviderAdapter, model: ModelConfig, *, prices: Prices, meter: Meter | None
+    ) -> None:
+        self._adapter = adapter
+        self._model = model
+        self._prices = prices
+        self._meter = meter
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`; there is nothing to give back."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`, before anything was sent.
+        """
+        return self._paid(request, self._meter) if self._meter else self._priced(request)
+
+    async def _priced(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        looking_up = asyncio.create_task(self._prices.of(self._model))  # beside the call
+        async with aclosing(_events(self._adapter, request)) as events:
+            async for event in events:
+                if isinstance(event, ModelCompleted):
+                    price, usage = await looking_up, event.usage
+                    if not _is_reported(usage):
+                        usage = usage.model_copy(update={"is_estimated": True})
+                        price = None
+                    event = _with_cost(event, usage, price)
+                yield event
+
+    async def _paid(self, request: ModelRequest, meter: Meter) -> AsyncGenerator[ModelEvent]:
+        call = _PaidCall(meter, self._model, request, await self._price(meter))
+        await call.reserve()
+        try:
+            async with aclosing(_events(self._adapter, call.request)) as events:
+                async for event in events:
+                    match event:
+                        case ModelStarted():
+                            call.is_sent = True
+                        case ModelTextDelta(text=text) | ModelReasoningDelta(text=text):
+                            call.arrived += len(text.encode(errors="surrogatepass"))
+                        case ToolCallDelta(arguments_fragment=text):
+                            call.arrived += len(text.encode(errors="surrogatepass"))
+                        case ModelRetry(error=error):
+                            await call.settle_failed(error)
+                            await call.reserve(again=True)
+                        case ModelFailed(error=error):
+                            await call.settle_failed(error)
+                        case ModelCompleted():
+                            event = await call.settle(event)
+                    yield event
+        finally:
+            await call.settle_broken_off()
+
+    async def _price(self, meter: Meter) -> Price | None:
+        price = await self._prices.of(self._model)
+        if price is None and meter.limits("nanousd") and meter.budgets.refuses_unknown_prices:
+            name = f"{self._model.provider}:{self._model.name}"
+            raise AgentCoreError(
+                ErrorCode.BUDGET_EXCEEDED,
+                f"the price of {name} is not known, so a budget in US dollars cannot be kept; give"
+                " it in [model.price], or set [budget] on_unknown_price to ignore_usd",
+                details={"reason": "unknown_price", "model": name},
+            )
+        return price
+
+
+class _PaidCall:
+    """One model call, from its reservation to what it has cost.
+
+    Attributes:
+        request: with the output limit that was reserved.
+        is_sent: something may have reached the service.
+        arrived: bytes of the reply.
+    """
+
+    def __init__(
+        self, meter: Meter, model: ModelConfig, request: ModelRequest, price: Price | None
+    ) -> None:
+        self.request = request
+        self.is_sent = False
+        self.arrived = 0
+        self._meter = meter
+        self._price = price
+        self._prompt = meter.budgets.estimate(request)
+        self._most = request.max_output_tokens or model.max_output_tokens
+        self._hold_id: str | None = None
+
+    async def reserve(self, *, again: bool = False) -> None:
+        """Reserve one attempt: the prompt as estimated, and the output limit or what fits of it.
+
+        What is tried `again` was sent with its limit already.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`.
+        """
+        fixed = {"requests": 1, "input_tokens": self._prompt, "total_tokens": self._prompt}
+        per_token = {"output_tokens": 1, "total_tokens": 1}
+        if self._price is not None:
+            prompt = nanousd(self._price.worst(self._prompt, 0))
+            whole = nanousd(self._price.worst(self._prompt, self._most))
+            fixed["nanousd"] = prompt
+            per_token["nanousd"] = -(-(whole - prompt) // self._most)
+        self._hold_id, self._most = await self._meter.reserve(
+            fixed=fixed,
+            per_token=per_token,
+            most=self._most,
+            least=self._most if again else min(self._most, LEAST_OUTPUT),
+        )
+        if self._most != self.request.max_output_tokens:
+            self.request = self.request.model_copy(update={"max_output_tokens": self._most})
+
+    async def settle(self, completed: ModelCompleted) -> ModelCompleted:
+        """Settle a whole reply by what was reported, or by the estimate if nothing was."""
+        usage = completed.usage
+        if not _is_reported(usage):
+            output = estimate_blocks(completed.content)
+            usage = Usage.from_input_output(self._prompt, output)
+            usage = usage.model_copy(update={"is_estimated": True})
+        await self._settle(usage)
+        return _with_cost(completed, usage, self._price)
+
+    async def settle_failed(self, error: ErrorPayload) -> None:
+        """Settle an attempt that failed: one that was answered with an error cost no tokens."""
+        if "status" in error.details and not self.arrived:
+            await self._settle(Usage())
+        else:
+            await self.settle_broken_off()
+
+    async def settle_broken_off(self) -> None:
+        """Settle what is still reserved: the prompt, and what has arrived of the reply."""
+        if self._hold_id is None:
+            return
+        if self.is_sent:
+            output = -(-self.arrived // BYTES_PER_TOKEN)
+            await self._settle(Usage.from_input_output(self._prompt, output))
+        else:
+            hold_id, self._hold_id = self._hold_id, None
+            await self._meter.settle(hold_id, {})
+
+    async def _settle(self, usage: Usage) -> None:
+        if self._hold_id is None:
+            return
+        hold_id, self._hold_id = self._hold_id, None
+        total = max(usage.total_tokens, usage.input_tokens + usage.output_tokens)
+        spent = {
+            "requests": 1,
+            "input_tokens": max(usage.input_tokens, total - usage.output_tokens),
+            "output_tokens": usage.output_tokens,
+            "total_tokens": total,
+        }
+        if self._price is not None:
+            spent["nanousd"] = nanousd(self._price.of(usage))
+        self.arrived = 0
+        await self._meter.settle(hold_id, {unit: n for unit, n in spent.items() if n > 0})
+
+
+async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+    stream: AsyncIterator[ModelEvent] = adapter.stream(request)
+    AdapterCheck(request).begin(stream)
+    try:
+        async for event in stream:
+            yield event
+    finally:
+        if isinstance(stream, AsyncGenerator):
+            await stream.aclose()
+
+
+def _is_reported(usage: Usage) -> bool:
+    return bool(usage.input_tokens or usage.output_tokens or usage.total_tokens)
+
+
+def _with_cost(completed: ModelCompleted, usage: Usage, price: Price | None) -> ModelCompleted:
+    cost = None if price is None else float(price.of(usage))
+    if usage is completed.usage and cost is None:
+        return completed
+    return completed.model_copy(update={"usage": usage.model_copy(update={"cost": cost})})
+
+
+def _message_tokens(message: ModelMessage) -> int:
+    return estimate_blocks(message.content)
+
+
+def _tool_tokens(tool: ToolDefinition) -> int:
+    return estimate_tools([tool])
+
+
+def _exceeded(use: BudgetUse, grant: BudgetGrant) -> AgentCoreError:
+    name = next(iter(shown({grant.unit: 0})))
+    spent, limit = use.spent.get(name, 0), use.limits[name]
+    needed = shown({grant.unit: grant.needed})[name]
+    reserved = use.reserved.get(name, 0)
+    waits = f", {reserved:,} of it reserved by calls under way" if reserved else ""
+    return AgentCoreError(
+        ErrorCode.BUDGET_EXCEEDED,
+        f"the budget of the {use.kind} is spent: {spent + reserved:,} of {limit:,} {name}{waits},"
+        f" and the next step needs {needed:,}; {_CURES[use.kind].format(name=name)}",
+        details={"limit": name, "needed": needed, **_facts(use)},
+    )
+
+
+def _out_of_time(use: BudgetUse) -> AgentCoreError:
+    return AgentCoreError(
+        ErrorCode.BUDGET_EXCEEDED,
+        f"the time of the {use.kind} is over: it may take {use.limits['wall_s']:g} s;"
+        f" {_CURES[use.kind].format(name='wall_s')}",
+        details={"limit": "wall_s", **_facts(use)},
+    )
+
+
+def _facts(use: BudgetUse) -> dict[str, Any]:
+    return {
+        "scope": use.kind,
+        "scope_id": use.scope_id,
+        "limits": use.limits,
+        "spent": use.spent,
+        "by_agent": use.by_agent,
+    }

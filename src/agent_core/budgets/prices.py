@@ -1,0 +1,166 @@
+"""What a model call costs in US dollars: by the model's own price, or by the public price lists."""
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from decimal import Decimal
+from ipaddress import ip_address
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent_core.config.models import ModelConfig, PriceConfig
+from agent_core.types import Usage
+
+_MILLION = Decimal(1_000_000)
+
+_VENDORS: Mapping[str, str] = MappingProxyType(
+    {"openai": "openai", "anthropic": "anthropic", "gemini": "google", "bedrock": "aws"}
+)
+"""Providers, and what the price lists call the services behind their default addresses."""
+
+_FAMILIES: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "openai": re.compile(r"gpt-\d|chatgpt-|o\d(-|$)"),
+        "anthropic": re.compile(r"claude-"),
+        "google": re.compile(r"gemini-"),
+    }
+)
+"""How names of models begin that one vendor alone has: behind any address they cost its price."""
+
+
+class Price(ABC):
+    """What one model charges for."""
+
+    @abstractmethod
+    def of(self, usage: Usage) -> Decimal:
+        """The cost of one call in US dollars."""
+
+    def worst(self, input_tokens: int, output_tokens: int) -> Decimal:
+        """The most that one call can cost, whatever of its prompt is written to a cache."""
+        plain = Usage.from_input_output(input_tokens, output_tokens)
+        return max(
+            self.of(plain),
+            self.of(plain.model_copy(update={"cache_write_tokens": input_tokens})),
+        )
+
+
+class ConfiguredPrice(Price):
+    """The price that stands in the configuration."""
+
+    def __init__(self, price: PriceConfig) -> None:
+        self._input, self._output = Decimal(str(price.input or 0)), Decimal(str(price.output or 0))
+        read, write = price.cache_read, price.cache_write
+        self._read = self._input if read is None else Decimal(str(read))
+        self._write = self._input if write is None else Decimal(str(write))
+
+    def of(self, usage: Usage) -> Decimal:
+        """See `Price.of`."""
+        given, read, written = _parts(usage)
+        total = (given - read - written) * self._input + read * self._read + written * self._write
+        return (total + max(usage.output_tokens, 0) * self._output) / _MILLION
+
+
+class ListedPrice(Price):
+    """A price of the lists of `genai-prices`."""
+
+    def __init__(self, provider: Any, model: Any) -> None:
+        self._provider = provider
+        self._model = model
+
+    def of(self, usage: Usage) -> Decimal:
+        """See `Price.of`."""
+        from genai_prices import Usage as Counts  # noqa: PLC0415 - loaded with the lists
+
+        given, read, written = _parts(usage)
+        counts = Counts(
+            input_tokens=given,
+            output_tokens=max(usage.output_tokens, 0),
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+        )
+        return self._model.calc_price(counts, self._provider).total_price
+
+
+FREE = ConfiguredPrice(PriceConfig(input=0, output=0))
+"""Of a model that runs in this process."""
+
+
+class Prices:
+    """The prices of models, each looked up once; the lists are loaded when first needed."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Price | None] = {}
+
+    async def of(self, model: ModelConfig) -> Price | None:
+        """What the model charges; None if that is not known."""
+        if is_configured(model.price):
+            return ConfiguredPrice(model.price)
+        if model.provider == "local":
+            return FREE
+        if not may_have_price(model):
+            return None
+        key = (model.provider, model.base_url, model.name)
+        if key not in self._known:  # half a second of imports, and once
+            self._known[key] = await asyncio.to_thread(_look_up, model)
+        return self._known[key]
+
+
+def is_configured(price: PriceConfig) -> bool:
+    """Whether the configuration says what the model costs."""
+    return price.input is not None or price.output is not None
+
+
+def may_have_price(model: ModelConfig) -> bool:
+    """Whether it is worth asking for the price of this model.
+
+    A server at a private address, or an adapter of the program's own, has models of any name: only
+    those with a vendor's name are taken for the vendor's, behind a gateway.
+    """
+    if is_configured(model.price) or model.provider == "local" or _family(model):
+        return True
+    return model.provider in _VENDORS and (not model.base_url or _is_public(model.base_url))
+
+
+def _look_up(model: ModelConfig) -> Price | None:
+    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - loads all the lists
+
+    snapshot, vendor = get_snapshot(), _VENDORS.get(model.provider)
+    ways: list[tuple[str | None, str | None]] = []
+    if vendor and not model.base_url:
+        ways.append((vendor, None))
+    if model.base_url and _is_public(model.base_url):
+        ways.append((None, model.base_url))
+    if family := _family(model):
+        ways.append((family, None))
+    for provider_id, url in ways:
+        try:
+            found = ListedPrice(*snapshot.find_provider_model(model.name, None, provider_id, url))
+            found.worst(1, 1)
+        except (LookupError, ValueError):  # not listed, or without a price of tokens
+            continue
+        return found
+    return None
+
+
+def _family(model: ModelConfig) -> str | None:
+    if model.provider == "ollama":
+        return None
+    names = (vendor for vendor, name in _FAMILIES.items() if name.match(model.name.lower()))
+    return next(names, None)
+
+
+def _is_public(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith((".local", ".internal", ".localhost"))
+
+
+def _parts(usage: Usage) -> tuple[int, int, int]:
+    """Tokens of the prompt, those read from a cache, and those written to one; never more."""
+    given = max(usage.input_tokens, 0)
+    read = min(max(usage.cache_read_tokens, 0), given)
+    return given, read, min(max(usage.cache_write_tokens, 0), given - read)

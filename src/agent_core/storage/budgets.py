@@ -1,0 +1,243 @@
+"""Budgets: what is reserved before it is spent, against every scope that pays for it.
+
+Every function is one job of the writing connection: what one transaction has checked, no other
+one, in whatever process, can have spent meanwhile.
+"""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_core.storage.rows import OPEN_RUN, dumps, loads
+from agent_core.types import Amounts, BudgetGrant, BudgetHold, BudgetScope, BudgetUse
+from agent_core.types.budget import shown
+
+_SHARED_BY_TIME = "wall_ms"
+"""Children work at the same time: each may take as long as its parent has left."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A scope as it stands."""
+
+    scope: BudgetScope
+    spent: Counter[str]
+    held: Counter[str]
+
+    @property
+    def limits(self) -> Amounts:
+        return self.scope.limits
+
+    def free(self, unit: str, *, with_held: bool = True) -> int:
+        left = self.limits[unit] - self.spent[unit]
+        return left - self.held[unit] if with_held else left
+
+
+def reserve(connection: sqlite3.Connection, hold: BudgetHold) -> BudgetGrant:
+    """Reserve the worst case against every scope, with as much output as fits, or nothing."""
+    rows: list[_Row] = []
+    for scope in hold.scopes:
+        rows.append(_find_row(connection, scope, hold, above=rows))
+    if (lack := _lack(rows, hold)) is not None:
+        row, unit = lack
+        return BudgetGrant(
+            refused_by=_use(connection, row),
+            unit=unit,
+            needed=_needed(hold, unit),
+            may_wait=_lack(rows, hold, with_held=False) is None,
+        )
+    granted = _most_output(rows, hold)
+    amounts = Counter(hold.fixed)
+    for unit, each in hold.per_token.items():
+        amounts[unit] += granted * each
+    for row in rows:
+        row.held += amounts
+        _write_row(connection, row, hold.session_id)
+    connection.execute(
+        """INSERT INTO budget_holds
+        (hold_id, session_id, run_id, agent_id, scopes_json, amounts_json)
+        VALUES (?, ?, ?, ?, ?, ?)""",
+        (
+            hold.hold_id,
+            hold.session_id,
+            hold.run_id,
+            hold.agent_id,
+            dumps([row.scope.scope_id for row in rows]),
+            dumps(dict(amounts)),
+        ),
+    )
+    return BudgetGrant(output_tokens=granted)
+
+
+def settle(connection: sqlite3.Connection, hold_id: str, spent: Amounts | None) -> None:
+    """Replace a reservation by what was spent, all of it where that is not known.
+
+    One that is settled already stays as it is.
+    """
+    found = connection.execute(
+        "SELECT agent_id, scopes_json, amounts_json FROM budget_holds WHERE hold_id = ?",
+        (hold_id,),
+    ).fetchone()
+    if found is None:
+        return
+    agent_id, scopes, amounts = found
+    held = _amounts(amounts)
+    actual = held if spent is None else Counter(spent)
+    for scope_id in loads(scopes):
+        before = connection.execute(
+            "SELECT spent_json, held_json FROM budgets WHERE scope_id = ?", (scope_id,)
+        ).fetchone()
+        rest = _amounts(before[1])
+        rest.subtract(held)
+        connection.execute(
+            "UPDATE budgets SET spent_json = ?, held_json = ? WHERE scope_id = ?",
+            (dumps(dict(_amounts(before[0]) + actual)), dumps(dict(+rest)), scope_id),
+        )
+        row = connection.execute(
+            "SELECT spent_json FROM budget_agents WHERE scope_id = ? AND agent_id = ?",
+            (scope_id, agent_id),
+        ).fetchone()
+        of_agent = _amounts(row[0] if row else "{}")
+        connection.execute(
+            """INSERT INTO budget_agents (scope_id, agent_id, spent_json) VALUES (?1, ?2, ?3)
+            ON CONFLICT (scope_id, agent_id) DO UPDATE SET spent_json = ?3""",
+            (scope_id, agent_id, dumps(dict(of_agent + actual))),
+        )
+    connection.execute("DELETE FROM budget_holds WHERE hold_id = ?", (hold_id,))
+
+
+def settle_lost(connection: sqlite3.Connection, run_id: str) -> None:
+    """Settle in full what a run of a dead process had reserved."""
+    rows = connection.execute(
+        "SELECT hold_id FROM budget_holds WHERE run_id = ?", (run_id,)
+    ).fetchall()
+    for (hold_id,) in rows:
+        settle(connection, hold_id, None)
+
+
+def uses(connection: sqlite3.Connection, scope_ids: Iterable[str]) -> list[BudgetUse]:
+    """What these scopes have spent; those without a budget are left out."""
+    rows = connection.execute(
+        """SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
+        WHERE scope_id IN (SELECT value FROM json_each(?)) ORDER BY rowid""",
+        (dumps(sorted(set(scope_ids))),),
+    )
+    return [_use(connection, _row(row)) for row in rows.fetchall()]
+
+
+def _most_output(rows: Sequence[_Row], hold: BudgetHold) -> int:
+    room = [
+        (row.free(unit) - hold.fixed.get(unit, 0)) // each
+        for row in rows
+        for unit, each in hold.per_token.items()
+        if each and unit in row.limits
+    ]
+    return min([hold.most, *room])
+
+
+def _lack(
+    rows: Sequence[_Row], hold: BudgetHold, *, with_held: bool = True
+) -> tuple[_Row, str] | None:
+    """The first scope, and the unit, of which there is not even the least that is needed."""
+    for row in rows:
+        for unit in row.limits:
+            needed = _needed(hold, unit)
+            if needed and needed > row.free(unit, with_held=with_held):
+                return row, unit
+    return None
+
+
+def _needed(hold: BudgetHold, unit: str) -> int:
+    return hold.fixed.get(unit, 0) + hold.least * hold.per_token.get(unit, 0)
+
+
+def _find_row(
+    connection: sqlite3.Connection, scope: BudgetScope, hold: BudgetHold, *, above: Sequence[_Row]
+) -> _Row:
+    """The scope as it stands; a child that has no share yet gets one."""
+    found = connection.execute(
+        """SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
+        WHERE scope_id = ?""",
+        (scope.scope_id,),
+    ).fetchone()
+    if found is not None:
+        row = _row(found)
+        if scope.kind == "child":
+            return row
+        row.scope = scope  # with the limits of today's configuration
+        return row
+    if scope.kind == "child":
+        limits = _share(connection, scope, hold, above)
+        scope = BudgetScope(kind="child", scope_id=scope.scope_id, limits=limits)
+    return _Row(scope, Counter(), Counter())
+
+
+def _share(
+    connection: sqlite3.Connection, scope: BudgetScope, hold: BudgetHold, above: Sequence[_Row]
+) -> dict[str, int]:
+    """What a child may spend: what it asks for, at most its part of what is free above it.
+
+    What its siblings may still spend is not free, and one part stays with the parent.
+    """
+    open_children = connection.execute(
+        f"""SELECT count(*) FROM runs WHERE session_id = ?1 AND {OPEN_RUN}
+        AND parent_run_id = (SELECT parent_run_id FROM runs WHERE run_id = ?2)""",  # noqa: S608
+        (hold.session_id, hold.run_id),
+    ).fetchone()[0]
+    siblings = connection.execute(
+        f"""SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
+        WHERE session_id = ? AND kind = 'child' AND scope_id IN
+        (SELECT run_id FROM runs WHERE session_id = ?1 AND {OPEN_RUN})""",  # noqa: S608
+        (hold.session_id,),
+    ).fetchall()
+    lent: Counter[str] = Counter()
+    for sibling in map(_row, siblings):
+        for unit in sibling.limits:
+            lent[unit] += max(sibling.free(unit), 0)
+    limits = dict(scope.limits)
+    for row in above:
+        for unit in row.limits:
+            if unit == _SHARED_BY_TIME:
+                continue
+            share = max(row.free(unit) - lent[unit], 0) // (open_children + 1)
+            limits[unit] = min(limits.get(unit, share), share)
+    return limits
+
+
+def _amounts(text: str) -> Counter[str]:
+    return Counter[str](loads(text))
+
+
+def _row(found: Sequence[Any]) -> _Row:
+    kind, scope_id, limits, spent, held = found
+    scope = BudgetScope(kind=kind, scope_id=scope_id, limits=loads(limits))
+    return _Row(scope, _amounts(spent), _amounts(held))
+
+
+def _write_row(connection: sqlite3.Connection, row: _Row, session_id: str) -> None:
+    scope = row.scope
+    connection.execute(
+        """INSERT INTO budgets (scope_id, session_id, kind, limits_json, spent_json, held_json)
+        VALUES (?1, ?2, ?3, ?4, '{}', ?5)
+        ON CONFLICT (scope_id) DO UPDATE SET limits_json = ?4, held_json = ?5""",
+        (scope.scope_id, session_id, scope.kind, dumps(dict(scope.limits)), dumps(dict(row.held))),
+    )
+
+
+def _use(connection: sqlite3.Connection, row: _Row) -> BudgetUse:
+    agents: Mapping[str, str] = dict(
+        connection.execute(
+            "SELECT agent_id, spent_json FROM budget_agents WHERE scope_id = ? ORDER BY rowid",
+            (row.scope.scope_id,),
+        ).fetchall()
+    )
+    return BudgetUse(
+        kind=row.scope.kind,
+        scope_id=row.scope.scope_id,
+        limits=shown(row.limits),
+        spent=shown(row.spent),
+        reserved=shown(row.held),
+        by_agent={agent: shown(loads(spent)) for agent, spent in agents.items()},
+    )

@@ -1,0 +1,122 @@
+"""The end of a run judged: its deliverables, their content, and the profile's own checks."""
+
+import os
+import shlex
+from collections.abc import Sequence
+
+from agent_core.errors import AgentCoreError
+from agent_core.process import Command, find_program, run
+from kgent.config import CheckSpec
+from kgent.errors import ErrorCategory, ErrorInfo
+from kgent.records import RunEnvironment, summary_line
+from kgent.run_folder import DeliverableCheck, GovernanceStatus
+from kgent.state import CheckResult
+
+CHECKS = "checks"
+"""The folder of the archive with what the checks printed."""
+
+COMMAND_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+"""The variables of the environment that a program of a run gets."""
+
+_OUTPUT_BYTES = 65_536
+_SHOWN_OUTPUT = 2000
+
+
+def command_environment(env: RunEnvironment) -> dict[str, str]:
+    """The environment of the programs of a run, whose home is `workspace/`."""
+    known = {name: os.environ[name] for name in COMMAND_VARIABLES if name in os.environ}
+    return {**known, "HOME": str(env.sandbox_root / "workspace")}
+
+
+async def run_checks(env: RunEnvironment, checks: Sequence[CheckSpec]) -> list[CheckResult]:
+    """Run the checks in the run folder, one after another; each is in the events.
+
+    Raises:
+        asyncio.CancelledError: the run is to stop; the program that was running is gone.
+    """
+    return [await _run_check(env, number, check) for number, check in enumerate(checks, 1)]
+
+
+async def _run_check(env: RunEnvironment, number: int, check: CheckSpec) -> CheckResult:
+    emit, variables, root = env.records.emit, command_environment(env), env.sandbox_root
+    shown, call_id = shlex.join(check.argv), f"check_{number}"
+    data: dict[str, object] = {"argv": check.argv}
+    begun = emit(
+        "deliverable.check.started",
+        shown,
+        data,
+        actor="governance",
+        correlation_id=call_id,
+    )
+    result = CheckResult(argv=check.argv, is_passed=False)
+    try:
+        program = find_program(check.argv[0], cwd=root, env=variables)
+        done = await run(
+            Command(argv=[str(program), *check.argv[1:]], cwd=str(root), env=variables),
+            launcher=env.launcher,
+            timeout_s=check.timeout_seconds,
+            stdout_limit_bytes=_OUTPUT_BYTES,
+            stderr_limit_bytes=_OUTPUT_BYTES,
+        )
+        done.discard()
+        printed = f"{done.stdout.text}{done.stderr.text}"
+        reason = None
+        if done.timed_out:
+            reason = f"it took longer than {check.timeout_seconds:g} s"
+        elif done.exit_code != 0:
+            reason = f"it ended with exit code {done.exit_code}"
+        output = env.records.keep_raw(
+            CHECKS, call_id, printed.encode("utf-8", "replace"), ending=".txt"
+        )
+        result = CheckResult(
+            argv=check.argv,
+            is_passed=reason is None,
+            exit_code=None if done.timed_out else done.exit_code,
+            reason=reason and f"{reason}: {printed.strip()[-_SHOWN_OUTPUT:]}".rstrip(": "),
+            output=output,
+        )
+    except (OSError, AgentCoreError) as error:
+        result = result.model_copy(update={"reason": f"it could not be run: {error}"})
+    emit(
+        "deliverable.check.completed",
+        f"{shown}: {result.reason or 'passed'}",
+        {
+            **result.model_dump(mode="json", exclude_none=True),
+            "reason": result.reason and summary_line(result.reason),
+        },
+        actor="governance",
+        severity="info" if result.is_passed else "warning",
+        correlation_id=call_id,
+        parent_event_id=begun.event_id,
+    )
+    return result
+
+
+def judge(check: DeliverableCheck, results: Sequence[CheckResult]) -> DeliverableCheck:
+    """The check of the deliverables together with the profile's own checks."""
+    failed = [result for result in results if not result.is_passed]
+    changes: dict[str, object] = {"checks": list(results)}
+    if failed and check.error is None:
+        listed = "; ".join(f"{shlex.join(one.argv)}: {one.reason}" for one in failed)
+        changes["status"] = GovernanceStatus.INCOMPLETE
+        changes["summary"] = f"{len(failed)} of {len(results)} checks have failed"
+        changes["error"] = ErrorInfo(
+            code="check_failed",
+            message=f"checks have failed: {summary_line(listed)}",
+            category=ErrorCategory.GOVERNANCE,
+        )
+    return check.model_copy(update=changes)
+
+
+def render_nudge(check: DeliverableCheck) -> str | None:
+    """What the model reads when it ends too early; None where nothing is amiss."""
+    lines = [f"- `{path}`: {reason}" for path, reason in (check.missing | check.invalid).items()]
+    lines += [
+        f"- the check `{shlex.join(one.argv)}`: {one.reason}"
+        for one in check.checks
+        if not one.is_passed
+    ]
+    if not lines:
+        return None
+    listed = "\n".join(lines)
+    return f"The work is not complete yet:\n{listed}\n\nMend this, then answer again."

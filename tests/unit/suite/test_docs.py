@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -36,6 +36,8 @@ def table_in(annotation: Any) -> type[BaseModel] | None:
         case None, _ if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return annotation
         case origin, [*_, inner] if origin in {list, dict}:
+            return table_in(inner)
+        case origin, [inner, *_] if origin is Annotated:
             return table_in(inner)
         case origin, [inner] if origin in {Union, UnionType}:
             return table_in(inner)

@@ -96,7 +96,7 @@ class SpawnerDeps:
     Attributes:
         build_context: builds everything a run of any role needs, or raises `AgentCoreError`.
         work_tools: all but the built-in `agent.*` and `internal.*` tools, as the user's settings
-            leave them; with their effective permissions and tags.
+            and a run's options leave them; with their effective permissions and tags.
         is_disabled: the user's settings take the tool of this name away from every run.
         can_ask: there is a way to ask for a permission.
     """
@@ -107,7 +107,7 @@ class SpawnerDeps:
     children: ChildRuns
     workers: Workers
     build_context: Callable[[RunSpec], Awaitable[RunContext]]
-    work_tools: Callable[[], Awaitable[Mapping[str, ToolDefinition]]]
+    work_tools: Callable[[RunOptions], Awaitable[Mapping[str, ToolDefinition]]]
     is_disabled: Callable[[str], bool]
     can_ask: bool
     open_journal: OpenJournal
@@ -164,11 +164,11 @@ class ChildSpawner:
     async def list_definitions(self, _: ListDefinitions, __: ToolContext) -> ToolReturn:
         """Every definition with its suggested tools, and which of these a child could have now."""
         deps, roles = self._deps, _CHILD_ROLES[self._parent.run.mode]
-        work = await deps.work_tools()
+        work = await deps.work_tools(self._options)
 
         def suggestion(name: str) -> dict[str, Any]:
             reason = None
-            if deps.is_disabled(name):
+            if self._is_disabled(name):
                 reason = "disabled_by_config"
             elif not any(permits(role, name) for role in roles):
                 reason = "mode_restricted"
@@ -251,18 +251,22 @@ class ChildSpawner:
         """
         if names is None:
             return None
-        work = await self._deps.work_tools()
+        work = await self._deps.work_tools(self._options)
         wrong = [
             name
             for name in names
             if not permits(role, name)
-            or (name not in work if does_work(name) else self._deps.is_disabled(name))
+            or (name not in work if does_work(name) else self._is_disabled(name))
         ]
         if wrong:
             message = f"a {role} cannot have these tools: {', '.join(wrong)}; nothing was started"
             details = {"path": "$.allowed_tools", "tools": wrong}
             raise ToolError(ErrorCode.VALIDATION_ERROR, message, details=details)
         return tuple(dict.fromkeys(name for name in names if does_work(name)))
+
+    def _is_disabled(self, name: str) -> bool:
+        is_offered = self._options.offers(name, is_free=not does_work(name))
+        return self._deps.is_disabled(name) or not is_offered
 
     def _child_identity(self, role: AgentRole, agent_id: str) -> RunIdentity:
         parent = self._parent.run

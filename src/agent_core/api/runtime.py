@@ -38,8 +38,8 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
-    from agent_core.config.models import Config, ModelConfig
-    from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
+    from agent_core.config.models import Config
+    from agent_core.loop.options import AnyModel, JsonSchema, RunFields, RunOptions, TypedRunFields
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
     from agent_core.providers.base import ProviderFactory, ProviderRegistry
@@ -59,8 +59,8 @@ class AgentRuntime:
         config_path: a configuration file to use in place of `<home>/config.toml`.
         config: the configuration itself: a `Config`, or a mapping with the sections of the file.
             No file is read then, and without a `home_dir` none of the user's other settings.
-        model: `provider:name`, or a whole model, in place of the one of `config`; alone it is all
-            the configuration that is needed.
+        model: `provider:name`, a whole model, or an adapter that you make and close, in place of
+            the one of `config`; alone it is all the configuration that is needed.
         home_dir: default `$SOONG_AGENT_HOME`, else `~/.soong-agent`.
         persist: False keeps sessions, artifacts and Task logs in memory, and writes nothing.
         session_db_path: a database to use in place of the configured one.
@@ -86,7 +86,7 @@ class AgentRuntime:
         elicitation_callback: "ElicitationCallback | None" = None,
         *,
         config: "Config | Mapping[str, Any] | None" = None,
-        model: "str | ModelConfig | None" = None,
+        model: "AnyModel | None" = None,
         persist: bool = True,
     ) -> None:
         self._options = RuntimeOptions(

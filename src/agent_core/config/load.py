@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from agent_core.config.model_names import model_fields, usual_key
+from agent_core.config.model_names import model_fields, password_in, usual_key
 from agent_core.config.models import Config, ModelConfig, ModelProfile
 from agent_core.config.paths import (
     Setup,
@@ -42,7 +42,7 @@ def read_setup(
     config_path: str | Path | None = None,
     *,
     config: Config | Mapping[str, Any] | None = None,
-    model: str | ModelConfig | None = None,
+    model: Any = None,
     home_dir: str | Path | None = None,
     session_db_path: str | Path | None = None,
     persist: bool = True,
@@ -142,20 +142,20 @@ def load_config(
     return _with_model(config, model) if model else config
 
 
-def build_config(
-    config: Config | Mapping[str, Any] | None, model: str | ModelConfig | None = None
-) -> Config:
+def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -> Config:
     """The configuration that a program gives, checked as the file is.
 
     Args:
         config: the whole of it, or a mapping with the sections of the file.
-        model: in place of the one of `config`.
+        model: in place of the one of `config`: a string, a whole model, or an adapter.
 
     Raises:
         ConfigError: it does not fit the schema; names the key.
     """
+    model = as_model(model)
     if not isinstance(cast("object", model), str | ModelConfig | None):
-        reason = f"model must be 'provider:name' or a ModelConfig, not a {type(model).__name__}"
+        kind = type(model).__name__
+        reason = f"model must be 'provider:name', a ModelConfig or an adapter, not a {kind}"
         raise _unusable(_IN_CODE, reason)
     if isinstance(config, Config):
         if problems := list(_find_problems(config)):
@@ -169,6 +169,12 @@ def build_config(
         return _validate(sections | {"model": model}, _IN_CODE)
     found = _validate(sections, _IN_CODE)
     return _with_model(found, model) if model is not None else found
+
+
+def as_model(model: Any) -> Any:
+    """What a program gives as a model: an adapter is one, too."""
+    is_adapter = all(callable(getattr(model, name, None)) for name in ("stream", "close"))
+    return ModelConfig.of_adapter(model) if is_adapter else model
 
 
 def _validate(table: Mapping[str, Any], place: Path | str) -> Config:
@@ -225,7 +231,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         elif partial.is_named and values["api_key_env"] is None:
             values["api_key_env"] = usual_key(values["provider"], values["base_url"])
             origin = place
-    return ModelConfig.model_validate(values).with_key_origin(origin)
+    adapter = config.model.adapter if values["provider"] == config.model.provider else None
+    return ModelConfig.model_validate(values).with_key_origin(origin, adapter=adapter)
 
 
 def _server_in(url: str | None) -> str:
@@ -236,13 +243,16 @@ def _server_in(url: str | None) -> str:
 def model_secrets(config: Config, *profiles: Profile, environ: Mapping[str, str]) -> dict[str, str]:
     """Every secret that the models of the configuration, and of `profiles`, are reached with.
 
-    Keys are by the name of their variable; in the address of a proxy it is the password.
+    Keys are by the name of their variable; in an address it is the password.
     """
     named = [model for _, model in _models(config) if not isinstance(model, str)]
     named += [_partial(config, profile)[0] for profile in profiles if not isinstance(profile, str)]
     models = [model for model in named if model]
     names = [model.api_key_env for model in models if model.api_key_env]
     keys = {name: value for name in names if (value := environ.get(name))}
+    for number, model in enumerate(models):
+        if model.base_url and (password := password_in(model.base_url)):
+            keys[f"url_password_{number}"] = password
     return keys | proxy_secrets([model.proxy for model in models], environ)
 
 

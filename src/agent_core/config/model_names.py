@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 FORM = (
     "write provider:name, such as openai:gpt-5, ollama:qwen3 or local:/path/model.gguf; with the"
@@ -58,5 +58,13 @@ def usual_key(provider: str, base_url: str | None) -> str | None:
         address = urlsplit(base_url.strip())
         is_public = address.scheme == "https" and address.hostname == host
         return variable if is_public and address.port in {None, 443} else None
+    except ValueError:
+        return None
+
+
+def password_in(url: str) -> str | None:
+    """What proves who is asking, if an address holds that."""
+    try:
+        return unquote(urlsplit(url.strip()).password or "") or None
     except ValueError:
         return None

@@ -197,15 +197,29 @@ class ModelConfig(Section):
     chat_template: str | None = None
     threads: Threads | None = None
     _key_origin: str = PrivateAttr(default="model.api_key_env")
+    _adapter: Any = PrivateAttr(default=None)
+
+    @classmethod
+    def of_adapter(cls, adapter: object) -> "ModelConfig":
+        """The model behind an adapter that a program brings; its window is not known."""
+        model = cls(provider="in_code", name=type(adapter).__name__, context_window=128_000)
+        model._adapter = adapter
+        return model
+
+    @property
+    def adapter(self) -> Any:
+        """The adapter that a program brings, if it does."""
+        return self._adapter
 
     @property
     def key_origin(self) -> str:
         """Where `api_key_env` was configured: for the message when the variable is missing."""
         return self._key_origin
 
-    def with_key_origin(self, place: str) -> "ModelConfig":
-        """The same model, remembering that `place` named its key."""
+    def with_key_origin(self, place: str, *, adapter: object = None) -> "ModelConfig":
+        """The same model, remembering that `place` named its key, and who brings its adapter."""
         located = self.model_copy()
+        located._adapter = adapter  # noqa: SLF001 - a copy of itself
         located._key_origin = place  # noqa: SLF001 - a copy of itself
         return located
 

@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, cast
 
 from pydantic import ValidationError
 
+from agent_core.config.load import as_model
 from agent_core.config.models import ModelConfig
 from agent_core.config.problems import nearest
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
-from agent_core.types import Budget, OutputMode, OutputT, StoredOptions
+from agent_core.tools.registry import Handler, tool_from
+from agent_core.types import Budget, OutputMode, OutputT, StoredOptions, ToolDefinition
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from agent_core.tools.output import ExpectedOutput
 
-AnyTool = str | Tool | Callable[..., Any]
-"""The name of a known tool, a tool made with `@tool`, or a function to make one of."""
+AnyTool = str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Callable[..., Any]
+"""The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
+or a function to make one of."""
+
+AnyModel = str | ModelConfig | ProviderAdapter
+"""`provider:name`, a whole model, or an adapter that the program makes and closes."""
 
 JsonSchema = Mapping[str, Any]
 
@@ -30,22 +37,24 @@ class RunOptions(Generic[OutputT]):
 
     Attributes:
         instructions: added to the system prompt of this run.
-        model: `provider:name`, or a whole model; the configured one by default.
+        model: `provider:name`, the name of a `[model_overrides]` table, a whole model, or an
+            adapter; the configured one by default.
         tools: the only tools of the run: names of known ones, functions, and tools made with
             `@tool`. None leaves the choice to the configuration; `()` is no tool at all.
-        disabled_tools: names of tools the run does without.
+            Children, and the workers of an orchestrator, have no other working tools either.
+        disabled_tools: names of tools the run and its children do without.
         output_type: the type of the answer, or its JSON Schema.
         output_mode: how a typed answer is asked for.
         output_retries: how often an answer that does not validate goes back to the model.
         deps: any object; tools find it at `ToolContext.deps`. It is not stored.
         budget: the most the run may spend, its children included.
-        max_turns: the most model turns.
+        max_turns: the most model turns; not more than the configuration allows.
         guards: look at the message, at tool calls and at the answer; they are not stored.
         metadata: the caller's own, stored with the run.
     """
 
     instructions: str | None = None
-    model: str | ModelConfig | None = None
+    model: AnyModel | None = None
     tools: Sequence[AnyTool] | None = None
     disabled_tools: Sequence[str] = ()
     output_type: "TypeForm[OutputT] | JsonSchema | None" = None
@@ -72,14 +81,25 @@ class RunOptions(Generic[OutputT]):
 
     def for_child(self) -> "RunOptions":
         """What holds for the children of a run, too."""
-        return RunOptions(deps=self.deps, disabled_tools=self.disabled_tools)
+        return RunOptions(
+            model=self.model,
+            tools=self.tools,
+            disabled_tools=self.disabled_tools,
+            deps=self.deps,
+        )
+
+    def offers(self, name: str, *, is_free: bool = False) -> bool:
+        """Whether the run may have the tool of this name; `is_free`: `tools` does not bound it."""
+        if name in self.disabled_tools:
+            return False
+        return is_free or self.tools is None or name in map(tool_name, self.tools)
 
 
 class RunFields(TypedDict, total=False):
     """The fields of `RunOptions` as keywords of `start` and `run`, but `output_type`."""
 
     instructions: str | None
-    model: str | ModelConfig | None
+    model: AnyModel | None
     tools: Sequence[AnyTool] | None
     disabled_tools: Sequence[str]
     output_mode: OutputMode
@@ -106,22 +126,29 @@ _NAMES = tuple(each.name for each in fields(RunOptions))
 def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     """The options with the fields that were given one by one; all of them are looked at.
 
+    Functions among `tools` are tools then.
+
     Raises:
         AgentCoreError: `validation_error`, which names the field: it is unknown, given twice, or
             not what it should be.
+        ConfigError: `validation_error`: a function cannot be a tool.
     """
     if options is None:
         options = NO_OPTIONS
     elif not isinstance(options, RunOptions):
-        raise _malformed("options", f"is a RunOptions, not a {type(options).__name__}")
+        raise malformed_option("options", f"is a RunOptions, not a {type(options).__name__}")
     asked = cast("RunOptions[Any]", options)
     for name in given:
         if name not in _NAMES:
-            raise _malformed(name, f"is not an option of a run{nearest(name, _NAMES)}")
+            raise malformed_option(name, f"is not an option of a run{nearest(name, _NAMES)}")
         before = getattr(asked, name)
         if before is not getattr(NO_OPTIONS, name) and not (name == "metadata" and not before):
-            raise _malformed(name, "is given twice, in the options and as a keyword; keep one")
+            raise malformed_option(
+                name, "is given twice, in the options and as a keyword; keep one"
+            )
     asked = replace(asked, **given)
+    if asked.tools:
+        asked = replace(asked, tools=[_made_tool(each) for each in _items("tools", asked.tools)])
     stored_options(asked)
     return asked
 
@@ -132,14 +159,17 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     Raises:
         AgentCoreError: `validation_error`: a field, which is named, is not what it should be.
     """
-    tools, model = _tools(options.tools), cast("object", options.model)
+    tools = None if options.tools is None else _items("tools", options.tools)
+    model: object = as_model(options.model)
     expected = options.expected()
     if not (model is None or isinstance(model, str | ModelConfig)):
-        raise _malformed("model", f"is 'provider:name' or a ModelConfig, not a {_kind(model)}")
+        reason = f"is 'provider:name', a ModelConfig or an adapter, not a {_kind(model)}"
+        raise malformed_option("model", reason)
     guards = _items("guards", options.guards)
     live = {
         "deps": options.deps is not None,
         "guards": bool(guards),
+        "model": isinstance(model, ModelConfig) and model.adapter is not None,
         "tools": any(not isinstance(tool, str) for tool in tools or ()),
     }
     values = {
@@ -163,41 +193,75 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         name, *place = map(str, first["loc"])
         where = f" (at {'.'.join(place)})" if place else ""
         reason = first["msg"].replace("Input should be", "must be")
-        raise _malformed(name, f"{reason}{where}") from None
+        raise malformed_option(name, f"{reason}{where}") from None
+
+
+def restored_options(stored: StoredOptions) -> RunOptions[Any]:
+    """The options of a run that another process has started.
+
+    Raises:
+        ConfigError: they hold what only that process had.
+    """
+    if stored.needs_caller:
+        message = (
+            f"this run was started with {', '.join(stored.needs_caller)}, which only the program"
+            " that started it has, and that program has ended; start the run again"
+        )
+        details = {"options": stored.needs_caller}
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
+    model = stored.model
+    return RunOptions(
+        instructions=stored.instructions,
+        model=ModelConfig.model_validate(model) if isinstance(model, dict) else model,
+        tools=stored.tools,
+        disabled_tools=stored.disabled_tools,
+        output_type=cast("Any", stored.output_schema),
+        output_mode=stored.output_mode,
+        output_retries=stored.output_retries,
+        budget=stored.budget,
+        max_turns=stored.max_turns,
+        metadata=stored.metadata,
+    )
 
 
 def tool_name(tool: AnyTool) -> str:
     """The name by which a model would call it."""
-    if isinstance(tool, str):
-        return tool
-    return tool.name if isinstance(tool, Tool) else str(getattr(tool, "__name__", _kind(tool)))
+    return tool.name if isinstance(tool, Tool) else str(tool)
 
 
-def _tools(given: object) -> list[AnyTool] | None:
-    if given is None:
-        return None
-    tools = _items("tools", given)
-    for tool in tools:
-        if not isinstance(tool, str | Tool) and not callable(tool):
-            reason = f"holds a {_kind(tool)}, which is neither a name, a function nor a tool"
-            raise _malformed("tools", reason)
-    return tools
+def _made_tool(given: object) -> str | Tool:
+    match given:
+        case str() | Tool():
+            return given
+        case ToolDefinition():
+            return given.name
+        case (ToolDefinition() as definition, _):  # pyright: ignore[reportUnknownVariableType]
+            return tool_from(definition, cast("tuple[ToolDefinition, Handler]", given)[1])
+        case _ if callable(given):
+            from agent_core.tools.decorator import tool  # noqa: PLC0415 - for those that give one
+
+            return tool(given)
+        case _:
+            reason = f"holds a {_kind(given)}, which is neither a name, a function nor a tool"
+            raise malformed_option("tools", reason)
 
 
 def _items(name: str, given: object) -> list[Any]:
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
-        raise _malformed(name, f"is a list, not a {_kind(given)}")
+        raise malformed_option(name, f"is a list, not a {_kind(given)}")
     return list(cast("Sequence[Any]", given))
 
 
 def _metadata(given: object) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise _malformed("metadata", f"is a dict, not a {_kind(given)}")
+        raise malformed_option("metadata", f"is a dict, not a {_kind(given)}")
     metadata = dict(cast("Mapping[str, Any]", given))
     try:
         json.dumps(metadata, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _malformed("metadata", f"is stored as JSON, which cannot hold it: {error}") from None
+        raise malformed_option(
+            "metadata", f"is stored as JSON, which cannot hold it: {error}"
+        ) from None
     return metadata
 
 
@@ -205,6 +269,7 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-def _malformed(name: str, reason: str) -> AgentCoreError:
+def malformed_option(name: str, reason: str) -> AgentCoreError:
+    """The error for an option that is not what it should be."""
     details = {"option": name}
     return AgentCoreError(ErrorCode.VALIDATION_ERROR, f"{name} {reason}", details=details)

@@ -22,10 +22,12 @@ from agent_core.context.system_prompt import (
     servers_block,
     skills_block,
     static_blocks,
+    system_block,
     tools_block,
 )
 from agent_core.events import Journal, SessionJournal, SessionStore
 from agent_core.loop import NullCollaborators, RunContext, RunLimits
+from agent_core.loop.options import RunOptions
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
@@ -96,6 +98,7 @@ class RunFactory:
         )
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._surroundings: OrderedDict[str, Surroundings] = OrderedDict()
+        self._models_of_runs: OrderedDict[str, ModelConfig] = OrderedDict()
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -128,8 +131,11 @@ class RunFactory:
         Raises:
             AgentCoreError: it cannot be had; the run fails with this.
         """
-        run, journal = spec.run, spec.journal
-        model = self._models.resolve(spec.definition.model_profile if spec.definition else None)
+        run, journal, options = spec.run, spec.journal, spec.options
+        profile = spec.definition.model_profile if spec.definition else None
+        model = self._models.resolve(profile, instead=options.model)
+        if options.model is not None:
+            _remember(self._models_of_runs, run.run_id, model)
         # A child sees what its parent saw when that began.
         found = self._surroundings.get(run.parent_run_id or "")
         if found is None:
@@ -163,9 +169,14 @@ class RunFactory:
             hooks=make_hooks(run, journal) if make_hooks else NullCollaborators(),
             results=self._results.within(model.context_window // _RESULT_SHARE),
             project_dir=self._setup.project,
-            limits=self._limits,
+            limits=self._limits_of(options),
         )
         return ctx, source
+
+    def _limits_of(self, options: RunOptions) -> RunLimits:
+        if options.max_turns is None:
+            return self._limits
+        return replace(self._limits, max_turns=min(options.max_turns, self._limits.max_turns))
 
     def last_path(self, agent_id: str) -> Sequence[Node]:
         """The path whose messages are at hand for the agent's next run."""
@@ -178,7 +189,7 @@ class RunFactory:
         Raises:
             ConfigError: its model is not configured as it should be.
         """
-        model = self._compact_model()
+        model = self._compact_model(self._models_of_runs.get(run.parent_run_id or ""))
         answer = {"max_output_tokens": min(model.max_output_tokens, 2 * max_tokens)}
         composer = Composer(
             model=model.model_copy(update=answer),
@@ -206,8 +217,8 @@ class RunFactory:
             limits=RunLimits(max_turns=_COMPACT_TURNS),
         )
 
-    def _compact_model(self) -> ModelConfig:
-        return self._models.resolve(self._setup.config.compact.model_profile)
+    def _compact_model(self, instead: ModelConfig | None = None) -> ModelConfig:
+        return self._models.resolve(self._setup.config.compact.model_profile, instead=instead)
 
     def _piece_room(self, policy: CompactPolicy) -> int:
         """What fits the compact model, and the fallback that the conversation may be with."""
@@ -234,6 +245,8 @@ class RunFactory:
         static = static_blocks(
             run.role, toolbox.names, instruction_catalog=found.instructions.text(room)
         )
+        if spec.options.instructions:
+            static.append(system_block("run_instructions", "caller", spec.options.instructions))
         dynamic = [runtime_block(run.role, self._setup.project, today=utc_now().date())]
         skills = found.skills.text(room)
         if skills and LOAD_SKILL in toolbox.names:

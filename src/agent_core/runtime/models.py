@@ -11,7 +11,7 @@ import orjson
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.budgets.meter import Budgets, Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
-from agent_core.config.load import Profile, resolve_model
+from agent_core.config.load import Profile, as_model, resolve_model
 from agent_core.config.models import Config, ModelConfig
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import system_block
@@ -70,22 +70,31 @@ class Models:
         self.budgets = Budgets(store, config.budget, scale=self.scale.of)
         self._adapters: dict[str, ProviderAdapter] = {}
 
-    def resolve(self, *profiles: Profile) -> ModelConfig:
-        """The base model with these profiles laid over it.
+    def resolve(
+        self, *profiles: Profile, instead: str | ModelConfig | ProviderAdapter | None = None
+    ) -> ModelConfig:
+        """The base model, or the one a run has `instead`, with these profiles laid over it.
 
         Raises:
             ConfigError: a profile has an unknown name, or does not fit.
         """
+        base: ModelConfig = self._base
+        if isinstance(instead, str):
+            base = resolve_model(self._config, instead)
+        elif instead is not None:
+            base = as_model(instead)
         if not any(profiles):
-            return self._base
-        return resolve_model(self._config, *profiles)
+            return base
+        return resolve_model(self._config.model_copy(update={"model": base}), *profiles)
 
     def adapter(self, model: ModelConfig) -> ProviderAdapter:
-        """The adapter for a resolved model; made once.
+        """The adapter for a resolved model; made once. One that a program brings is never closed.
 
         Raises:
             ConfigError: its provider is not registered, or the configuration does not suit it.
         """
+        if model.adapter is not None:
+            return RedactingAdapter(model.adapter, self._redactor)
         key = model.model_dump_json()
         if key not in self._adapters:
             adapter = self._registry.create(model)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agent_core.config.models import Config, ModelConfig
     from agent_core.mcp import ElicitationCallback
     from agent_core.permissions import PermissionCallback
-    from agent_core.providers.base import ProviderRegistry
+    from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.storage.sqlite import SqliteSessionStore
     from agent_core.tools.registry import ToolRegistry
 
@@ -35,7 +35,7 @@ class RuntimeOptions:
     project_dir: str | Path | None = None
     config_path: str | Path | None = None
     config: "Config | Mapping[str, Any] | None" = None
-    model: "str | ModelConfig | None" = None
+    model: "str | ModelConfig | ProviderAdapter | None" = None
     home_dir: str | Path | None = None
     persist: bool = True
     session_db_path: str | Path | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
 from agent_core.config.load import Profile, model_secrets
+from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, resolve_project, tasks_folder
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import SkillCatalog, find_skills
@@ -165,6 +166,11 @@ class Project:
             older_than=older_than,
             dry_run=dry_run,
         )
+
+    def learn_secrets(self, model: ModelConfig) -> None:
+        """Learn what a run's own model is reached with."""
+        config = self.setup.config.model_copy(update={"model": model})
+        self._redactor.learn(model_secrets(config, environ=os.environ))
 
     def _learn_secrets(self, *profiles: Profile) -> None:
         self._redactor.learn(model_secrets(self.setup.config, *profiles, environ=os.environ))

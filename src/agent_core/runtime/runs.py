@@ -14,10 +14,11 @@ from agent_core.agents.workers import Workers
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
+from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
 from agent_core.loop import conclude, converse
-from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options, stored_options
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
@@ -46,6 +47,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     RuntimeEvent,
+    StoredOptions,
     new_id,
 )
 
@@ -169,17 +171,20 @@ class Runs:
         process had queued go first, in their order.
 
         Raises:
-            ConfigError: the model's provider is not registered, or an orchestrator has no valid
-                worker pool; nothing was stored.
+            ConfigError: the model is none or its provider is not registered, or an orchestrator has
+                no valid worker pool; nothing was stored.
             StorageError: `session_active`: another living process has the session;
                 `session_elsewhere`: it works in another folder and is not to be moved;
                 `artifact_not_found`: an image of the message is not there.
-            AgentCoreError: `validation_error`: no model can be shown an image of the message.
+            AgentCoreError: `validation_error`: no model can be shown an image of the message, or
+                the options name a tool that there is not.
         """
-        self._models.open(self._models.resolve())
+        model = self._models.resolve(instead=options.model)
+        self._models.open(model)
+        stored = None if options is NO_OPTIONS else self._store_options(options, model)
         stored_prompt = None
         if prompt is not None:
-            limit = self._models.resolve().max_image_bytes
+            limit = model.max_image_bytes
             content = [
                 await sendable(block, self._artifacts, max_bytes=limit)
                 if isinstance(block, ImageBlock)
@@ -203,6 +208,7 @@ class Runs:
             run_id=new_id("run"),
             mode=mode,
             prompt=stored_prompt,
+            options=stored,
         )
         scheduler = self._scheduler
         scheduler.announce(session_id)
@@ -376,6 +382,20 @@ class Runs:
                 raise
         return run
 
+    def _store_options(self, options: RunOptions, model: ModelConfig) -> StoredOptions:
+        """What is written of the options: without secrets, those of the model included.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no tool of a name.
+        """
+        self._project.toolboxes.check_options(options)
+        self._project.learn_secrets(model)
+        plain = stored_options(options).model_dump(mode="json", exclude_defaults=True)
+        clean = self._journal_redactor.metadata(plain)
+        if clean.get("model") != plain.get("model"):
+            clean["needs_caller"] = [*plain.get("needs_caller", ()), "model"]
+        return StoredOptions.model_validate(clean)
+
     def _take_over(self, opened: OpenedRun) -> None:
         """Run what a dead owner of the session had queued; it has its `run_queued` already.
 
@@ -401,6 +421,7 @@ class Runs:
             status=record.status,
             number=next(self._numbers),
             prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
+            stored_options=record.options,
             journal=self._open_journal(identity, stream, session_owner=owner, epoch=epoch),
             stream=stream,
             history=SessionHistory(
@@ -463,13 +484,14 @@ class Runs:
             ):
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
-                async with self._open_spawner(run.journal, run.options) as spawner:
+                options = run.options or self._restore_options(run.stored_options)
+                async with self._open_spawner(run.journal, options) as spawner:
                     ctx, source = await self._contexts.context_and_source(
                         RunSpec(
                             run=run.identity,
                             journal=run.journal,
                             history=self._project.with_mentions(run.history, run.prompt),
-                            options=run.options,
+                            options=options,
                             tools=spawner.tools,
                             board=spawner.board,
                         )
@@ -487,6 +509,19 @@ class Runs:
             if not is_cancelled:
                 self._memory.run_ended(run.identity, run.journal.path)
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+
+    def _restore_options(self, stored: StoredOptions | None) -> RunOptions:
+        """The options of a run that a process now dead has left in the queue.
+
+        Raises:
+            AgentCoreError: they cannot be had, or name a tool that there is not here.
+        """
+        if stored is None:
+            return NO_OPTIONS
+        options = restored_options(stored)
+        self._project.toolboxes.check_options(options)
+        self._project.learn_secrets(self._models.resolve(instead=options.model))
+        return options
 
     @asynccontextmanager
     async def _traced(self, run: RunIdentity) -> AsyncGenerator[None]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
 from agent_core.loop import HistorySource, Outcome, settle
-from agent_core.loop.options import NO_OPTIONS, RunOptions
+from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
 from agent_core.types import (
     CancelResult,
@@ -22,6 +22,7 @@ from agent_core.types import (
     EventType,
     RunIdentity,
     RunStatus,
+    StoredOptions,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Run(RunProgress):
     """One run of a user in this process, from the queue to its outcome.
 
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
+    Without `options` it is one that another process has left, with its `stored_options`.
     """
 
     number: int
@@ -51,7 +53,8 @@ class Run(RunProgress):
     journal: Journal
     stream: EventStream
     history: HistorySource
-    options: RunOptions = NO_OPTIONS
+    options: RunOptions | None = None
+    stored_options: StoredOptions | None = None
     task: asyncio.Task[None] | None = None
     has_begun: bool = False
     cancel_requested: bool = False

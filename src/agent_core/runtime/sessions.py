@@ -174,7 +174,9 @@ class Sessions:
         update = {
             "session": self._record(result.session, "metadata"),
             "agents": [self._record(agent, "result", "metadata") for agent in result.agents],
-            "runs": [self._record(run, "error", "metadata", "prompt") for run in result.runs],
+            "runs": [
+                self._record(run, "error", "metadata", "prompt", "options") for run in result.runs
+            ],
             "nodes": [self._node(node) for node in result.nodes],
         }
         return result.model_copy(update=update)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, select_tools
+from agent_core.agents.roles import BUILT_IN_TOOLS, ROLE_TOOLS, does_work, select_tools
 from agent_core.agents.spawner import RunSpec
 from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
@@ -13,6 +13,7 @@ from agent_core.context.instructions import InstructionCatalog, LoadedInstructio
 from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import Journal
+from agent_core.loop.options import RunOptions, malformed_option, tool_name
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.tools.base import Tool
@@ -22,7 +23,7 @@ from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
 from agent_core.tools.workspace import Workspace
-from agent_core.types import EventLevel, EventType, ToolDefinition
+from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, ServerFailure
@@ -81,6 +82,29 @@ class Toolboxes:
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
             taken.add(tool.name)
 
+    def check_options(self, options: RunOptions) -> None:
+        """Make sure that a run names tools that there are, and brings none that hides another.
+
+        Raises:
+            AgentCoreError: `validation_error`, naming the option and the tool.
+        """
+        known, brought = self.known_names(), set[str]()
+        for tool in options.tools or ():
+            if isinstance(tool, Tool) and self._registered.get(tool.name) is not tool:
+                if tool.name in known | brought:
+                    reason = f"holds a tool named {tool.name}, and there is one of that name"
+                    raise malformed_option("tools", f"{reason}; give yours another")
+                brought.add(tool.name)
+        known |= brought
+        for option, names in (
+            ("tools", map(tool_name, options.tools or ())),
+            ("disabled_tools", options.disabled_tools),
+        ):
+            for name in names:
+                if name not in known and not name.startswith("mcp."):
+                    reason = f"names {name}, and there is no such tool{nearest(name, known)}"
+                    raise malformed_option(option, reason)
+
     async def fill(
         self,
         seat: RunSpec,
@@ -111,7 +135,9 @@ class Toolboxes:
         ]
         self._built_in |= {tool.name: tool.definition for tool in built_in}
         code = (reading if tool.name == reading.name else tool for tool in self._code)
-        own = [*code, *built_in, *self._declared, *self._registered]
+        own = [*code, *built_in, *self._declared, *self._of_programs(seat.options)]
+        # `tools` bounds all that a user's run has, and what its children and workers work with.
+        is_main = seat.run.role is AgentRole.MAIN
         self._check_settings({tool.name for tool in own} | BUILT_IN_TOOLS)
         revision = self._mcp.revision if self._mcp else 0
         reported: set[ServerFailure] = set()
@@ -119,7 +145,13 @@ class Toolboxes:
         async def select() -> list[Tool]:
             wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
             chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
-            return [*chosen, *self._resource_tools(seat, chosen)]
+            chosen += self._resource_tools(seat, chosen)
+            offers = seat.options.offers
+            return [
+                tool
+                for tool in chosen
+                if offers(tool.name, is_free=not is_main and not does_work(tool.name))
+            ]
 
         async def renew() -> list[Tool] | None:
             nonlocal revision
@@ -180,11 +212,16 @@ class Toolboxes:
             tool.name for tool in (*self._code, *self._declared, *self._registered)
         } | BUILT_IN_TOOLS
 
-    async def work_tools(self) -> Mapping[str, ToolDefinition]:
-        """All but the built-in `agent.*` and `internal.*` tools, as the settings leave them."""
+    async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
+        """All but the built-in `agent.*` and `internal.*` tools that a run may grant."""
         served = await self._mcp.tools() if self._mcp else []
-        wanted = self._wanted([*self._code, *self._declared, *self._registered, *served])
-        return {tool.name: tool.definition for tool in wanted}
+        wanted = self._wanted([*self._code, *self._declared, *self._of_programs(options), *served])
+        return {tool.name: tool.definition for tool in wanted if options.offers(tool.name)}
+
+    def _of_programs(self, options: RunOptions) -> list[Tool]:
+        """The tools that the program has registered, or has given to a run."""
+        given = [tool for tool in options.tools or () if isinstance(tool, Tool)]
+        return [*self._registered, *(tool for tool in given if tool.name not in self._registered)]
 
     def is_disabled(self, name: str) -> bool:
         """The user's settings take this tool away from everybody."""

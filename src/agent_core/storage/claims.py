@@ -117,6 +117,7 @@ def open_run(
         created_at=now,
         updated_at=now,
         prompt=opening.prompt,
+        options=opening.options,
     )
     insert(connection, run)
     is_first = not resumed and not opening.events

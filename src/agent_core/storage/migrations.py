@@ -166,11 +166,14 @@ _BUDGETS = (
     "CREATE INDEX budget_holds_by_run ON budget_holds (run_id)",
 )
 
+_OPTIONS = ("ALTER TABLE runs ADD COLUMN options_json TEXT",)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
     Migration(3, "epochs of sessions, requests to cancel, runs that wait", _EPOCHS),
     Migration(4, "budgets: limits, what was spent, what is reserved", _BUDGETS),
+    Migration(5, "options of runs", _OPTIONS),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

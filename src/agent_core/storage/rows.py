@@ -32,6 +32,7 @@ from agent_core.types import (
     RunRecord,
     SessionNote,
     SessionRecord,
+    StoredOptions,
     utc_now,
 )
 
@@ -46,7 +47,7 @@ _TABLES: Mapping[type[BaseModel], tuple[str, str]] = {
     ArtifactRecord: ("artifacts", "artifact_id"),
 }
 _PLAIN = {str, int}
-_JSON_FIELDS = {"metadata", "result", "usage", "error", "prompt"}
+_JSON_FIELDS = {"metadata", "result", "usage", "error", "prompt", "options"}
 _CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[ContentBlock], config=ConfigDict(defer_build=True)
 )
@@ -254,6 +255,8 @@ def _dump_slowly(value: Any) -> str:
 
 def _as_json(value: Any) -> Any:
     match value:
+        case StoredOptions():
+            return value.model_dump(mode="json", exclude_defaults=True)
         case BaseModel():
             return dict(value)
         case set() | frozenset():

@@ -19,6 +19,7 @@ from agent_core.types.content import (
     Usage,
 )
 from agent_core.types.events import EventDraft
+from agent_core.types.options import StoredOptions
 from agent_core.types.records import AgentRecord, RunPrompt, RunRecord, SessionRecord
 
 OwnerIsDead = Callable[[str, bool], bool]
@@ -135,6 +136,7 @@ class RunOpening:
         cwd: where the session works: a resumed one has to have been working there.
         move_session: a session that works elsewhere works in `cwd` from now on.
         prompt: the user's message; a run without one only summarises the history.
+        options: what its caller asked for, if anything.
         owner: the runtime that runs the session from now on.
         lease: how long other hosts must believe that the owner lives.
         agent_type: `main` or `orchestrator`; a session has at most one root agent of each.
@@ -155,6 +157,7 @@ class RunOpening:
     mode: RunMode = RunMode.NORMAL
     status: RunStatus = RunStatus.PENDING
     prompt: RunPrompt | None = None
+    options: StoredOptions | None = None
     run_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     session_metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     events: Sequence[PendingEvent] = ()

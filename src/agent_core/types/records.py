@@ -24,6 +24,7 @@ from agent_core.types.content import (
 )
 from agent_core.types.events import RuntimeEvent
 from agent_core.types.model import ModelRequest
+from agent_core.types.options import StoredOptions
 
 
 class AgentSource(StrEnum):
@@ -108,6 +109,7 @@ class RunRecord(Frozen):
     """One run of one agent.
 
     `prompt` is the user's message until it stands in the history as the run's first node.
+    `options` are those its caller gave, if any.
     `cancel_requested_at` is when a process asked for the run to be cancelled: its owner does so
     at its next heartbeat.
     """
@@ -129,6 +131,7 @@ class RunRecord(Frozen):
     updated_at: UtcDatetime
     prompt: RunPrompt | None = None
     cancel_requested_at: UtcDatetime | None = None
+    options: StoredOptions | None = None
 
 
 ArtifactSource = bytes | Path | BinaryIO

@@ -26,7 +26,7 @@ COLUMNS = {
     " created_by_run_id fork_from_node_id status result_json metadata_json created_at updated_at",
     "runs": "run_id session_id agent_id parent_run_id mode status start_node_id end_node_id"
     " end_reason turn_count usage_json error_json metadata_json created_at updated_at prompt_json"
-    " cancel_requested_at",
+    " cancel_requested_at options_json",
     "nodes": "node_id session_id node_seq parent_id agent_id run_id role node_type content_json"
     " metadata_json token_count created_at",
     "events": "event_id seq run_seq session_id agent_id run_id level event_type node_id"
@@ -186,7 +186,7 @@ def test_a_database_of_every_released_schema_goes_on_with_its_rows(
         async with SqliteSessionStore.open(database) as store:
             run = await store.run("run_old")
             assert run is not None
-            assert (run.prompt, run.cancel_requested_at) == (None, None)
+            assert (run.prompt, run.cancel_requested_at, run.options) == (None, None, None)
             opened = await store.open_run(an_opening(), is_dead=lambda owner, lease: True)
             assert opened.resumed
             assert opened.session.epoch == 1

@@ -475,7 +475,8 @@ class Runs:
 
     async def _conduct(self, run: Run) -> None:
         run.journal.begin()
-        meter = self._models.budgets.of_run(run.identity, run.options.budget)
+        asked = run.options or run.stored_options
+        meter = self._models.budgets.of_run(run.identity, asked.budget if asked else None)
         try:
             async with (
                 conclude(run.journal, run.finish) as stats,

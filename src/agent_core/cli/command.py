@@ -14,8 +14,8 @@ from agent_core.loading import without_collection
 from agent_core.text import visible
 
 _SYNOPSIS = (
-    "run [--path <dir-or-file>] [--orchestrator] [--session-id <id>] [--move-session]"
-    ' [--image <file>]... "message"'
+    "run [--path <dir-or-file>] [--orchestrator] [--model <provider:name>] [--session-id <id>]"
+    ' [--move-session] [--image <file>]... "message"'
 )
 _MOVE = "let a session that was begun in another folder work in this one from now on"
 _DESCRIPTION = "Give an agent a task in a project, and watch it work."
@@ -24,7 +24,9 @@ The answer goes to standard output; tools, questions and the session go to stand
 Questions are answered on standard input, one line each: 1 or "allow once", 2 or "allow for
 session", 3 or "deny". Anything else denies.
 
-Settings are read from ~/.soong-agent/config.toml, or from $SOONG_AGENT_HOME/config.toml.
+Settings are read from ~/.soong-agent/config.toml, or from $SOONG_AGENT_HOME/config.toml. A model
+is named by --model, else by $SOONG_AGENT_MODEL, else there: openai:gpt-5, ollama:qwen3,
+local:/path/model.gguf, or with a server's address openai:my-model@http://127.0.0.1:8000/v1.
 Exit codes: 0 completed, 1 the run failed, 2 wrong usage or configuration, 130 interrupted.
 """
 
@@ -113,6 +115,9 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     _add_path(run)
     run.add_argument("--orchestrator", action="store_true", help="let an orchestrator lead workers")
+    run.add_argument(
+        "--model", metavar="<provider:name>", help="the model to ask, such as openai:gpt-5"
+    )
     run.add_argument(
         "--session-id", metavar="<id>", help="continue this session, or begin it under this id"
     )

@@ -21,6 +21,7 @@ class Options(argparse.Namespace):
     path: str | None = None
     session_id: str | None = None
     orchestrator: bool = False
+    model: str | None = None
     move_session: bool = False
     svg: str | None = None
     limit: int = 20

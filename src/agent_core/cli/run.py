@@ -25,7 +25,8 @@ from agent_core.cli.terminal import (
     exit_code_of,
 )
 from agent_core.cli.view import PlainView
-from agent_core.config.load import read_setup
+from agent_core.config.load import load_config, read_setup
+from agent_core.config.paths import resolve_home
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.redaction import Redactor
 from agent_core.types import RunStatus, TextBlock, UserMessage
@@ -82,7 +83,7 @@ async def _run_until_signal(options: Options, terminal: Terminal, view: PlainVie
     echoes = not os.isatty(descriptor)
     prompt = TerminalPrompt(terminal, lines, echoes=echoes, turn=turn)
     elicit = TerminalElicitation(terminal, lines, turn=turn, descriptor=descriptor)
-    open_runtime = partial(_open_runtime, options.path, prompt, elicit)
+    open_runtime = partial(_open_runtime, options, prompt, elicit)
     interrupt = _Interrupt()
     with catch_signals(interrupt.receive):
         running = asyncio.create_task(
@@ -99,11 +100,20 @@ async def _run_until_signal(options: Options, terminal: Terminal, view: PlainVie
 
 
 def _open_runtime(
-    path: str | None, callback: "PermissionCallback", elicit: TerminalElicitation
+    options: Options, callback: "PermissionCallback", elicit: TerminalElicitation
 ) -> "AgentRuntime":
     from agent_core.api import AgentRuntime  # noqa: PLC0415 - tests bring their own
 
-    return AgentRuntime(project_dir=path, permission_callback=callback, elicitation_callback=elicit)
+    open_it = partial(
+        AgentRuntime,
+        project_dir=options.path,
+        permission_callback=callback,
+        elicitation_callback=elicit,
+    )
+    if options.model is None:
+        return open_it()
+    home = resolve_home()
+    return open_it(home_dir=home, config=load_config(home, model=options.model))
 
 
 async def _run(

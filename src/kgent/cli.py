@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,6 +32,24 @@ INTERRUPTED = 130
 MAX_PROMPT_BYTES = 1_000_000
 _EXIT_CODES = {"completed": COMPLETED, "incomplete": INCOMPLETE}
 """Of runs, by their status; any other is a failure."""
+_SEVERITY = (COMPLETED, INCOMPLETE, FAILED, USAGE)
+"""The exit codes of runs, from the best to the worst."""
+
+_MAX_JOBS = 256
+_STATUS_WIDTH = len("completed (kept)")
+_EXAMPLES = """examples:
+  kgent validate --config kgent.yaml
+  kgent run --config kgent.yaml --prompt "Write the report."
+  kgent show runs/run_20260101T120000000000Z_ab12cd34
+  kgent verify --seal SEAL RUN_DIR
+"""
+_RUN_EXAMPLES = """examples:
+  kgent run --config kgent.yaml --prompt-file prompt.md --input ../repo=code
+  kgent run --config letter.yaml --prompt "Write it." --param name=Ada --param pages=2
+  kgent run --config kgent.yaml --prompt "Do it." --output-format json
+  kgent run --config profiles/ --prompt "Do it." --jobs 2
+  kgent run --config letter.yaml --prompt "Write it." --matrix params.yaml --sandbox letters
+"""
 
 
 class UsageError(Exception):
@@ -52,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(argv: Sequence[str] | None) -> int:
+    is_json = _wants_json(sys.argv[1:] if argv is None else argv)
     try:
         arguments = build_parser().parse_args(argv)
         return _perform(arguments)
@@ -59,12 +79,38 @@ def _execute(argv: Sequence[str] | None) -> int:
         return leaving.code if isinstance(leaving.code, int) else USAGE
     except UsageError as error:
         _complain(f"kgent: {error}")
-        return USAGE
+        return _print_json(_describe_error(error), USAGE) if is_json else USAGE
     except OSError as error:  # standard output cannot be written
         return report_output_error("kgent", error)
     except KeyboardInterrupt:  # a run has its own way to stop
         _complain("kgent: interrupted")
         return INTERRUPTED
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    """Whether a command line, which may be wrong elsewhere, asks for a result as JSON."""
+    words = [part for word in argv for part in word.split("=", 1)]
+    option = "--output-format"
+    return any(
+        len(word) > len("--") and option.startswith(word) and value == "json"
+        for word, value in pairwise(words)
+    )
+
+
+def _describe_error(error: UsageError) -> dict[str, Any]:
+    """An error that made no run, in the form of a result."""
+    from kgent.errors import KgentError, error_info  # noqa: PLC0415 - errors only
+
+    cause = error.__cause__
+    if isinstance(cause, KgentError):
+        return {"status": "failed", "error": error_info(cause).model_dump(mode="json")}
+    return {"status": "failed", "error": {"code": "usage_error", "message": str(error)}}
+
+
+def _print_json(content: dict[str, Any], code: int) -> int:
+    """Print the one result on standard output, with the exit code, which is returned."""
+    print(json.dumps({**content, "exit_code": code}, indent=2), flush=True)
+    return code
 
 
 def _perform(arguments: argparse.Namespace) -> int:
@@ -78,11 +124,23 @@ def _perform(arguments: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The arguments of every command."""
-    root = _Parser(prog="kgent", description="Run a YAML profile and keep an auditable run folder.")
+    root = _Parser(
+        prog="kgent",
+        description="Run a YAML profile and keep an auditable run folder.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    one = commands.add_parser("run", help="run a profile once")
-    one.add_argument("--config", type=Path, required=True, metavar="FILE")
+    one = commands.add_parser(
+        "run",
+        help="run a profile, a folder of profiles, or a profile with many parameters",
+        epilog=_RUN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    config_help = "the profile, or a folder of profiles"
+    one.add_argument("--config", type=Path, required=True, metavar="FILE", help=config_help)
     prompt = one.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT")
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE")
@@ -108,9 +166,15 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--max-steps", type=int, metavar="N", help="model calls at most")
     one.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS")
     one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
+    matrix_help = "a YAML file with lists of parameters: one run for each combination"
+    one.add_argument("--matrix", type=Path, metavar="FILE", help=matrix_help)
+    jobs_help = "how many runs of a folder or matrix go on at once (default 4)"
+    one.add_argument("--jobs", type=_parse_jobs, default=4, metavar="N", help=jobs_help)
+    one.add_argument("--output-format", choices=("text", "json"), default="text")
 
     two = commands.add_parser("validate", help="check a profile without running it")
     two.add_argument("--config", type=Path, required=True, metavar="FILE")
+    two.add_argument("--output-format", choices=("text", "json"), default="text")
 
     three = commands.add_parser("show", help="show what happened in a run")
     three.add_argument("run_dir", type=Path, metavar="RUN_DIR")
@@ -126,6 +190,7 @@ def build_parser() -> argparse.ArgumentParser:
     five.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     five.add_argument("--sandbox", type=Path, metavar="DIR", help="the new run folder")
     five.add_argument("--stream", action="store_true", help="show text as it arrives")
+    five.add_argument("--output-format", choices=("text", "json"), default="text")
 
     six = commands.add_parser("diff", help="show what differs between two run folders")
     six.add_argument("run_dir", type=Path, metavar="RUN_DIR")
@@ -143,6 +208,12 @@ def _parse_input(text: str) -> dict[str, str]:
         raise argparse.ArgumentTypeError(reason) from None
     path, _, name = text.rpartition("=")
     return {"path": path, "as": name} if path and not os.path.lexists(text) else {"path": text}
+
+
+def _parse_jobs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_JOBS:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MAX_JOBS}")
+    return int(text)
 
 
 def _parse_parameter(text: str) -> tuple[str, str]:
@@ -186,11 +257,64 @@ def _run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--prompt-file {file}: over {MAX_PROMPT_BYTES} bytes")
         prompt = raw.decode("utf-8-sig", "replace")
     options = build_options(arguments)
+    if arguments.matrix is not None or arguments.config.is_dir():
+        return _run_batch(arguments, prompt, options)
 
     def start(**more: Any) -> "RunResult":
         return run(arguments.config, prompt, options, **more)
 
     return _conduct(arguments, start)
+
+
+def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions") -> int:
+    """Do many runs, and print a table of them."""
+    from kgent.batch import (  # noqa: PLC0415 - one command
+        INDEX_PAGE,
+        BatchRun,
+        plan_batch,
+        run_batch,
+    )
+    from kgent.cancellation import Cancellation  # noqa: PLC0415
+
+    if options.run_id is not None:
+        raise UsageError("--run-id names one run; these are many")
+    is_json, config = arguments.output_format == "json", arguments.config
+    base = config if config.is_dir() else config.parent
+    folder = (options.sandbox or base / "runs" / "batch").expanduser().absolute()
+    jobs = plan_batch(config, prompt, options, matrix=arguments.matrix)
+    cancellation, width = Cancellation(), max(len(job.name) for job in jobs)
+
+    def report(one: "BatchRun") -> None:
+        status = f"{one.result.status}{' (kept)' if one.is_kept else ''}"
+        reason = f"  {one.result.error}" if one.result.error else ""
+        line = f"{one.name:{width}}  {status:{_STATUS_WIDTH}}{reason}".rstrip()
+        _complain(line) if is_json else _print_line(line)
+
+    with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
+        runs = run_batch(
+            jobs,
+            prompt,
+            folder,
+            options,
+            at_once=arguments.jobs,
+            cancellation=cancellation,
+            on_end=report,
+        )
+    code = max((_code_of(one.result) for one in runs), key=_SEVERITY.index)
+    if is_json:
+        listed = [
+            {**one.model_dump(mode="json"), "exit_code": _code_of(one.result)} for one in runs
+        ]
+        return _print_json({"runs": listed, "index": str(folder / INDEX_PAGE)}, code)
+    for status in ("completed", "incomplete", "failed"):
+        if count := sum(one.result.status == status for one in runs):
+            _print(f"{status:{_STATUS_WIDTH}} {count}")
+    _print_line(f"index    {folder / INDEX_PAGE}")
+    return code
+
+
+def _code_of(result: "RunResult") -> int:
+    return USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
 
 
 def _rerun(arguments: argparse.Namespace) -> int:
@@ -210,13 +334,15 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -
     """Start a run that the signals of the process can stop, and print its result."""
     from kgent.cancellation import Cancellation  # noqa: PLC0415
 
-    cancellation = Cancellation()
-    live = _LiveText(is_shown=bool(arguments.stream))
+    cancellation, is_json = Cancellation(), arguments.output_format == "json"
+    live = _LiveText(is_shown=bool(arguments.stream), is_aside=is_json)
     with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
         result = start(cancellation=cancellation, event_callback=live)
-    code = USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
+    code = _code_of(result)
     try:
         live.end()
+        if is_json:
+            return _print_json(result.model_dump(mode="json"), code)
         _print_result(result, with_text=not live.has_shown)
     except OSError:
         if code == COMPLETED:
@@ -227,10 +353,23 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -
 def _validate(arguments: argparse.Namespace) -> int:
     from kgent.inputs import find_inputs  # noqa: PLC0415 - one command
     from kgent.profile import fingerprint_config, load_config  # noqa: PLC0415
+    from kgent.runner import find_obstacles  # noqa: PLC0415
     from kgent.skills import SkillRegistry  # noqa: PLC0415
 
     config = load_config(arguments.config)
     skills, inputs = SkillRegistry.of(config).discover(), find_inputs(config)
+    if problems := find_obstacles(config):
+        raise UsageError("\n".join(f"{arguments.config}: {problem}" for problem in problems))
+    if arguments.output_format == "json":
+        facts = {
+            "status": "valid",
+            "profile_id": config.profile.id,
+            "config_fingerprint": fingerprint_config(config),
+            "skills": [skill.id for skill in skills],
+            "inputs": [one.name for one in inputs],
+            "parameters": list(config.parameters),
+        }
+        return _print_json(facts, COMPLETED)
     _print(f"{arguments.config} is a valid profile: {config.profile.id}")
     _print(f"fingerprint {fingerprint_config(config)}")
     _print(f"skills      {', '.join(skill.id for skill in skills) or '-'}")
@@ -309,12 +448,23 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
-class _LiveText:
-    """Shows text as it arrives, if that is wanted."""
+class _Version(argparse.Action):
+    """Prints the version and ends."""
 
-    def __init__(self, *, is_shown: bool) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from kgent.state import program_version  # noqa: PLC0415 - one option
+
+        _print(program_version())
+        parser.exit()
+
+
+class _LiveText:
+    """Shows text as it arrives, if that is wanted; aside, on standard error, where it says so."""
+
+    def __init__(self, *, is_shown: bool, is_aside: bool = False) -> None:
         self.has_shown = False
         self._is_shown = is_shown
+        self._print = _complain if is_aside else _print
         self._is_mid_line = False
 
     def __call__(self, event: "EngineEvent") -> None:
@@ -325,12 +475,12 @@ class _LiveText:
         elif event.kind == "text" and event.text:
             self.has_shown = True
             self._is_mid_line = not event.text.endswith("\n")
-            _print(event.text, end="")
+            self._print(event.text, end="")
 
     def end(self) -> None:
         """End the line, if there is one."""
         if self._is_mid_line:
-            _print("")
+            self._print("")
         self._is_mid_line = False
 
 
@@ -362,6 +512,6 @@ def _print_line(text: str) -> None:
     _print(text.replace("\n", "\\n"))
 
 
-def _complain(text: str) -> None:
+def _complain(text: str, *, end: str = "\n") -> None:
     with contextlib.suppress(OSError, ValueError):
-        print(visible(text, zero_width=False), file=sys.stderr, flush=True)
+        print(visible(text, zero_width=False), end=end, file=sys.stderr, flush=True)

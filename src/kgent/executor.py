@@ -462,6 +462,8 @@ class RunExecutor:
             missing=list(check.missing) if check else [],
             invalid=check.invalid if check else {},
             checks=check.checks if check else [],
+            usage=dict(outcome.usage),
+            config_fingerprint=self._env.config_fingerprint,
             seal=compute_seal(hashes) if is_whole else None,
         )
 

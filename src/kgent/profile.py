@@ -85,6 +85,18 @@ def load_config(path: Path | str) -> KgentConfig:
     return config.model_copy(update={"deliverables": deliverables})
 
 
+def load_yaml(path: Path) -> object:
+    """The value of a YAML file that is read as strictly as a profile.
+
+    Raises:
+        KgentError: category `config`; it cannot be read. Names the line.
+    """
+    try:
+        return _YamlSource(_read_text(path, MAX_CONFIG_BYTES), max_nodes=_MAX_NODES).value
+    except _YamlFaultError as fault:
+        raise _unusable(path, [(fault.line, "", fault.reason)]) from None
+
+
 def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
     """The deliverable with the schema itself in place of the file that has it.
 
@@ -97,10 +109,9 @@ def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
     if isinstance(schema, str):
         file = config.place(schema)
         try:
-            schema = _YamlSource(_read_text(file, MAX_CONFIG_BYTES), max_nodes=_MAX_NODES).value
-        except _YamlFaultError as fault:
-            line = f":{fault.line}" if fault.line else ""
-            raise ValueError(f"{file}{line}: {fault.reason}") from None
+            schema = load_yaml(file)
+        except KgentError as error:
+            raise ValueError(error.message) from None
         if not isinstance(schema, dict):
             raise ValueError(f"{file} has no object in it")
     if "{{" not in spec.path and content_format(spec) is None:

@@ -1,5 +1,6 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
+import shutil
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
-from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback
+from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback, require_model
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info
@@ -90,6 +91,30 @@ def run(
             event_callback=event_callback,
         )
         return executor.run()
+
+
+def find_obstacles(config: KgentConfig) -> list[str]:
+    """What keeps a valid profile from being run here, in words; nothing is started or read.
+
+    Raises:
+        KgentError: category `config`; the engine cannot be used.
+    """
+    found: list[str] = []
+    select_engine(config)
+    if config.runtime.engine != "mock":
+        require_model(config)
+    if config.model.path is not None and not config.place(config.model.path).is_file():
+        found.append(f"model.path: there is no file {config.place(config.model.path)}")
+    files, shell = config.tools.filesystem, config.tools.shell
+    can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
+    if config.deliverables.required and not can_write:
+        found.append("deliverables.required: no tool that is enabled can write them")
+    for number, check in enumerate(config.checks):
+        program = check.argv[0]
+        is_in_folder = "/" in program and not Path(program).is_absolute()
+        if not is_in_folder and "{{" not in program and shutil.which(program) is None:
+            found.append(f"checks[{number}]: there is no program {program[:200]!r}")
+    return found
 
 
 def select_engine(config: KgentConfig) -> AgentEngine:

@@ -142,6 +142,8 @@ class RunResult(Record):
     missing: list[str] = []
     invalid: dict[str, str] = {}
     checks: list[CheckResult] = []
+    usage: dict[str, int] = {}
+    config_fingerprint: str | None = None
     seal: str | None = None
 
     @property

@@ -381,15 +381,18 @@ def _validate(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from rich.console import Console  # noqa: PLC0415 - only this command draws tables
 
-    from kgent.render import print_report, render_page  # noqa: PLC0415
+    from kgent.page import render_page  # noqa: PLC0415
+    from kgent.render import print_report  # noqa: PLC0415
     from kgent.review import read_report  # noqa: PLC0415
+    from kgent.verification import verify  # noqa: PLC0415
 
     report = read_report(arguments.run_dir)
     if arguments.html is None:
         print_report(report, Console())
         return COMPLETED
     try:
-        arguments.html.write_text(render_page(report), encoding="utf-8", errors="replace")
+        page = render_page(report, verify(report.root), beside=arguments.html.absolute().parent)
+        arguments.html.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"{arguments.html} cannot be written: {error.strerror}") from None
     _print(f"wrote {arguments.html}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kgent.errors import KgentError
-from kgent.render import render_page
+from kgent.page import render_page
 from kgent.review import read_report
 from kgent_runs import a_context
 

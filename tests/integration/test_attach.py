@@ -8,7 +8,7 @@ import pytest
 
 from agent_core import AgentCoreError, EventType, RunError, RunStatus, RuntimeEvent
 from agent_core.errors import ErrorCode
-from agent_core.providers.scripted import Fails, Hangs, Says, calls
+from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
 from agent_core.types import StopReason, Usage
 from isolation import Home
 from runtimes import collect, runtime
@@ -109,3 +109,54 @@ async def test_runs_that_are_not_there_and_children_are_not_found(
                 await made.attach(run_id)
             assert caught.value.code is ErrorCode.RUN_NOT_FOUND
     assert handle.result_text == "done"
+
+
+def text_shown(events: list[RuntimeEvent]) -> list[str]:
+    """The text of each message, as the deltas build it."""
+    messages = [""]
+    for event in events:
+        if event.event_type is EventType.MODEL_TEXT_DELTA:
+            begun = "" if event.payload.get("from_start") else messages[-1]
+            messages[-1] = begun + event.payload["text"]
+        elif event.event_type is EventType.MESSAGE_COMPLETED:
+            messages.append("")
+    return messages
+
+
+async def test_a_reader_who_comes_late_has_the_text_of_every_message(
+    home: Home, project: Path
+) -> None:
+    secret = "sk-proj-" + "a1B2" * 12
+    first = Calls(calls=[ScriptedCall(name="code.list_dir")], text=f"I look. {secret}")
+    script = [
+        first,
+        Says(text="one two three four", chunks=4),
+        calls("code.list_dir"),
+        Hangs(text="Or"),
+    ]
+    async with runtime(home, project, script) as made:
+        handle = await made.start("go")
+        assert await handle.wait()
+        again = await made.start("on", handle.session_id)
+        while (await made.attach(again.run_id)).status is not RunStatus.RUNNING:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        late = [event async for event in (await made.attach(handle.run_id)).events()]
+        await asyncio.sleep(0.1)
+        reading = asyncio.create_task(collect(await made.attach(again.run_id)))
+        await asyncio.sleep(0.1)
+        await again.cancel()
+        unfinished = await reading
+    assert text_shown(late)[1:] == ["one two three four", ""]
+    assert text_shown(late)[0].startswith("I look. ")
+    assert secret not in str(late)
+    assert text_shown(unfinished) == ["", "Or"]
+
+
+async def test_a_reader_who_is_there_from_the_start_sees_no_text_twice(
+    home: Home, project: Path
+) -> None:
+    script = [Says(text="one two three four", chunks=4)]
+    async with runtime(home, project, script) as made:
+        handle = await made.start("go")
+        seen = await collect(await made.attach(handle.run_id))
+    assert text_shown(seen) == ["one two three four", ""]

@@ -38,7 +38,8 @@ async def test_an_ended_run_is_watched_from_the_store(
         handle = await ask(made)
         stored = (await made.replay_run(handle.run_id)).events
         seen = await watched(await runs_of(made), handle.run_id, after=after)
-    assert seen == [event for event in stored if (event.run_seq or 0) > after]
+    kept = [event for event in seen if event.run_seq is not None]
+    assert kept == [event for event in stored if (event.run_seq or 0) > after]
     assert seen[-1].event_type is EventType.RUN_COMPLETED
 
 

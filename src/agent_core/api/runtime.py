@@ -314,8 +314,8 @@ class AgentRuntime:
         """A handle of a run that was started before, here or in another process.
 
         Its `events()` begin with the stored ones and go on without a gap, so that a reader who
-        was cut off asks for what follows the last event seen. Text that was streamed meanwhile is
-        not repeated: it stands in `result_text`, and in the history once its message is complete.
+        was cut off asks for what follows the last event seen. Text that was streamed before comes
+        as one delta with `from_start`: it takes the place of what its message has shown so far.
 
         Args:
             run_id: of a run that `start` began; a child's events are at `child_events` of that one.

@@ -2,7 +2,7 @@
 
 from agent_core.events.journal import Journal, JournalEnd, SessionJournal
 from agent_core.events.store import HistoryStore, SessionReads, SessionStore, SessionWrites
-from agent_core.events.stream import EventStream
+from agent_core.events.stream import EventStream, whole_text
 from agent_core.types import Batch, PendingEvent, Position, RunChange
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "SessionReads",
     "SessionStore",
     "SessionWrites",
+    "whole_text",
 ]

@@ -7,7 +7,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.types import CLOSING_EVENTS, LIVE_EVENTS, EventLevel, EventType, RuntimeEvent
+from agent_core.types import (
+    CLOSING_EVENTS,
+    LIVE_EVENTS,
+    EventLevel,
+    EventType,
+    RuntimeEvent,
+    new_id,
+)
+
+_BOUNDS = {
+    EventType.MODEL_STARTED,
+    EventType.MODEL_RETRY,
+    EventType.MODEL_FAILED,
+    EventType.MESSAGE_COMPLETED,
+}
+"""Between two of these the deltas of one kind are the text of one message."""
 
 _OUTPUT = LIVE_EVENTS | {EventType.MODEL_COMPLETED}
 _MERGED_CHARS = 16_384
@@ -31,6 +46,8 @@ class EventStream:
         self._capacity = capacity
         self._waiting: deque[RuntimeEvent] = deque()
         self._followers: list[Follower] = []
+        self._unfinished: dict[EventType, list[str]] = {}
+        self._latest: RuntimeEvent
         self._consumer: object | None = None
         self._is_consumed = False
         self._keeps_unread = True
@@ -44,6 +61,11 @@ class EventStream:
         self.last_run_seq = event.run_seq or self.last_run_seq
         for follower in self._followers:
             follower.add(event)
+        if event.event_type in LIVE_EVENTS:
+            self._unfinished.setdefault(event.event_type, []).append(event.payload["text"])
+            self._latest = event
+        elif event.event_type in _BOUNDS:
+            self._unfinished.clear()
         if self._consumer is None:
             if event.event_type in _OUTPUT:
                 self._keeps_unread = False
@@ -71,8 +93,14 @@ class EventStream:
 
     @contextmanager
     def follow(self) -> Generator["Follower"]:
-        """Follow the events from now on; the run never waits for a follower."""
+        """Follow the events from now on; the run never waits for a follower.
+
+        What there is of an unfinished message comes first, as one delta.
+        """
         follower = Follower(self._capacity)
+        for event_type, pieces in self._unfinished.items():
+            pieces[:] = ["".join(pieces)]
+            follower.add(whole_text(self._latest, event_type, pieces[0]))
         self._followers.append(follower)
         if self._closed:
             follower.end()
@@ -213,6 +241,13 @@ class Follower:
             await self._readable.wait()
 
 
+def whole_text(beside: RuntimeEvent, event_type: EventType, text: str) -> RuntimeEvent:
+    """A delta that takes the place of all deltas of its message before it."""
+    new = {"event_id": new_id("evt"), "event_type": event_type, "level": EventLevel.INFO}
+    data = {"payload": {"text": text, "from_start": True}, "seq": None, "run_seq": None}
+    return beside.model_copy(update=new | data)
+
+
 def _append(waiting: deque[RuntimeEvent], event: RuntimeEvent) -> None:
     last = waiting[-1] if waiting else None
     if last is not None and _is_more_of(last, event):
@@ -230,5 +265,7 @@ def _is_more_of(last: RuntimeEvent, event: RuntimeEvent) -> bool:
 
 
 def _merged(last: RuntimeEvent, event: RuntimeEvent) -> RuntimeEvent:
+    if "from_start" in event.payload:
+        return event
     text = last.payload["text"] + event.payload["text"]
     return last.model_copy(update={"payload": {**last.payload, "text": text}})

@@ -16,7 +16,7 @@ from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError, ErrorCode, StorageError
-from agent_core.events import EventStream, Journal, SessionJournal, SessionStore
+from agent_core.events import EventStream, Journal, SessionJournal, SessionStore, whole_text
 from agent_core.loop import conclude, converse
 from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options, stored_options
 from agent_core.providers.estimates import estimate_blocks
@@ -36,6 +36,7 @@ from agent_core.types import (
     CancelResult,
     Draft,
     EventLevel,
+    EventType,
     ImageBlock,
     Node,
     OpenedRun,
@@ -582,11 +583,23 @@ class Runs:
             page = await self._store.events_after(run_id, after, limit=_PAGE)
             for event in page:
                 after = event.run_seq or after
+                if text := await self._text_of(event):
+                    yield text
                 yield event
             if not page:
                 if is_over:
                     return
                 await self._pause(look)
+
+    async def _text_of(self, event: RuntimeEvent) -> RuntimeEvent | None:
+        """The text of a message that is complete, as the delta that nobody has stored."""
+        if event.event_type is not EventType.MESSAGE_COMPLETED or event.node_id is None:
+            return None
+        node = await self._store.node(event.node_id)
+        if node is None or not node.text:
+            return None
+        text = self._journal_redactor.payload({"text": node.text})["text"]
+        return whole_text(event, EventType.MODEL_TEXT_DELTA, text)
 
     async def _pause(self, look: int) -> None:
         """Wait until it is time to look again; a run whose owner has died is closed as lost."""

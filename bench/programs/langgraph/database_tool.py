@@ -37,9 +37,7 @@ async def orders(customer: str, runtime: ToolRuntime[Shop]) -> list[dict[str, ob
     return [{"item": item, "price": price} for item, price in rows]
 
 
-agent = create_agent(
-    MODEL, [orders], system_prompt="Answer from the database.", context_schema=Shop
-)
+agent = create_agent(MODEL, [orders], context_schema=Shop)
 
 
 async def main(path: str, question: str) -> None:

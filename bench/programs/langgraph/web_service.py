@@ -95,9 +95,9 @@ async def carry_out(run: Run, message: str, session: str) -> None:
                     asked = Command(resume=await ask(run, part["__interrupt__"][0]))
                 elif mode == "updates" and "model" in part:
                     text = part["model"]["messages"][-1].text
-        run.show("run_completed", {"text": text})
+        run.show("run_completed", {"result": text})
     except asyncio.CancelledError:
-        run.show("run_cancelled", {"text": ""})
+        run.show("run_cancelled", {"result": ""})
     except Exception as error:
         run.show("run_failed", {"error": {"message": str(error)}})
 

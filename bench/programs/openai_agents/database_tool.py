@@ -34,9 +34,7 @@ async def orders(ctx: RunContextWrapper[Shop], customer: str) -> list[dict[str, 
     return [{"item": item, "price": price} for item, price in rows]
 
 
-agent = Agent[Shop](
-    name="clerk", model=MODEL, instructions="Answer from the database.", tools=[orders]
-)
+agent = Agent[Shop](name="clerk", model=MODEL, tools=[orders])
 
 
 async def main(path: str, question: str) -> None:

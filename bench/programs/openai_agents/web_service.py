@@ -86,9 +86,9 @@ async def carry_out(run: Run, message: str, session_id: str) -> None:
                 else:
                     state.reject(item)
             result = Runner.run_streamed(agent, state, session=session)
-        run.show("run_completed", {"text": result.final_output})
+        run.show("run_completed", {"result": result.final_output})
     except asyncio.CancelledError:
-        run.show("run_cancelled", {"text": ""})
+        run.show("run_cancelled", {"result": ""})
     except Exception as error:
         run.show("run_failed", {"error": {"message": str(error)}})
     finally:

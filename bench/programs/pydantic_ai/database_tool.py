@@ -18,7 +18,7 @@ class Shop:
     database: aiosqlite.Connection
 
 
-agent = Agent(MODEL, deps_type=Shop, instructions="Answer from the database.")
+agent = Agent(MODEL, deps_type=Shop)
 
 
 @agent.tool

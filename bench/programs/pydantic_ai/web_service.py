@@ -98,9 +98,9 @@ async def carry_out(run: Run, message: str, session: str) -> None:
                 elif isinstance(event, AgentRunResultEvent):
                     histories[session] = event.result.all_messages()
                     text = event.result.output
-        run.show("run_completed", {"text": text})
+        run.show("run_completed", {"result": text})
     except asyncio.CancelledError:
-        run.show("run_cancelled", {"text": text})
+        run.show("run_cancelled", {"result": text})
     except Exception as error:
         run.show("run_failed", {"error": {"message": str(error)}})
 

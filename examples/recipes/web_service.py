@@ -1,0 +1,95 @@
+"""An assistant on a web page: its words as they come, questions to the user, cancelling.
+
+uvicorn --app-dir examples/recipes web_service:app
+"""
+
+import asyncio
+import json
+import os
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from agent_core import AgentRuntime, Decision, PermissionDecision, PermissionRequest, tool
+
+MODEL = os.environ.get("MODEL", "openai:gpt-5-mini")
+PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
+answers: defaultdict[str, asyncio.Future[bool]] = defaultdict(asyncio.Future)
+
+
+@tool
+async def send_mail(to: str, text: str) -> str:
+    """Send a mail."""
+    return f"sent {len(text)} characters to {to}"
+
+
+async def ask(request: PermissionRequest) -> PermissionDecision:
+    """Wait for the answer that the user gives on the page."""
+    try:
+        allowed = await answers[request.request_id]
+    finally:
+        del answers[request.request_id]
+    return PermissionDecision(decision=Decision.ALLOW_ONCE if allowed else Decision.DENY)
+
+
+runtime = AgentRuntime(model=MODEL, permission_callback=ask)
+
+
+async def page(_: Request) -> Response:
+    return HTMLResponse(PAGE)
+
+
+async def start(request: Request) -> Response:
+    asked = await request.json()
+    handle = await runtime.start(
+        asked["message"], asked["session"], instructions="You write mails.", tools=[send_mail]
+    )
+    return JSONResponse({"run_id": handle.run_id})
+
+
+async def events(request: Request) -> Response:
+    after = int(request.headers.get("last-event-id", 0))
+    handle = await runtime.attach(request.path_params["run_id"], after)
+
+    async def shown() -> AsyncIterator[str]:
+        async for event in handle.events():
+            number = f"id: {event.run_seq}\n" if event.run_seq else ""
+            payload = event.payload | {"result": handle.result_text}
+            yield f"{number}event: {event.event_type}\ndata: {json.dumps(payload)}\n\n"
+
+    return StreamingResponse(shown(), media_type="text/event-stream")
+
+
+async def cancel(request: Request) -> Response:
+    handle = await runtime.attach(request.path_params["run_id"])
+    await handle.cancel()
+    return Response(status_code=204)
+
+
+async def answer(request: Request) -> Response:
+    answers[request.path_params["request_id"]].set_result((await request.json())["allow"])
+    return Response(status_code=204)
+
+
+@asynccontextmanager
+async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+    async with runtime:
+        yield
+
+
+app = Starlette(
+    lifespan=lifespan,
+    routes=[
+        Route("/", page),
+        Route("/runs", start, methods=["POST"]),
+        Route("/runs/{run_id}/events", events),
+        Route("/runs/{run_id}/cancel", cancel, methods=["POST"]),
+        Route("/questions/{request_id}", answer, methods=["POST"]),
+    ],
+)

@@ -1,0 +1,325 @@
+"""The programs of examples/recipes, run as they stand against a scripted model service."""
+
+import asyncio
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, calls
+from browser import CHROMIUM, tab
+from isolation import Home
+from model_server import ModelServer, Received, Reply
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "examples" / "recipes"
+INVOICE = re.compile(r"Invoice (\S+) for (.+)\. Total: ([\d.]+) (\w+)")
+
+
+def environment(home: Home, server: ModelServer) -> Mapping[str, str]:
+    model = f"openai:gpt-5-mini@{server.base_url('openai')}"
+    return {**os.environ, "SOONG_AGENT_HOME": str(home.path), "MODEL": model}
+
+
+def run(
+    home: Home, server: ModelServer, program: str, *arguments: str, cwd: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own script, in our own interpreter
+        [sys.executable, "-W", "error", str(RECIPES / f"{program}.py"), *arguments],
+        cwd=cwd,
+        env=environment(home, server),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def read_invoice(asked: Received) -> Reply:
+    """What stands on it, as a model says it that has a schema mode, or the tool in its place."""
+    found = INVOICE.search(json.dumps(asked.body["messages"]))
+    assert found is not None
+    number, customer, total, currency = found.groups()
+    values: dict[str, Any] = {
+        "number": number,
+        "customer": customer,
+        "total": float(total),
+        "currency": currency,
+    }
+    if number == "INV-0007":
+        values["currency"] = "XXX"  # and insists on it
+    if number == "INV-0008":
+        return Fails(message="not today")
+    if asked.body.get("tools"):
+        return calls("final_answer", **values)
+    return Says(text=json.dumps(values))
+
+
+def test_a_hundred_files_are_read_and_the_bad_ones_named(home: Home, project: Path) -> None:
+    folder = project / "invoices"
+    folder.mkdir()
+    for number in range(100):
+        text = f"Invoice INV-{number:04} for Customer {number}. Total: {number}.5 EUR"
+        (folder / f"{number:03}.txt").write_text(text, encoding="utf-8")
+    with ModelServer.in_thread(read_invoice) as server:
+        done = run(home, server, "extract", "invoices", cwd=project)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == 100
+    for number, row in enumerate(rows):
+        if number == 7:
+            assert re.match(r"007\.txt: .*currency", row)
+        elif number == 8:
+            assert re.match(r"008\.txt: .*not today", row)
+        else:
+            expected = {"number": f"INV-{number:04}", "customer": f"Customer {number}"}
+            assert row == {**expected, "total": number + 0.5, "currency": "EUR"}
+    assert not (home.path / "sessions.sqlite").exists()
+
+
+def test_a_question_is_answered_from_the_database(home: Home, project: Path) -> None:
+    database = sqlite3.connect(project / "shop.db")
+    database.execute("CREATE TABLE orders (customer, item, price)")
+    rows = [("Ada Lovelace", "lamp", 49.0), ("Alan Turing", "chair", 60.0)]
+    database.executemany("INSERT INTO orders VALUES (?, ?, ?)", rows)
+    database.commit()
+    database.close()
+    script = [
+        calls("orders", customer="ada"),
+        calls("orders", customer="Ada Lovelace"),
+        "A lamp, for 49.",
+    ]
+    with ModelServer.in_thread(script) as server:
+        done = run(home, server, "database_tool", "shop.db", "What did Ada order?", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "A lamp, for 49.\n"
+    first, second = (request.body["messages"][-1]["content"] for request in server.requests[1:])
+    assert "There is no 'ada'; customers are ['Ada Lovelace', 'Alan Turing']" in first
+    assert "lamp" in second
+    assert "chair" not in second
+
+
+def answer_as_writer(asked: Received) -> Reply:
+    said = json.dumps(asked.body["messages"])
+    for instructions, answer in (("You research.", "Bees dance."), ("You criticise.", "How far?")):
+        if instructions in said:
+            return Says(text=answer)
+    if asked.body["messages"][-1]["role"] == "tool":
+        return Says(text=" ".join(w for w in ("Bees dance.", "How far?") if w in said))
+    assert len(asked.body["tools"]) == 1
+    tasks = [{"agent_definition_id": who, "task": "Bees"} for who in ("researcher", "critic")]
+    name = "agent.create_sub_agent"
+    return Calls(calls=[ScriptedCall(name=name, arguments=task) for task in tasks])
+
+
+def test_a_writer_has_what_a_researcher_and_a_critic_say(home: Home, project: Path) -> None:
+    with ModelServer.in_thread(answer_as_writer) as server:
+        done = run(home, server, "multi_agent", "Bees", cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "Bees dance. How far?\n"
+    assert len(server.requests) == 4
+
+
+Event = tuple[str | None, str, dict[str, Any]]
+
+
+@asynccontextmanager
+async def service(home: Home, project: Path, model: ModelServer) -> AsyncGenerator[ClientSession]:
+    """The web service in a process of its own, and a client of it."""
+    command = ["-m", "uvicorn", "--app-dir", str(RECIPES), "--port", "0", "web_service:app"]
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, *command, cwd=project, env=environment(home, model), stderr=PIPE
+    )
+    assert server.stderr is not None
+    try:
+        said = ""
+        while (found := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
+            line = await server.stderr.readline()
+            assert line, said
+            said += line.decode()
+        async with ClientSession(found[0]) as client:
+            yield client
+    finally:
+        server.terminate()
+        _, complaints = await server.communicate()
+    assert b"Traceback" not in complaints, complaints.decode()
+
+
+async def start(client: ClientSession, session: str = "s1") -> str:
+    async with client.post("/runs", json={"message": "Write to Ada", "session": session}) as done:
+        assert done.status == 200, await done.text()
+        return (await done.json())["run_id"]
+
+
+async def events(
+    client: ClientSession, run_id: str, last_id: str | None = None
+) -> AsyncGenerator[Event]:
+    headers = {} if last_id is None else {"Last-Event-ID": last_id}
+    async with client.get(f"/runs/{run_id}/events", headers=headers) as response:
+        assert response.content_type == "text/event-stream"
+        fields: dict[str, str] = {}
+        async for line in response.content:
+            if line.strip():
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                fields[name] = value
+            elif fields:
+                yield fields.get("id"), fields["event"], json.loads(fields["data"])
+                fields = {}
+
+
+async def all_events(client: ClientSession, run_id: str, last_id: str | None = None) -> list[Event]:
+    return [event async for event in events(client, run_id, last_id)]
+
+
+async def answer(client: ClientSession, question: Event, allow: bool) -> None:
+    path = f"/questions/{question[2]['request_id']}"
+    async with client.post(path, json={"allow": allow}) as done:
+        assert done.status == 204
+
+
+ASKS = Calls(
+    calls=[ScriptedCall(name="send_mail", arguments={"to": "a@b.org", "text": "Hi"})],
+    text="I will write. ",
+)
+
+
+def say_what_came_of_it(asked: Received) -> Reply:
+    is_sent = "sent 2 characters to a@b.org" in asked.body["messages"][-1]["content"]
+    return Says(text="It is sent." if is_sent else "I did not.")
+
+
+@pytest.mark.parametrize(("allow", "expected"), [(True, "It is sent."), (False, "I did not.")])
+async def test_a_question_is_put_to_the_user_over_http(
+    home: Home, project: Path, allow: bool, expected: str
+) -> None:
+    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
+        async with service(home, project, model) as client:
+            run_id, text, seen = await start(client), "", list[Event]()
+            async for event in events(client, run_id):
+                seen.append(event)
+                if event[1] == "model_text_delta":
+                    text += event[2]["text"]
+                if event[1] == "permission_requested":
+                    assert event[2]["tool_name"] == "send_mail"
+                    await answer(client, event, allow)
+    assert text == f"I will write. {expected}"
+    assert seen[-1][1] == "run_completed"
+    assert seen[-1][2]["result"] == expected
+
+
+async def test_a_reconnect_loses_nothing_also_when_the_server_was_started_anew(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
+        async with service(home, project, model) as client:
+            run_id, before = await start(client), list[Event]()
+            async for event in events(client, run_id):
+                before.append(event)
+                if event[1] == "permission_requested":
+                    break  # the connection is gone, the question stays
+            last_id = before[-1][0]
+            reading = asyncio.create_task(all_events(client, run_id, last_id))
+            await asyncio.sleep(0.1)
+            await answer(client, before[-1], allow=True)
+            after = await reading
+        async with service(home, project, model) as client:
+            whole = await all_events(client, run_id)
+            rest = await all_events(client, run_id, last_id)
+    first, last = ids(before), ids(after)
+    assert first + last == ids(whole) == [str(n) for n in range(1, len(first + last) + 1)]
+    assert ids(rest) == last
+    assert whole[-1][2]["result"] == rest[-1][2]["result"] == "It is sent."
+    for seen in ([*before, *after], whole):
+        assert "".join(text for text in texts(seen)) == "I will write. It is sent."
+    assert texts(rest) == ["It is sent."]
+
+
+def ids(seen: list[Event]) -> list[str]:
+    return [number for number, _, _ in seen if number is not None]
+
+
+def texts(seen: list[Event]) -> list[str]:
+    """The messages, as the page puts them together."""
+    complete, text = list[str](), ""
+    for _, kind, payload in seen:
+        if kind == "model_text_delta":
+            text = payload["text"] if payload.get("from_start") else text + payload["text"]
+        elif kind == "message_completed":
+            complete.append(text)
+            text = ""
+    return complete
+
+
+async def test_a_run_is_cancelled_while_it_asks(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([ASKS]) as model:
+        async with service(home, project, model) as client:
+            run_id, kinds = await start(client), list[str]()
+            async for _, kind, _ in events(client, run_id):
+                kinds.append(kind)
+                if kind == "permission_requested":
+                    async with client.post(f"/runs/{run_id}/cancel") as done:
+                        assert done.status == 204
+            assert kinds[-1] == "run_cancelled"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install it)")
+@pytest.mark.timeout(120)
+async def test_the_page_streams_asks_and_survives_being_loaded_again(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    send = "form.message.value = 'Write'; form.requestSubmit()"
+    script = [
+        ASKS,
+        say_what_came_of_it,
+        ASKS,
+        say_what_came_of_it,
+        Hangs(text="Let me think about this for a long while, because it"),
+    ]
+    with ModelServer.in_thread(script) as model:
+        async with service(home, project, model) as client, tab(tmp_path) as page:
+            await page.open(str(client._base_url))
+            await page.run(send)
+            await page.shows("I will write.")
+            await page.click("Allow")
+            await page.shows("It is sent.")
+            await page.run(send)
+            await page.shows("send_mail")
+            await page.run("window.isOld = true; location.reload()")
+            await page.until("!window.isOld && document.readyState === 'complete'")
+            await page.click("Deny")
+            await page.shows("I did not.")
+            await page.run(send)
+            await page.shows("Let me")
+            await page.click("Cancel")
+            await page.until("document.querySelector('.run_cancelled')")
+
+
+@pytest.mark.parametrize("program", sorted(RECIPES.glob("*.py")), ids=lambda file: file.stem)
+def test_the_page_of_a_recipe_shows_the_program_as_it_stands(program: Path) -> None:
+    page = ROOT / "docs" / "recipes" / f"{program.stem.replace('_', '-')}.md"
+    shown = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
+    assert program.read_text(encoding="utf-8") in shown
+
+
+def test_the_fragments_of_the_comparison_stand_in_programs() -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    files = [*RECIPES.glob("*.py"), *(ROOT / "bench" / "programs").rglob("*.py")]
+    programs = [without_space(file.read_text(encoding="utf-8")) for file in files]
+    fragments = re.findall(r"^```py\n(.*?)^```$", page, re.S | re.M)
+    assert len(fragments) > 15
+    missing = [part for part in fragments if not any(without_space(part) in p for p in programs)]
+    assert missing == []
+
+
+def without_space(code: str) -> str:
+    """The formatter sets fragments to the left, where more fits into a line."""
+    return re.sub(r"\s|,(?=\s*\))", "", code)

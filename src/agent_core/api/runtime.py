@@ -21,6 +21,7 @@ from agent_core.types import (
     ContentBlock,
     DeleteSessionResult,
     Draft,
+    InspectResult,
     Mode,
     Node,
     OutputT,
@@ -308,7 +309,7 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the session id is malformed.
         """
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
-        return Session(chosen, self.start)
+        return Session(chosen, self.start, replay=self.replay_session, inspect=self.inspect_run)
 
     async def attach(self, run_id: str, after: int = 0) -> RunHandle[Any]:
         """A handle of a run that was started before, here or in another process.
@@ -450,6 +451,15 @@ class AgentRuntime:
         """
         services = await self._services()
         return await services.sessions.replay_run(run_id, include_sensitive=include_sensitive)
+
+    async def inspect_run(self, run_id: str, include_sensitive: bool = False) -> InspectResult:
+        """A run from inside: its nodes, events, artifacts and the requests it made.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        services = await self._services()
+        return await services.sessions.inspect_run(run_id, include_sensitive=include_sensitive)
 
     async def get_node_path(self, node_id: str) -> list[Node]:
         """The nodes from the root to this one, without what looks like a secret.

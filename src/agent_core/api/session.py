@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from agent_core.api.handles import RunHandle, RunResult, see_through
-from agent_core.types import Mode, OutputT, UserMessage
+from agent_core.types import InspectResult, Mode, OutputT, ReplayResult, UserMessage
 
 if TYPE_CHECKING:
     from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
@@ -20,11 +20,22 @@ class Session:
     Args:
         session_id: of the session; it need not exist yet.
         start: `AgentRuntime.start`.
+        replay: `AgentRuntime.replay_session`.
+        inspect: `AgentRuntime.inspect_run`.
     """
 
-    def __init__(self, session_id: str, start: Callable[..., Awaitable[RunHandle[Any]]]) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        start: Callable[..., Awaitable[RunHandle[Any]]],
+        *,
+        replay: Callable[..., Awaitable[ReplayResult]],
+        inspect: Callable[..., Awaitable[InspectResult]],
+    ) -> None:
         self._session_id = session_id
         self._start = start
+        self._replay = replay
+        self._inspect = inspect
         self._handles: list[RunHandle[Any]] = []
 
     @property
@@ -101,3 +112,19 @@ class Session:
     ) -> RunResult[Any]:
         """`AgentRuntime.run` in this session."""
         return await see_through(await self.start(message, **fields), events=events)
+
+    async def replay(self, from_seq: int | None = None, to_seq: int | None = None) -> ReplayResult:
+        """`AgentRuntime.replay_session` of this session.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        return await self._replay(self._session_id, from_seq, to_seq)
+
+    async def inspect_run(self, run_id: str) -> InspectResult:
+        """`AgentRuntime.inspect_run` of a run of this session.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
+        return await self._inspect(run_id)

@@ -240,6 +240,11 @@ class ScriptedProvider:
         except AgentCoreError as failure:
             yield ModelFailed(error=ErrorPayload.of(failure))
             return
+        except AssertionError as error:
+            self._broken = self._broken or error
+            failure = ProviderError(ErrorCode.PROVIDER_ERROR, str(error) or "an assertion failed")
+            yield ModelFailed(error=ErrorPayload.of(failure))
+            return
         except Exception as error:
             self._broken = self._broken or error
             raise

@@ -148,7 +148,15 @@ class Sessions:
         Raises:
             StorageError: `run_not_found`: no such run, or not a child of that parent.
         """
-        run = await self._runs.require_child(run_id, parent_run_id=parent_run_id)
+        await self._runs.require_child(run_id, parent_run_id=parent_run_id)
+        return await self.inspect_run(run_id, include_sensitive=include_sensitive)
+
+    async def inspect_run(self, run_id: str, *, include_sensitive: bool = False) -> InspectResult:
+        """A run from inside, with the requests it made.
+
+        Raises:
+            StorageError: `run_not_found`.
+        """
         history = await self._store.run_history(run_id)
         built = [e.payload for e in history.events if e.event_type is EventType.CONTEXT_BUILT]
         ends = [report["path_end_node_id"] for report in built if report["path_end_node_id"]]

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
         calls,
     )
     from agent_core.testing.models import allow_real_models, function_model
+    from agent_core.testing.recording import record, replay
+    from agent_core.testing.runtime import ScriptedRuntime
 
 _HOMES = {
     **dict.fromkeys(("allow_real_models", "function_model"), "agent_core.testing.models"),
+    **dict.fromkeys(("record", "replay"), "agent_core.testing.recording"),
+    "ScriptedRuntime": "agent_core.testing.runtime",
 }
 
 __all__ = [
@@ -42,9 +46,12 @@ __all__ = [
     "Says",
     "ScriptedCall",
     "ScriptedProvider",
+    "ScriptedRuntime",
     "allow_real_models",
     "calls",
     "function_model",
+    "record",
+    "replay",
 ]
 
 

@@ -1,0 +1,426 @@
+"""Fixtures made of stored sessions, and a model that answers as one of them did.
+
+A recording is YAML, to be read and compared by people: the definitions of the program's own tools,
+and the model calls of a session, each with what is new in its request and with the reply.
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import unified_diff
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from agent_core.api.session import Session
+from agent_core.errors import ConfigError, ErrorCode, ProviderError, StorageError
+from agent_core.providers.scripted import Piece, Says, ScriptedCall, ScriptedProvider
+from agent_core.redaction import Redactor
+from agent_core.text import join_surrogates
+from agent_core.tools.registry import RESERVED
+from agent_core.types import (
+    ContentBlock,
+    EventType,
+    ImageBlock,
+    InspectResult,
+    ModelMessage,
+    ModelReasoningDelta,
+    ModelRequest,
+    ReasoningBlock,
+    Role,
+    StopReason,
+    TextBlock,
+    ToolCallBlock,
+    ToolDefinition,
+    ToolResultBlock,
+    Usage,
+)
+
+FORMAT = 1
+_IDS = re.compile(r"\b(sess|run|agent|node|evt|art|req|mem)_[0-9a-f]{28}\b")
+_TIMES = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
+_QUOTED = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff]")
+"""Characters that YAML reads as line breaks, or drops, where they are not escaped."""
+_SHOWN_DIFFERENCES = 8
+_NO_SECRETS = Redactor({})
+
+Plain = dict[str, Any]
+"""A request as it is recorded and compared: `system`, `tools` and `messages`."""
+
+
+async def record(session: Session, path: str | Path) -> Path:
+    """Write the model calls of a stored session, those of its children included, as a fixture.
+
+    What looks like a secret is left out, as it is where a session is replayed. Calls that were
+    cancelled are left out. The file is written anew.
+
+    Args:
+        session: `runtime.session("id")`.
+        path: of the fixture, for example `tests/recordings/lamps.yaml`.
+
+    Raises:
+        StorageError: `session_not_found`, or the file cannot be written.
+    """
+    run_ids: list[str] = []
+    project, seq = "", 1
+    while seq is not None:
+        page = await session.replay(seq)
+        project, seq = page.session.cwd, page.next_seq
+        found = dict.fromkeys(event.run_id for event in page.events if event.run_id)
+        run_ids += [run_id for run_id in found if run_id not in run_ids]
+    tools: dict[str, Any] = {}
+    calls: list[tuple[str, Plain]] = []
+    for run_id in run_ids:  # grows by the runs of children
+        run = await session.inspect_run(run_id)
+        for event in run.events:
+            child = event.payload.get("child_run_id")
+            if isinstance(child, str) and child not in run_ids:
+                run_ids.append(child)
+        calls += _calls_of(run, project, tools)
+    calls.sort(key=lambda call: call[0])
+    recording = {"recording": FORMAT, "tools": tools, "calls": list(_shortened(calls))}
+    text = yaml.dump(recording, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    target = Path(path)
+    try:
+        await asyncio.to_thread(_write, target, text)
+    except OSError as error:
+        message = f"the recording {target} cannot be written: {error.strerror}"
+        raise StorageError(ErrorCode.STORAGE_ERROR, message) from error
+    return target
+
+
+def _write(target: Path, text: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+
+
+def replay(path: str | Path, *, project_dir: str | Path | None = None) -> ScriptedProvider:
+    """A model that gives the recorded replies to the recorded requests, and fails for any other.
+
+    Compared are the system prompt, the messages, the names of the tools and the definitions of the
+    program's own tools. Not compared are the model's name and settings; prompts and tools of this
+    package, which change with its versions; ids, points in time and the path of the project, which
+    stand in a recording as `<run_1>`, `<time>` and `<project>`. Each reply is given once. A request
+    that was not recorded fails with what differs from the nearest one.
+
+    Args:
+        path: of a fixture that `record` has written.
+        project_dir: the project of the run; the current folder by default.
+
+    Raises:
+        ConfigError: the file is missing, is no recording, or is one of another version.
+    """
+    tools, calls = _read(Path(path))
+    project = str(Path(project_dir or Path.cwd()).resolve())
+    waiting = list(enumerate(calls, start=1))
+
+    def answer(request: ModelRequest) -> list[Piece]:
+        names = _Names(project)
+        asked = _plain(request, names)
+        own = {tool.name: _definition(tool) for tool in request.tools if tool.name in tools}
+        for place, (_, call) in enumerate(waiting):
+            if call["request"] == asked and all(tools[name] == own[name] for name in own):
+                del waiting[place]
+                return _reply(call["reply"], names)
+        raise AssertionError(_explain(asked, own, waiting, tools, path))
+
+    return ScriptedProvider([answer] * len(calls), provider="replay")
+
+
+# --- requests and replies in plain words ----------------------------------------------------------
+
+
+class _Names:
+    """What stands for ids, points in time and the project's path, in the order they are met."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._shown: dict[str, str] = {}
+        self._counts: dict[str, Iterator[int]] = {}
+
+    def id(self, raw: str, kind: str) -> str:
+        """What stands for one id."""
+        if raw not in self._shown:
+            number = next(self._counts.setdefault(kind, count(1)))
+            self._shown[raw] = f"<{kind}_{number}>"
+        return self._shown[raw]
+
+    def hide(self, value: Any, *, times: bool = True) -> Any:
+        """A JSON-like value with these in place of what differs from run to run."""
+        if isinstance(value, str):
+            text = join_surrogates(value)
+            if self._project and self._project != "/":
+                text = text.replace(self._project, "<project>")
+            text = _IDS.sub(lambda found: self.id(found[0], found[1]), text)
+            return _TIMES.sub("<time>", text) if times else text
+        return _walk(value, lambda inner: self.hide(inner, times=times))
+
+    def restore(self, value: Any) -> Any:
+        """A recorded value with what they stand for in this request."""
+        if isinstance(value, str):
+            for raw, shown in self._shown.items():
+                value = value.replace(shown, raw)
+            return value.replace("<project>", self._project)
+        return _walk(value, self.restore)
+
+
+def _walk(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if "child_run_id" in fields:  # the price of a child's model is no part of its report
+            fields = {key: inner for key, inner in fields.items() if key != "usage"}
+        return {change(key): change(inner) for key, inner in fields.items()}
+    if isinstance(value, list):
+        return [change(each) for each in cast("list[Any]", value)]
+    return value
+
+
+def _plain(request: ModelRequest, names: _Names) -> Plain:
+    """A request without what differs from run to run, or belongs to the package."""
+    plain = {
+        "system": [
+            {block.block_id: names.hide(block.content)}
+            if not (block.metadata.get("asset_id") or block.block_id == "runtime_state")
+            else block.block_id
+            for block in request.system
+        ],
+        "tools": sorted(tool.name for tool in request.tools),
+        "messages": [_message(message, names) for message in request.messages],
+    }
+    return _NO_SECRETS.payload(plain)
+
+
+def _definition(tool: ToolDefinition) -> dict[str, Any]:
+    return {"description": join_surrogates(tool.description), "parameters": tool.input_schema}
+
+
+def _message(message: ModelMessage, names: _Names) -> dict[str, Any]:
+    """One message, by its role."""
+    blocks = [_block(block, names) for block in message.content]
+    only = blocks[0] if len(blocks) == 1 else {}
+    content = only["text"] if only.keys() == {"text"} else blocks
+    return {message.role.value: content}
+
+
+def _block(block: ContentBlock, names: _Names, *, times: bool = True) -> dict[str, Any]:
+    plain: dict[str, Any]
+    match block:
+        case TextBlock(text=text):
+            plain = {"text": text}
+        case ReasoningBlock(text=text):
+            plain = {"reasoning": text}
+        case ToolCallBlock():
+            shown = names.id(block.tool_call_id, "call")
+            plain = {"call": block.name, "id": shown, "arguments": block.arguments}
+        case ToolResultBlock():
+            inner = [_block(part, names) for part in block.content]
+            plain = {"result": names.id(block.tool_call_id, "call"), "content": inner}
+            if block.is_error:
+                plain["is_error"] = True
+        case ImageBlock(data=data):
+            digest = hashlib.sha256((data or "").encode()).hexdigest()[:16]
+            plain = {"image": block.mime_type, "sha256": digest}
+        case _:
+            plain = block.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
+            plain = {block.type: plain}
+    return names.hide(plain, times=times)
+
+
+def _calls_of(
+    run: InspectResult, project: str, tools: dict[str, Any]
+) -> Iterator[tuple[str, Plain]]:
+    """The model calls of a run with the time of each; definitions of tools go into `tools`."""
+    nodes = {node.node_id: node for node in run.nodes}
+    requests = iter(run.requests)
+    offered: Sequence[str] = ()
+    call: Plain | None = None
+    names, begun, reported = _Names(project), "", {}
+    for event in run.events:
+        payload = event.payload
+        if event.event_type is EventType.CONTEXT_BUILT:
+            request, names = next(requests), _Names(project)
+            offered = payload.get("tools", offered)
+            begun = event.created_at.isoformat()
+            call = {"request": {**_plain(request, names), "tools": sorted(offered)}}
+            for tool in request.tools:
+                if not tool.name.startswith(RESERVED):
+                    tools[tool.name] = _definition(tool)
+        elif event.event_type is EventType.MODEL_COMPLETED:
+            reported = payload
+        elif call is None:
+            continue
+        elif event.event_type is EventType.MODEL_FAILED and payload["error"]:
+            error = {key: payload["error"][key] for key in ("code", "message", "retryable")}
+            yield begun, {**call, "reply": {"error": error}}
+            call = None
+        elif event.event_type is EventType.MESSAGE_COMPLETED and event.node_id in nodes:
+            node = nodes[event.node_id]
+            if node.role is Role.ASSISTANT:
+                content = [_block(block, names, times=False) for block in node.content]
+                usage = Usage.model_validate(reported["usage"])
+                counts = usage.model_dump(exclude={"raw_usage"}, exclude_defaults=True)
+                reply = {"content": content, "stop_reason": str(reported["stop_reason"])}
+                yield begun, {**call, "reply": {**reply, "usage": counts}}
+                call = None
+
+
+def _reply(reply: Mapping[str, Any], names: _Names) -> list[Piece]:
+    """The pieces of a recorded reply, with the ids of this request."""
+    if error := reply.get("error"):
+        return [ProviderError(error["code"], error["message"], error["retryable"])]
+    pieces: list[Piece] = []
+    for block in names.restore(reply["content"]):
+        if "text" in block:
+            pieces.append(Says(text=block["text"]))
+        elif "reasoning" in block:
+            pieces.append(ModelReasoningDelta(text=block["reasoning"]))
+        elif "call" in block:
+            pieces.append(ScriptedCall(name=block["call"], arguments=block["arguments"]))
+    usage = Usage.model_validate(reply.get("usage", {}))
+    stop = StopReason(reply["stop_reason"])
+    return [*pieces, Says(text="", stop_reason=stop, usage=usage)]
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def _shortened(calls: Sequence[tuple[str, Plain]]) -> Iterator[Plain]:
+    """The calls, each with the part of its request that the call before it has not."""
+    before: Plain = {}
+    history: list[Any] = []
+    for _, call in calls:
+        request = call["request"]
+        messages = request["messages"]
+        same = 0
+        while same < min(len(messages), len(history)) and messages[same] == history[same]:
+            same += 1
+        short: Plain = {key: request[key] for key in ("system", "tools")}
+        short = {key: value for key, value in short.items() if before.get(key) != value}
+        if same:
+            short["after"] = same
+        short["messages"] = messages[same:]
+        yield {"request": short, "reply": call["reply"]}
+        before, history = request, messages
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[Plain]]:
+    """The tools and the whole calls of a recording.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    try:
+        raw: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 - a safe one
+    except OSError as error:
+        message = f"the recording {path} cannot be read: {error.strerror}; write it with record()"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        message = f"the recording {path} is no YAML: {' '.join(str(error).split())}"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
+    recording = cast("Plain", raw) if isinstance(raw, dict) else {}
+    version = recording.get("recording")
+    if version != FORMAT:
+        message = (
+            f"{path} is no recording of format {FORMAT} (`recording: {version}`); record again"
+        )
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message)
+    try:
+        calls: list[Plain] = []
+        request: Plain = {"messages": []}
+        for call in cast("list[Plain]", recording["calls"]):
+            new: Plain = call["request"]
+            messages = request["messages"][: new.get("after", 0)] + new["messages"]
+            request = {**request, **new, "messages": messages}
+            request.pop("after", None)
+            calls.append({"request": request, "reply": call["reply"]})
+        tools: dict[str, Any] = dict(recording["tools"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        message = f"the recording {path} is damaged: {type(error).__name__} {error}; record again"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, message) from error
+    return tools, calls
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as lines, and no references."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - as the base class has it
+        """Write every value where it stands."""
+        return True
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.strip("\n") else None
+    if _QUOTED.search(text):
+        style = '"'
+    node: yaml.ScalarNode = dumper.represent_scalar(  # pyright: ignore[reportUnknownMemberType]
+        "tag:yaml.org,2002:str", text, style=style
+    )
+    return node
+
+
+_Dumper.add_representer(str, _write_text)
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+# --- what differs ---------------------------------------------------------------------------------
+
+
+def _explain(
+    asked: Plain,
+    own: Mapping[str, Any],
+    waiting: Sequence[tuple[int, Plain]],
+    tools: Mapping[str, Any],
+    path: str | Path,
+) -> str:
+    """What differs between a request and the recorded one that is nearest to it."""
+    head = f"the request was not recorded in {path}"
+    if not waiting:
+        return f"{head}: all of its replies have been given"
+    ranked = [
+        (len(found), number, found)
+        for number, call in waiting
+        if (found := list(_differences(call["request"], asked, "")) + _of_tools(own, tools))
+    ]
+    _, number, found = min(ranked, key=lambda entry: entry[:2])
+    lines = found[:_SHOWN_DIFFERENCES]
+    if len(found) > len(lines):
+        lines.append(f"… and {len(found) - len(lines)} more")
+    return "\n".join([f"{head}; from call {number} it differs in", *lines])
+
+
+def _of_tools(own: Mapping[str, Any], tools: Mapping[str, Any]) -> list[str]:
+    return [
+        line
+        for name in sorted(own)
+        for line in _differences(tools[name], own[name], f"definition of {name}")
+    ]
+
+
+def _differences(recorded: Any, asked: Any, place: str) -> Iterator[str]:
+    """Where two values differ, each place with both."""
+    if recorded == asked:
+        return
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        before, after = cast("Plain", recorded), cast("Plain", asked)
+        for key in dict.fromkeys([*before, *after]):
+            inner = f"{place}.{key}" if place else key
+            yield from _differences(before.get(key), after.get(key), inner)
+    elif isinstance(recorded, list) and isinstance(asked, list):
+        olds, news = cast("list[Any]", recorded), cast("list[Any]", asked)
+        for index in range(max(len(olds), len(news))):
+            old, new = (each[index] if index < len(each) else None for each in (olds, news))
+            yield from _differences(old, new, f"{place}[{index}]")
+    elif isinstance(recorded, str) and isinstance(asked, str) and "\n" in recorded + asked:
+        lines = unified_diff(recorded.splitlines(), asked.splitlines(), "", "", lineterm="", n=1)
+        shown = "\n".join(f"    {line}" for line in list(lines)[2:40])
+        yield f"- {place}:\n{shown}"
+    else:
+        yield f"- {place}: recorded {_short(recorded)}, asked {_short(asked)}"
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -31,8 +31,9 @@ def agent_runtime(
     """
     from agent_core.testing import ScriptedRuntime, allow_real_models  # noqa: PLC0415
 
+    arguments: dict[str, Any] = {"project_dir": tmp_path, **agent_runtime_options}
     with allow_real_models(False):
-        yield ScriptedRuntime(**{"project_dir": tmp_path, **agent_runtime_options})
+        yield ScriptedRuntime(**arguments)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -1,8 +1,9 @@
 """The toolkit: assemble an agent in code, with no home directory, config file or database.
 
-    from agcore.agent import Agent, AgentBuilder, AgentSession
-    from agcore.llm import HookExecutor, MockProvider
-    from agcore.tools import ToolRegistry
+    from agcore import Agent
+
+    agent = Agent("shop", "You sell lamps.", model="openai:gpt-5", tools=[stock])
+    print(agent.run_sync("How many lamps are there?").output)
 
 `llm` calls models, `prompt` writes their prompts, `tools` runs their tool calls, `memory` keeps
 conversations and knowledge, `agent` puts the four together. Everything stands on the engine of
@@ -14,11 +15,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agcore import agent, llm, memory, prompt, tools
+    from agcore.agent import Agent, AgentSession
+    from agcore.tools import ToolContext, tool
+    from agent_core.types import Budget
 
-__all__ = ["agent", "llm", "memory", "prompt", "tools"]
+_HOMES = {
+    "Agent": "agcore.agent",
+    "AgentSession": "agcore.agent",
+    "Budget": "agent_core.types",
+    "ToolContext": "agcore.tools",
+    "tool": "agcore.tools",
+}
+
+__all__ = [
+    "Agent",
+    "AgentSession",
+    "Budget",
+    "ToolContext",
+    "agent",
+    "llm",
+    "memory",
+    "prompt",
+    "tool",
+    "tools",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")

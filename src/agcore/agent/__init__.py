@@ -1,6 +1,7 @@
 """Agents: a role, the parts it works with, and the sessions, contexts and plans it works in."""
 
-from agcore.agent.bundle import Agent, AgentBuilder, AgentConfig, RuntimeBundle
+from agcore.agent.agent import Agent
+from agcore.agent.bundle import AgentBuilder, AgentConfig, RuntimeBundle
 from agcore.agent.contexts import ContextManager
 from agcore.agent.plans import (
     JsonPlanParser,

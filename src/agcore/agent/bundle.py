@@ -1,6 +1,6 @@
-"""What sessions share: a bundle of parts, made by `AgentBuilder`; and what an agent is."""
+"""What sessions share: a bundle of parts, made by `AgentBuilder`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -9,7 +9,7 @@ from agcore.errors import AgentConfigError
 from agcore.llm import CompactConfig, CycleConfig, HookExecutor, LlmProvider, SecretSource
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, tool
-from agent_core.types import ToolDefinition, ToolPermission
+from agent_core.types import ToolPermission
 
 _BUILDER = object()
 """Only `AgentBuilder` passes it: it checks first what a bundle takes for granted."""
@@ -80,39 +80,6 @@ class RuntimeBundle:
         provider = self.provider
         own = [provider.secrets()] if isinstance(provider, SecretSource) else []
         return [self.secrets, *own]
-
-
-class Agent:
-    """A role. Use it as it is, or make a class of your own with `name` and `system_prompt`.
-
-    Args:
-        name: for people and for notices.
-        system_prompt: describes the role to the model; None for an agent of tools alone.
-        tools: names of the tools it may use; None means all of the bundle's.
-    """
-
-    name: str = "agent"
-    system_prompt: str | None = None
-    tools: Collection[str] | None = None
-
-    def __init__(
-        self,
-        name: str | None = None,
-        system_prompt: str | None = None,
-        *,
-        tools: Collection[str] | None = None,
-    ) -> None:
-        if name is not None:
-            self.name = name
-        if system_prompt is not None:
-            self.system_prompt = system_prompt
-        if tools is not None:
-            self.tools = tools
-
-    def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
-        """What the model is offered; what is not among it cannot be called either."""
-        offered = bundle.tool_registry.definitions()
-        return [tool for tool in offered if self.tools is None or tool.name in self.tools]
 
 
 def _retrieve_tool(retriever: MemoryRetriever) -> Tool:

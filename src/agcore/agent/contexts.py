@@ -1,6 +1,9 @@
 """Several contexts in one session, each with its own messages and its own prompt."""
 
-from agcore.agent.bundle import Agent, RuntimeBundle
+from typing import Any
+
+from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.role import Role
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory, wrap_in_tag
 from agcore.errors import AgentConfigError, OtherAgentError, raise_as_agent_error
@@ -53,11 +56,11 @@ class ContextManager:
         self._conversation = conversation or ConversationMemoryConfig.full()
         self._offers_memory_tool = offers_memory_tool
         self._store = store
-        self._contexts: dict[str, AgentSession] = {}
+        self._contexts: dict[str, AgentSession[Any, Any]] = {}
         self._active: str | None = None
 
     @property
-    def active(self) -> AgentSession | None:
+    def active(self) -> AgentSession[Any, Any] | None:
         """The context that was switched to last; the first one until then."""
         return self._contexts[self._active] if self._active is not None else None
 
@@ -70,7 +73,7 @@ class ContextManager:
         """Every id, in the order of creation."""
         return list(self._contexts)
 
-    def create_context(self, context_id: str, agent: Agent) -> AgentSession:
+    def create_context(self, context_id: str, agent: Role[Any, Any]) -> AgentSession[Any, Any]:
         """Make a context; it has the messages that the store has of its id, or none.
 
         Raises:
@@ -91,7 +94,7 @@ class ContextManager:
             self._active = context_id
         return self._contexts[context_id]
 
-    def switch_context(self, context_id: str) -> AgentSession:
+    def switch_context(self, context_id: str) -> AgentSession[Any, Any]:
         """Make a context the active one.
 
         Raises:
@@ -139,7 +142,7 @@ class ContextManager:
         answer = source.last_response.text[-MAX_BRIDGED_CHARS:]
         target.notes[from_id] = wrap_in_tag("context-bridge", answer, source=from_id)
 
-    def swap_agent(self, context_id: str, agent: Agent) -> None:
+    def swap_agent(self, context_id: str, agent: Role[Any, Any]) -> None:
         """Go on in a context with another agent: its messages stay, and a notice is added.
 
         Raises:
@@ -151,7 +154,7 @@ class ContextManager:
         store = InMemoryStore() if self._store is None else self._store
         return ConversationMemory(store, self.session_id, self._conversation, context_id=context_id)
 
-    def _context(self, context_id: str) -> AgentSession:
+    def _context(self, context_id: str) -> AgentSession[Any, Any]:
         found = self._contexts.get(context_id)
         if found is None:
             known = ", ".join(self._contexts) or "none"

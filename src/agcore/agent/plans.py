@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from agcore.agent.plan_text import read_steps
 from agcore.agent.session import AgentSession
@@ -179,7 +179,7 @@ class PlanningAgent:
 
     def __init__(
         self,
-        session: AgentSession,
+        session: AgentSession[Any, Any],
         *,
         parser: PlanParser | None = None,
         stop_on_failure: bool = True,

@@ -5,9 +5,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import Any, Generic, Self, Unpack
 
-from agcore.agent.bundle import Agent, RuntimeBundle
+from agcore.agent.bundle import RuntimeBundle
+from agcore.agent.role import DepsT, Role
 from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
 from agcore.errors import (
     AgentConfigError,
@@ -16,6 +17,7 @@ from agcore.errors import (
     raise_as_agent_error,
 )
 from agcore.llm import (
+    AdapterProvider,
     ChatMessage,
     ChatResponse,
     CostTracker,
@@ -23,15 +25,19 @@ from agcore.llm import (
     HookContext,
     HookEvent,
     LlmCycle,
+    LlmProvider,
     Prompt,
+    RunSettings,
     RunTools,
     StreamEvent,
     TurnComplete,
     TurnSettings,
 )
 from agcore.memory import ConversationMemory, InMemoryStore
-from agcore.tools import ToolError
+from agcore.tools import ToolError, ToolRegistry
 from agent_core.aio import to_the_end
+from agent_core.api.handles import RunResult
+from agent_core.types import OutputT, RunStatus, new_id
 
 Environment = str | Callable[[], str]
 
@@ -54,7 +60,7 @@ class PromptLayers:
         return "\n\n".join(filter(None, [self.base, agent_prompt, around, *more]))
 
 
-class AgentSession:
+class AgentSession(Generic[DepsT, OutputT]):
     """One session of one agent. Turns that are submitted at once run one after the other.
 
     No history is kept unless a `ConversationMemory` is passed in: then every turn sees what it
@@ -63,13 +69,14 @@ class AgentSession:
 
     Args:
         agent: the role; another one can be put in its place with `swap_agent`.
-        session_id: letters, digits, `_` and `-`.
+        session_id: letters, digits, `_` and `-`; a new one by default.
         bundle: shared with any number of other sessions.
         conversation: keeps the history.
         session_memory: what the session should not forget; its own by default.
         layers: makes the system prompt of a base, the agent's prompt, the environment and the
             session memory; without it, the agent's prompt is all.
         offers_memory_tool: lets the model write to the session memory.
+        owned: closed with the session.
 
     Raises:
         AgentError: `Config`; the session id is not usable, or a tool's name is taken.
@@ -77,17 +84,18 @@ class AgentSession:
 
     def __init__(
         self,
-        agent: Agent,
-        session_id: str,
+        agent: Role[DepsT, OutputT],
+        session_id: str | None,
         bundle: RuntimeBundle,
         *,
         conversation: ConversationMemory | None = None,
         session_memory: SessionMemory | None = None,
         layers: PromptLayers | None = None,
         offers_memory_tool: bool = False,
+        owned: LlmProvider | None = None,
     ) -> None:
-        self.agent = agent
-        self.session_id = session_id
+        self.agent: Role[Any, Any] = agent
+        self.session_id = session_id = session_id or new_id("sess")
         self.bundle = bundle
         self.session_memory = session_memory or SessionMemory(
             bundle.session_memory_backend or InMemoryStore(), session_id
@@ -100,6 +108,7 @@ class AgentSession:
         own = session_memory_set_tool(self.session_memory)
         self._own_tools = [own] if offers_memory_tool else []
         self._notices: list[ChatMessage] = []
+        self._owned = owned
         self._turn_index = 0
         self._begun = time.monotonic()
         self._lock = asyncio.Lock()
@@ -110,6 +119,17 @@ class AgentSession:
             self._cycle.with_compact_config(config.compact_config)
         self._learn()
         self._tools()  # a name that is taken is better found out now
+
+    async def close(self) -> None:
+        """Close what the session has opened. Harmless when called again."""
+        if isinstance(self._owned, AdapterProvider):
+            await self._owned.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def turn_index(self) -> int:
         """How many turns were completed; the index of the next one."""
@@ -136,7 +156,7 @@ class AgentSession:
         with raise_as_agent_error():
             return [*self._cycle.messages(await self._history()), *self._notices]
 
-    def swap_agent(self, agent: Agent) -> None:
+    def swap_agent(self, agent: Role[Any, Any]) -> None:
         """Go on with another agent. The history stays, with a notice of the change in it."""
         before, self.agent = self.agent, agent
         if self._conversation is not None:
@@ -155,8 +175,40 @@ class AgentSession:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
         """
         async with self._turn() as replies:
-            replies.append(await self._cycle.submit_with_tools(text, self._tools(), **settings))
+            replies.append(await self._submit(text, settings))
         return replies[0]
+
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[OutputT]:
+        """`submit_turn`, and what came of it in the type of the agent's answers.
+
+        Args:
+            message: text, or texts and pictures.
+            deps: what tools find at `ToolContext.deps`.
+            settings: what this turn does differently.
+
+        Raises:
+            AgentError: as `submit_turn`.
+        """
+        async with self._turn() as replies:
+            reply = await self._submit(message, {"deps": deps, **settings})
+            replies.append(reply)
+            run_id, usage = self._cycle.run_id, self._cycle.turn_usage()
+        output: Any = reply.text if self.agent.output_type is None else reply.output
+        return RunResult(
+            output=output,
+            text=reply.text,
+            status=RunStatus.COMPLETED,
+            usage=usage,
+            cost=usage.cost,
+            session_id=self.session_id,
+            run_id=run_id,
+        )
 
     async def submit_turn_stream(
         self, text: Prompt, **settings: Unpack[TurnSettings]
@@ -170,7 +222,7 @@ class AgentSession:
         """
         last: TurnComplete | Error | None = None
         async with self._turn() as replies:
-            turn = self._cycle.submit_stream(text, self._tools(), **settings)
+            turn = self._cycle.submit_stream(text, self._tools(), **self._with_agents(settings))
             async with aclosing(turn) as events:
                 async for event in events:
                     if isinstance(event, TurnComplete | Error):
@@ -227,6 +279,14 @@ class AgentSession:
                         replace(end, response=replies[0], usage=self._cycle.turn_usage())
                     )
 
+    async def _submit(self, text: Prompt, settings: TurnSettings) -> ChatResponse:
+        given = self._with_agents(settings)
+        return await self._cycle.submit_with_tools(text, self._tools(), **given)
+
+    def _with_agents(self, settings: TurnSettings) -> TurnSettings:
+        """The settings of a turn, and those of the agent where the turn has none."""
+        return {"output_type": self.agent.output_type, **self.agent.settings, **settings}
+
     def _hook_context(self, event: HookEvent) -> HookContext:
         return HookContext(
             event=event,
@@ -256,8 +316,10 @@ class AgentSession:
         offered = list(self.agent.tool_definitions(self.bundle))
         try:
             registry = self.bundle.tool_registry.only({tool.name for tool in offered})
-            tools = registry.plus(self._own_tools).for_session(self.session_id).for_run()
+            more = ToolRegistry([*self.agent.own_tools(), *self._own_tools])
+            registry = registry.plus(more.tools())
+            tools = registry.for_session(self.session_id).for_run()
         except ToolError as error:
             raise AgentConfigError(error.message) from error
-        own = [tool.definition for tool in self._own_tools]
+        own = [each for each in tools.definitions if more.get(each.name) is not None]
         return replace(tools, definitions=[*offered, *own], agent_name=self.agent.name)

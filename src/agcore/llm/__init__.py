@@ -14,6 +14,7 @@ from agcore.llm.providers import (
     tool_call_reply,
 )
 from agcore.llm.types import (
+    AgentSettings,
     AssistantTextDelta,
     CallSettings,
     ChatChunk,
@@ -26,6 +27,8 @@ from agcore.llm.types import (
     Error,
     FinishReason,
     Prompt,
+    RequestSettings,
+    RunSettings,
     StreamEvent,
     ToolCallChunk,
     ToolExecutionCompleted,
@@ -38,6 +41,7 @@ from agent_core.types import ToolCall, ToolDefinition, ToolResult, Usage
 
 __all__ = [
     "AdapterProvider",
+    "AgentSettings",
     "AssistantTextDelta",
     "CallSettings",
     "ChatChunk",
@@ -65,7 +69,9 @@ __all__ = [
     "Prompt",
     "ProviderRegistry",
     "RequestBlockedError",
+    "RequestSettings",
     "RetryConfig",
+    "RunSettings",
     "RunTools",
     "SecretSource",
     "StreamEvent",

@@ -40,6 +40,7 @@ from agent_core.types import (
     ToolDefinition,
     ToolResult,
     Usage,
+    new_id,
 )
 
 _STOPS = {
@@ -61,6 +62,7 @@ class CallTurn:
         is_streamed: replies are asked for piece by piece.
         session_id: whose run it is, for hooks.
         agent_name: the agent of that session.
+        run_id: of the run.
         cost: of these calls, and of summaries made for them.
         rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
@@ -73,6 +75,7 @@ class CallTurn:
     is_streamed: bool = False
     session_id: str | None = None
     agent_name: str | None = None
+    run_id: str = field(default_factory=lambda: new_id("run"))
     cost: CostTracker = field(default_factory=CostTracker)
     rounds: int = 0
     failure: LlmError | None = None

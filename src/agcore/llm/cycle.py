@@ -1,7 +1,7 @@
 """The cycle: submissions of one conversation, each of them a run of the engine's loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, Unpack
@@ -61,7 +61,6 @@ from agent_core.types import (
     ToolDefinition,
     ToolResult,
     Usage,
-    new_id,
     user_text,
 )
 
@@ -115,6 +114,14 @@ class RunTools:
     def for_run(self) -> "RunTools":
         """See `ToolRunner.for_run`."""
         return self
+
+    def without(self, names: Collection[str]) -> "RunTools":
+        """The same but for some tools, which do not exist for the submission."""
+        return replace(
+            self,
+            tools=[tool for tool in self.tools if tool.name not in names],
+            definitions=[each for each in self.definitions if each.name not in names],
+        )
 
 
 class ToolRunner(Protocol):
@@ -242,6 +249,11 @@ class LlmCycle:
         """What the last submission has cost, with the summaries made for it."""
         return self._calls.turn.cost.total()
 
+    @property
+    def run_id(self) -> str:
+        """Id of the run that the last submission was."""
+        return self._calls.turn.run_id
+
     def reset_usage(self) -> None:
         """Count from nothing again."""
         self._calls.cost.reset()
@@ -321,6 +333,8 @@ class LlmCycle:
         expected = options.expected()
         own = None if isinstance(tools, Sequence) else tools.for_run()
         runner = own or RunTools()
+        if options.disabled_tools:
+            runner = runner.without(options.disabled_tools)
         offered = tools if isinstance(tools, Sequence) else runner.definitions
         if expected is not None and expected.tool is not None:
             offered = [*offered, expected.tool]
@@ -328,8 +342,9 @@ class LlmCycle:
         blocks = [TextBlock(text=prompt)] if isinstance(prompt, str) else prompt
         pictures = [block for block in blocks if not isinstance(block, TextBlock)]
         words = "\n\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+        system = "\n\n".join(filter(None, [self._system, options.instructions]))
         words = self._context.begin(
-            self._redactor.secrets_only(self._system),
+            self._redactor.secrets_only(system),
             offered,
             instructions=sum(estimate_blocks(m.content) for m in self._history.instructions),
             path=path,
@@ -352,7 +367,9 @@ class LlmCycle:
             compactor=self._context,
             tools=runner.tools,
             path=path,
-            run=RunIdentity(session_id=runner.session_id, agent_id="agcore", run_id=new_id("run")),
+            run=RunIdentity(
+                session_id=runner.session_id, agent_id="agcore", run_id=self._calls.turn.run_id
+            ),
             redactor=self._redactor,
             guard=runner.guard,
             hooks=hooks,

@@ -146,10 +146,9 @@ class ChatRequest:
     output: OutputFormat | None = None
 
 
-class CallSettings(TypedDict, total=False):
-    """What one submission does differently from its cycle's configuration; see `ChatRequest`."""
+class RequestSettings(TypedDict, total=False):
+    """What requests do differently from a configuration; see `ChatRequest`."""
 
-    model: str | None
     temperature: float | None
     max_output_tokens: int | None
     tool_choice: str | None
@@ -157,14 +156,32 @@ class CallSettings(TypedDict, total=False):
     provider_options: dict[str, Any]
 
 
-class TurnSettings(CallSettings, total=False):
-    """The same, with the options of a run; see `agent_core.RunOptions`."""
+class CallSettings(RequestSettings, total=False):
+    """The same, with another model of the provider."""
 
-    output_type: Any
+    model: str | None
+
+
+class AgentSettings(RequestSettings, total=False):
+    """The same, with options of an agent's runs; see `agent_core.RunOptions`."""
+
+    disabled_tools: Sequence[str]
     output_mode: OutputMode
     output_retries: int
-    deps: Any
     max_turns: int | None
+
+
+class RunSettings(AgentSettings, total=False):
+    """What one run of an agent may do differently."""
+
+    instructions: str | None
+
+
+class TurnSettings(CallSettings, RunSettings, total=False):
+    """All that one submission may do differently."""
+
+    output_type: Any
+    deps: Any
 
 
 @dataclass(frozen=True, slots=True)

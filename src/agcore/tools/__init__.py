@@ -3,10 +3,18 @@
 from agcore.errors import ToolError
 from agcore.tools.mcp import McpClient
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
-from agcore.tools.registry import BaseTool, ToolInvocation, ToolOutcome, ToolRegistry
+from agcore.tools.registry import (
+    AnyTool,
+    BaseTool,
+    ToolInvocation,
+    ToolOutcome,
+    ToolRegistry,
+    make_tool,
+)
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool
 
 __all__ = [
+    "AnyTool",
     "BaseTool",
     "McpClient",
     "Permission",
@@ -19,5 +27,6 @@ __all__ = [
     "ToolOutcome",
     "ToolRegistry",
     "ToolReturn",
+    "make_tool",
     "tool",
 ]

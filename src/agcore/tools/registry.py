@@ -12,9 +12,14 @@ from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_
 from agcore.llm import RunTools
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agent_core.aio import is_cancelled
-from agent_core.errors import ConfigError, PermissionDeniedError, ToolError as CoreToolError
+from agent_core.errors import (
+    ConfigError,
+    ErrorCode,
+    PermissionDeniedError,
+    ToolError as CoreToolError,
+)
 from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
-from agent_core.tools.decorator import FunctionTool
+from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import OpenCall, text_of
@@ -87,6 +92,20 @@ class BaseTool(ABC):
 
 
 AnyTool = BaseTool | Tool
+
+
+def make_tool(given: object) -> AnyTool:
+    """What is a tool as it is, and a function as a tool that may change something.
+
+    Raises:
+        ConfigError: `validation_error`; it is neither, or cannot be called by a model.
+    """
+    if isinstance(given, BaseTool | Tool):
+        return given
+    if not callable(given):
+        message = f"a {type(given).__name__} is no tool; give a function, a tool or a name"
+        raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+    return function_tool(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +201,10 @@ class ToolRegistry:
     def get(self, name: str) -> AnyTool | None:
         """The tool of that name, as it was registered."""
         return self._registered.get(name)
+
+    def tools(self) -> list[AnyTool]:
+        """Every tool, as it was registered."""
+        return list(self._registered.values())
 
     def list_tools(self) -> list[str]:
         """Every name, sorted."""

@@ -1,0 +1,287 @@
+"""An agent, and how it runs by itself."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypeVar
+
+from agcore.agent.bundle import AgentBuilder, AgentConfig
+from agcore.agent.role import DepsT, Role
+from agcore.agent.session import AgentSession
+from agcore.errors import AgentConfigError, raise_as_agent_error
+from agcore.llm import (
+    AdapterProvider,
+    AgentSettings,
+    HookExecutor,
+    LlmProvider,
+    ModelConfig,
+    Prompt,
+    RunSettings,
+    StreamEvent,
+)
+from agcore.memory import ConversationMemory
+from agcore.tools import AnyTool, PermissionConfig, ToolRegistry
+from agent_core.api.handles import RunResult
+from agent_core.config.models import NamedModel
+from agent_core.providers.base import ProviderAdapter
+from agent_core.types import OutputT
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from agent_core.loop.options import JsonSchema
+
+Model = str | ModelConfig | ProviderAdapter | LlmProvider
+"""`provider:name`, a model configuration, an adapter of the engine, or one of the toolkit."""
+
+_Deps = TypeVar("_Deps", default=None)
+
+
+class Agent(Role[DepsT, OutputT]):
+    """A role, and what it needs to run by itself.
+
+        agent = Agent("shop", "You sell lamps.", model="openai:gpt-5", tools=[stock])
+        print(agent.run_sync("How many lamps are there?").output)
+
+    Without a model it works in the sessions of a `RuntimeBundle`. A class of your own may give
+    `name` and `system_prompt`, and choose tools in `tool_definitions`.
+
+    Args:
+        name: for people and for notices.
+        instructions: describe the role to the model, as its system prompt; None for an agent of
+            tools alone.
+        system_prompt: the same by its older name.
+        model: who answers, where the agent runs by itself. What is named or configured is opened
+            and closed with each run or session; an object stays the caller's.
+        tools: what it may use: functions, tools, and names of tools of the bundle it works in; None
+            means all of the bundle's.
+        output_type: the type of its answers, or their JSON Schema; text by default.
+        deps_type: what its runs take as `deps`, for type checkers; tools are checked against what
+            a run is given.
+        hooks: of its own runs.
+        permissions: which tools may be called in its own runs, and who is asked.
+        config: limits and settings of its own runs.
+        settings: what every turn does differently from `config`, unless the turn says otherwise.
+
+    Raises:
+        AgentError: `Config`; one of `tools` is none, or has no form in JSON Schema.
+    """
+
+    model: Model | None = None
+    _hooks: HookExecutor | None = None
+    _permissions: PermissionConfig | None = None
+    _config: AgentConfig | None = None
+
+    @overload
+    def __init__(
+        self: "Agent[_Deps, str]",
+        name: str | None = None,
+        instructions: str | None = None,
+        *,
+        system_prompt: str | None = None,
+        model: Model | None = None,
+        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        output_type: None = None,
+        deps_type: "TypeForm[_Deps] | None" = None,
+        hooks: HookExecutor | None = None,
+        permissions: PermissionConfig | None = None,
+        config: AgentConfig | None = None,
+        **settings: Unpack[AgentSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Agent[_Deps, Any]",
+        name: str | None = None,
+        instructions: str | None = None,
+        *,
+        system_prompt: str | None = None,
+        model: Model | None = None,
+        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        output_type: "JsonSchema",
+        deps_type: "TypeForm[_Deps] | None" = None,
+        hooks: HookExecutor | None = None,
+        permissions: PermissionConfig | None = None,
+        config: AgentConfig | None = None,
+        **settings: Unpack[AgentSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        name: str | None = None,
+        instructions: str | None = None,
+        *,
+        system_prompt: str | None = None,
+        model: Model | None = None,
+        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        output_type: "TypeForm[OutputT]",
+        deps_type: "TypeForm[DepsT] | None" = None,
+        hooks: HookExecutor | None = None,
+        permissions: PermissionConfig | None = None,
+        config: AgentConfig | None = None,
+        **settings: Unpack[AgentSettings],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        name: str | None = None,
+        instructions: str | None = None,
+        *,
+        system_prompt: str | None = None,
+        model: Model | None = None,
+        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        output_type: Any = None,
+        deps_type: Any = None,  # noqa: ARG002 - for type checkers
+        hooks: HookExecutor | None = None,
+        permissions: PermissionConfig | None = None,
+        config: AgentConfig | None = None,
+        **settings: Unpack[AgentSettings],
+    ) -> None:
+        prompt = instructions if system_prompt is None else system_prompt
+        given = {"name": name, "system_prompt": prompt, "tools": tools, "model": model}
+        given |= {"output_type": output_type, "settings": settings or None}
+        given |= {"_hooks": hooks, "_permissions": permissions, "_config": config}
+        for attribute, value in given.items():
+            if value is not None:  # a class of the caller's has its own
+                setattr(self, attribute, value)
+
+    def session(
+        self,
+        session_id: str | None = None,
+        *,
+        conversation: ConversationMemory | None = None,
+        model: Model | None = None,
+    ) -> AgentSession[DepsT, OutputT]:
+        """A conversation with this agent alone, to be used as `async with agent.session()`.
+
+        Args:
+            session_id: letters, digits, `_` and `-`; a new one by default.
+            conversation: keeps the history; without it each turn stands for itself.
+            model: instead of the agent's.
+
+        Raises:
+            AgentError: `Config`; there is no model, it cannot be used, or the session id cannot.
+        """
+        chosen = model if model is not None else self.model
+        if chosen is None:
+            message = f"the agent {self.name!r} has no model; give it one, such as openai:gpt-5"
+            raise AgentConfigError(message)
+        with raise_as_agent_error():
+            provider = _open_provider(chosen)
+        parts = AgentBuilder().provider(provider).hook_executor(self._hooks or HookExecutor())
+        parts.tool_registry(ToolRegistry(permissions=self._permissions))
+        bundle = parts.config(self._config or AgentConfig()).build()
+        return AgentSession(
+            self,
+            session_id,
+            bundle,
+            conversation=conversation,
+            owned=provider if isinstance(chosen, str | ModelConfig) else None,
+        )
+
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[OutputT]:
+        """Answer one message, and return what came of it.
+
+        Args:
+            message: text, or texts and pictures.
+            deps: what tools find at `ToolContext.deps`.
+            conversation: the history the turn sees, and joins.
+            session_id: of the session it counts as; a new one by default.
+            model: instead of the agent's.
+            settings: what this run does differently.
+
+        Raises:
+            AgentError: `Config`, `Llm`, `LimitExceeded`, `HookBlocked` or `Memory`; `code` says
+                more.
+        """
+        session = self.session(session_id, conversation=conversation, model=model)
+        async with session:
+            return await session.run(message, deps=deps, **settings)
+
+    def run_sync(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[OutputT]:
+        """`run`, for scripts without an event loop.
+
+        Raises:
+            AgentError: as `run`; `Config`, too, where an event loop is running.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise AgentConfigError("an event loop is running here: write `await agent.run(...)`")
+        return asyncio.run(
+            self.run(
+                message,
+                deps=deps,
+                conversation=conversation,
+                session_id=session_id,
+                model=model,
+                **settings,
+            )
+        )
+
+    async def stream(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> AsyncGenerator[StreamEvent]:
+        """`run` as it happens; `TurnComplete` or `Error` is the last event.
+
+        Raises:
+            AgentError: `Config`, `LimitExceeded`, `HookBlocked` or `Memory`.
+        """
+        session = self.session(session_id, conversation=conversation, model=model)
+        async with session:
+            turn = session.submit_turn_stream(message, deps=deps, **settings)
+            async with aclosing(turn) as events:
+                async for event in events:
+                    yield event
+
+
+def _open_provider(model: Model) -> LlmProvider:
+    """The provider that a model is, or that is made for it; nothing is connected yet.
+
+    Raises:
+        AgentError: `Config`; the string names no model.
+        LlmError: the configuration names no known provider, or does not suit it.
+    """
+    if isinstance(model, str):
+        try:
+            model = TypeAdapter[ModelConfig](NamedModel).validate_python(model)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise AgentConfigError(f"the model {reason}") from None
+    if isinstance(model, ModelConfig):
+        return AdapterProvider.open(model)
+    if hasattr(model, "chat"):
+        return cast("LlmProvider", model)
+    adapter = cast("ProviderAdapter", model)
+    return AdapterProvider(adapter, type(adapter).__name__)

@@ -1,0 +1,291 @@
+"""An agent that runs by itself: its model, its tools, its types, its sessions."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+import pytest
+
+from agcore import Agent, ToolContext, tool
+from agcore.agent import AgentBuilder, AgentConfig, AgentError, AgentSession, RuntimeBundle
+from agcore.llm import (
+    AssistantTextDelta,
+    ChatRequest,
+    HookEvent,
+    HookExecutor,
+    MockProvider,
+    ModelConfig,
+    TurnComplete,
+    tool_call_reply,
+)
+from agcore.memory import ConversationMemory, InMemoryStore
+from agcore.tools import BaseTool, PermissionConfig, ToolRegistry
+from agent_core import RunResult
+from agent_core.providers.base import ProviderAdapter
+from agent_core.testing import ScriptedProvider, allow_real_models, calls
+from agent_core.types import RunStatus, ToolDefinition
+from agent_parts import Echo, Watches, bundle
+from model_server import ModelServer
+
+
+@dataclass(frozen=True)
+class Answer:
+    item: str
+    left: int
+
+
+@tool(permission="readonly")
+def stock(item: str, context: ToolContext[dict[str, int]]) -> int:
+    """How many there are."""
+    return context.deps[item]
+
+
+def plain(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+SHOP = Agent("shop", "You sell lamps.", tools=[stock], output_type=Answer, deps_type=dict[str, int])
+SCRIPT = [tool_call_reply("stock", item="lamp"), '{"item": "lamp", "left": 12}']
+TWELVE = Answer("lamp", 12)
+
+
+def system_of(request: ChatRequest) -> str:
+    return request.messages[0].text
+
+
+async def test_an_agent_answers_in_its_type_with_tools_and_dependencies() -> None:
+    provider = MockProvider(SCRIPT)
+    result = await SHOP.run("How many lamps?", deps={"lamp": 12}, model=provider)
+    assert_type(result, RunResult[Answer])
+    assert result.output == TWELVE
+    assert result.text == '{"item": "lamp", "left": 12}'
+    assert result.status is RunStatus.COMPLETED
+    assert result.usage.total_tokens > 0
+    assert result.run_id.startswith("run_")
+    assert system_of(provider.requests[0]) == "You sell lamps."
+    assert sorted(each.name for each in provider.requests[0].tools) == ["final_answer", "stock"]
+
+
+async def test_types_are_known_without_a_run() -> None:
+    plainly = Agent("a", model=MockProvider(lambda _: "hi"))
+    assert_type(plainly, Agent[None, str])
+    assert_type(await plainly.run("x"), RunResult[str])
+    assert_type(SHOP, Agent[dict[str, int], Answer])
+    numbers = Agent("n", output_type=list[int])
+    assert_type(numbers, Agent[None, list[int]])
+    assert_type(await numbers.run("x", model=MockProvider(["[1]"])), RunResult[list[int]])
+    either = Agent("e", output_type=int | None)
+    assert_type(await either.run("x", model=MockProvider(["null"])), RunResult[int | None])
+    by_schema = Agent("s", output_type={"type": "object"})
+    assert_type(await by_schema.run("x", model=MockProvider(["{}"])), RunResult[Any])
+    async with plainly.session() as session:
+        assert_type(session, AgentSession[None, str])
+
+
+def test_a_script_runs_it_without_an_event_loop() -> None:
+    model = ScriptedProvider([calls("stock", item="lamp"), '{"item": "lamp", "left": 12}'])
+    assert SHOP.run_sync("How many?", deps={"lamp": 12}, model=model).output == TWELVE
+    model.assert_complete()
+
+
+async def test_where_a_loop_runs_it_says_what_to_write() -> None:
+    with pytest.raises(AgentError.Config, match=r"await agent\.run"):
+        SHOP.run_sync("How many?", deps={"lamp": 12}, model=MockProvider(SCRIPT))
+
+
+async def test_a_stream_ends_with_the_typed_answer() -> None:
+    agent = Agent("a", output_type=Answer, model=MockProvider(['{"item": "lamp", "left": 12}']))
+    events = [event async for event in agent.stream("How many?")]
+    assert any(isinstance(event, AssistantTextDelta) for event in events)
+    assert isinstance(events[-1], TurnComplete)
+    assert events[-1].response.output == TWELVE
+
+
+async def test_a_session_has_a_conversation_as_its_store() -> None:
+    provider = MockProvider(lambda request: f"{len(request.messages)} messages")
+    agent = Agent("a", "You count.", model=provider)
+    store = InMemoryStore()
+    async with agent.session("s1", conversation=ConversationMemory(store, "s1")) as session:
+        assert (await session.run("one")).output == "2 messages"
+        assert (await session.run("two")).output == "4 messages"
+        assert session.turn_index() == 2
+    again = await agent.run("three", session_id="s1", conversation=ConversationMemory(store, "s1"))
+    assert (again.output, again.session_id) == ("6 messages", "s1")
+    assert (await agent.run("alone")).output == "2 messages"
+
+
+async def test_runs_of_one_session_at_once_have_figures_of_their_own() -> None:
+    agent = Agent("a", model=MockProvider(lambda request: request.messages[-1].text))
+    async with agent.session() as session:
+        some = ["one two", "one two three four", "one"]
+        results = await asyncio.gather(*map(session.run, some))
+    assert [result.text for result in results] == some
+    assert [result.usage.output_tokens for result in results] == [2, 4, 1]
+    assert len({result.run_id for result in results}) == 3
+
+
+async def test_settings_are_the_agents_unless_a_run_has_its_own() -> None:
+    provider = MockProvider(lambda _: "ok")
+    agent = Agent("a", "Base.", model=provider, temperature=0.5, stop=["X"])
+    await agent.run("1")
+    await agent.run("2", temperature=1.0, instructions="Be short.")
+    first, second = provider.requests
+    assert (first.temperature, list(first.stop), system_of(first)) == (0.5, ["X"], "Base.")
+    assert (second.temperature, list(second.stop)) == (1.0, ["X"])
+    assert system_of(second) == "Base.\n\nBe short."
+
+
+async def test_functions_classes_and_tools_are_tools_and_some_may_be_left_out() -> None:
+    provider = MockProvider([tool_call_reply("plain", text="a"), "x", "y"])
+    agent = Agent("a", model=provider, tools=[plain, Echo(), stock], deps_type=dict[str, int])
+    await agent.run("go", deps={})
+    await agent.run("go", disabled_tools=["stock", "plain"])
+    names = [[each.name for each in request.tools] for request in provider.requests]
+    assert names == [["echo", "plain", "stock"], ["echo", "plain", "stock"], ["echo"]]
+
+
+async def test_a_tool_that_was_left_out_cannot_be_called() -> None:
+    provider = MockProvider([tool_call_reply("plain", text="a"), "x"])
+    await Agent("a", model=provider, tools=[plain]).run("go", disabled_tools=["plain"])
+    assert "tool_not_available" in str(provider.requests[1].messages[-1].content)
+
+
+async def test_an_agent_with_tools_of_its_own_works_in_a_bundle() -> None:
+    provider = MockProvider([tool_call_reply("plain", text="a"), "x", "y"])
+    agent = Agent("a", tools=["echo", plain])
+    await AgentSession(agent, "s1", bundle(provider)).submit_turn("go")
+    assert [each.name for each in provider.requests[0].tools] == ["echo", "plain"]
+    await AgentSession(Agent("b"), "s1", bundle(provider)).submit_turn("go")
+    assert [each.name for each in provider.requests[2].tools] == ["echo", "write"]
+
+
+async def test_a_session_of_a_bundle_has_the_agents_types_and_settings() -> None:
+    provider = MockProvider(SCRIPT)
+    parts = AgentBuilder().provider(provider).tool_registry(ToolRegistry())
+    shared = parts.hook_executor(HookExecutor()).build()
+    session = AgentSession(SHOP, "s1", shared)
+    assert (await session.submit_turn("go", deps={"lamp": 12})).output == TWELVE
+
+
+async def test_a_class_of_the_callers_works_as_before() -> None:
+    class Mine(Agent):
+        name = "mine"
+        system_prompt = "I am mine."
+
+        def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
+            return [each for each in bundle.tool_registry.definitions() if each.name == "echo"]
+
+    provider = MockProvider(lambda _: "ok")
+    await AgentSession(Mine(), "s1", bundle(provider)).submit_turn("go")
+    assert (await Mine(model=provider).run("go")).output == "ok"
+    for request, names in zip(provider.requests, [["echo"], []], strict=True):
+        assert system_of(request) == "I am mine."
+        assert [each.name for each in request.tools] == names
+    assert Agent("a", system_prompt="p").system_prompt == Agent("a", "p").system_prompt == "p"
+
+
+async def test_hooks_permissions_and_limits_hold_in_its_own_runs() -> None:
+    watches = Watches(HookEvent.ON_TURN_END, HookEvent.PRE_TOOL)
+    provider = MockProvider([tool_call_reply("plain", text="a")] * 3)
+    agent = Agent(
+        "a",
+        model=provider,
+        tools=[plain, Echo()],
+        hooks=watches.executor,
+        permissions=PermissionConfig.white_list(["plain"]),
+        config=AgentConfig(max_tool_turns=2),
+    )
+    with pytest.raises(AgentError.LimitExceeded):
+        await agent.run("go")
+    assert [each.name for each in provider.requests[0].tools] == ["plain"]
+    assert [context.event for context in watches.seen] == [HookEvent.PRE_TOOL] * 2
+    assert {context.agent_name for context in watches.seen} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (None, "has no model"),
+        ("gpt-5", "provider:name"),
+        ("", "provider:name"),
+        ("nowhere:m", "nowhere"),
+    ],
+)
+async def test_a_model_that_is_none_is_refused_with_the_form(model: Any, reason: str) -> None:
+    with pytest.raises(AgentError, match=reason):
+        await Agent("a", model=model).run("go")
+
+
+async def test_what_is_no_tool_is_refused_by_its_kind() -> None:
+    def endless() -> Any:
+        yield 1
+
+    for wrong, reason in ((7, "a int is no tool"), (endless, "generator")):
+        tools: Any = [wrong]
+        with pytest.raises(AgentError.Config, match=reason):
+            await Agent("a", model=MockProvider(["ok"]), tools=tools).run("go")
+    with pytest.raises(AgentError.Config, match="already a tool named plain"):
+        await Agent("a", model=MockProvider(["ok"]), tools=[plain, plain]).run("go")
+
+
+async def test_a_model_string_asks_a_service_and_is_closed_with_the_run() -> None:
+    with ModelServer.in_thread(["Hi."]) as server:
+        name = f"ollama:qwen3@{server.base_url('ollama')}"
+        assert (await Agent("a", model=name).run("go")).output == "Hi."
+        server.assert_complete()
+    with allow_real_models(False), pytest.raises(AgentError.Llm, match="real"):
+        await Agent("a", model=name).run("go")
+
+
+async def test_what_the_caller_made_stays_open() -> None:
+    closed: list[str] = []
+
+    class Closes(ScriptedProvider):
+        async def close(self) -> None:
+            closed.append("closed")
+
+    adapter: ProviderAdapter = Closes(["a", "b"])
+    agent = Agent("a", model=adapter)
+    assert [(await agent.run("1")).output, (await agent.run("2")).output] == ["a", "b"]
+    assert closed == []
+
+
+async def test_a_configuration_names_a_model_as_well() -> None:
+    with ModelServer.in_thread(["Hi."]) as server:
+        config = ModelConfig(provider="ollama", name="m", base_url=server.base_url("ollama"))
+        assert (await Agent("a", model=config).run("go")).output == "Hi."
+
+
+async def test_errors_of_a_run_keep_their_code_and_details() -> None:
+    agent = Agent("a", output_type=Answer, output_retries=0, model=MockProvider(["no"]))
+    with pytest.raises(AgentError.Llm) as failed:
+        await agent.run("go")
+    assert failed.value.code == "output_invalid"
+    assert failed.value.details["text"] == "no"
+    with pytest.raises(AgentError.Config, match=r"ToolContext\[dict\[str, int\]\]"):
+        await SHOP.run("go", model=MockProvider(["x"]))
+
+
+async def test_a_cancelled_run_takes_its_tools_with_it() -> None:
+    ended = asyncio.Event()
+
+    class Waits(BaseTool):
+        name = "wait"
+
+        async def execute(self, arguments: dict[str, Any], context: ToolContext[Any]) -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return ""
+
+    agent = Agent("a", model=MockProvider([tool_call_reply("wait")]), tools=[Waits()])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(agent.run("go"), 0.1)
+    assert ended.is_set()
+
+
+async def test_a_response_of_no_type_is_the_text_even_if_it_is_empty() -> None:
+    agent = Agent("a", model=MockProvider([""]))
+    assert (await agent.run("go")).output == ""

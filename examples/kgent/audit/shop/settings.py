@@ -1,0 +1,4 @@
+"""Settings of the shop."""
+
+DEBUG = True
+ALLOWED_HOSTS = ["*"]

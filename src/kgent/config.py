@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent_core.config.model_names import model_fields, usual_key
 from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
 
 DELIVERABLES = "deliverables"
@@ -39,6 +40,10 @@ class MetaSection(Section):
 class ModelSection(Section):
     """Which model. The secret is never here: only the name of the variable that holds it.
 
+    A string, here or as `name` without a `provider`, names provider and model:
+    `openai:gpt-5`, with the address of another server behind an `@`. The key of a public service
+    is then found by its usual name.
+
     `path` is the model file of provider `local`, or the script of provider `scripted` and of the
     `mock` engine; relative to the profile.
     """
@@ -51,6 +56,20 @@ class ModelSection(Section):
     context_window: Tokens = 32_768
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_string(cls, given: Any) -> Any:
+        table = {"name": given} if isinstance(given, str) else given
+        match table:
+            case {"provider": str()}:
+                return table
+            case {"name": str() as name} if ":" in name or isinstance(given, str):
+                table = {**table, **model_fields(name)}
+                key = usual_key(table["provider"], table.get("base_url"))
+                return {"api_key_env": key, **table} if key else table
+            case _:
+                return table
 
 
 class ProfileSection(Section):

@@ -43,6 +43,35 @@ def test_o2_a_folder_is_the_project_and_the_answer_is_the_output(home: Home, pro
     assert str(project) in server.requests[0].text
 
 
+def test_the_command_line_names_a_model_before_the_environment_and_the_file(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ("run", "--path", str(project))
+    with ModelServer.in_thread(["no file", "a file", "the variable", "the file"]) as server:
+        named = f"openai:mine@{server.base_url('openai')}"
+        alone = soong_agent(home, *at, "--model", named, "one")
+        configured(home, server, 'temperature = 0.5\n[tools]\ndisabled = ["code.run_command"]')
+        monkeypatch.setenv("SOONG_AGENT_MODEL", "openai:theirs")
+        by_option = soong_agent(home, *at, "--model", "openai:mine", "two")
+        by_variable = soong_agent(home, *at, "three")
+        monkeypatch.delenv("SOONG_AGENT_MODEL")
+        by_file = soong_agent(home, *at, "four")
+        wrong = soong_agent(home, *at, "--model", "gpt-5", "five")
+    assert [each.stdout.strip() for each in (alone, by_option, by_variable, by_file)] == [
+        "no file",
+        "a file",
+        "the variable",
+        "the file",
+    ], alone.stderr
+    bodies = [request.body for request in server.requests]
+    assert [body["model"] for body in bodies] == ["mine", "mine", "theirs", "m"]
+    assert [body.get("temperature") for body in bodies] == [None, 0.5, 0.5, 0.5]
+    tools = [str(body["tools"]) for body in bodies]
+    assert ["run_command" in each for each in tools] == [True, False, False, False]
+    assert wrong.returncode == 2
+    assert "provider:name, such as openai:gpt-5" in wrong.stderr
+
+
 def test_o3_a_file_means_its_folder_and_is_not_read(home: Home, project: Path) -> None:
     source = project / "src"
     source.mkdir()

@@ -28,7 +28,7 @@ _KEYS = {
 
 
 def model_fields(text: str) -> dict[str, Any]:
-    """What a model string says, as fields of a model.
+    """What a model string says, as fields of a model; a `path` is as it was written.
 
     Raises:
         ValueError: it is no model string; says what one looks like.
@@ -42,8 +42,7 @@ def model_fields(text: str) -> dict[str, Any]:
     if found["base_url"]:
         fields["base_url"] = found["base_url"]
     if found["provider"] in _FILES:
-        path = Path(name).expanduser()
-        fields |= {"name": path.stem or name, "path": str(path.absolute())}
+        fields |= {"name": Path(name).stem or name, "path": name}
     return fields
 
 

@@ -1,6 +1,7 @@
 """The configuration file as types: every section, every key, every default."""
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
@@ -263,16 +264,22 @@ class ModelProfile(Section):
         Raises:
             ValueError: it is no model string.
         """
-        profile = cls(**model_fields(text))
+        profile = cls(**_placed(model_fields(text)))
         profile._is_named = True
         return profile
+
+
+def _placed(fields: dict[str, Any]) -> dict[str, Any]:
+    """A path in a string starts at the current folder, as on a command line."""
+    path = fields.get("path")
+    return fields | {"path": str(Path(path).expanduser().absolute())} if path else fields
 
 
 def _named_model(value: object) -> object:
     """The model that a string names, with the key of its public service."""
     if not isinstance(value, str):
         return value
-    fields = model_fields(value)
+    fields = _placed(model_fields(value))
     key = usual_key(fields["provider"], fields.get("base_url"))
     return ModelConfig(**fields, api_key_env=key).with_key_origin(f"the model string {value!r}")
 

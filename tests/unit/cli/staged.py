@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_core.cli import run
 from agent_core.cli.command import execute
+from agent_core.cli.options import Options
 from agent_core.errors import ConfigError, ErrorCode, StorageError
 from agent_core.permissions import PermissionCallback
 from agent_core.types import (
@@ -185,12 +186,12 @@ class StagedRuntime:
 
 
 def open_staged(
-    path: str | None, callback: PermissionCallback, _: object
+    options: Options, callback: PermissionCallback, _: object
 ) -> AbstractAsyncContextManager[StagedRuntime]:
     @asynccontextmanager
     async def opened() -> AsyncGenerator[StagedRuntime]:
         if SCENE == "has_no_config":
-            raise ConfigError(ErrorCode.CONFIG_ERROR, f"no config in {path}")
+            raise ConfigError(ErrorCode.CONFIG_ERROR, f"no config in {options.path}")
         if SCENE == "opens_slowly":
             tell("opening")
             await asyncio.sleep(60)

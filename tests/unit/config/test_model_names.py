@@ -1,5 +1,6 @@
 """`provider:name[@base_url]`: what is read of it, which key goes with it, and what is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,13 @@ MALFORMED = (
 @pytest.mark.parametrize(("text", "fields"), READ)
 def test_a_model_string_is_read(text: str, fields: dict[str, str]) -> None:
     assert model_fields(text) == fields
+
+
+def test_a_file_starts_at_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert build_config(None, "local:m/tiny.gguf").model.path == str(tmp_path / "m/tiny.gguf")
 
 
 @pytest.mark.parametrize("text", MALFORMED)

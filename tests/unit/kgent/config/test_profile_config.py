@@ -262,3 +262,32 @@ def test_overrides_change_what_they_name_and_nothing_else(tmp_path: Path) -> Non
 def test_impossible_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KgentError, match="max_steps"):
         apply_options(load_config(profile(tmp_path)), RunOptions(max_steps=0))
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "name", "key"),
+    [
+        ("openai:gpt-5", "openai", "gpt-5", "OPENAI_API_KEY"),
+        ({"name": "anthropic:claude-x"}, "anthropic", "claude-x", "ANTHROPIC_API_KEY"),
+        ({"name": "openai:gpt-5", "api_key_env": "MINE"}, "openai", "gpt-5", "MINE"),
+        ("openai:m@http://127.0.0.1:1/v1", "openai", "m", None),
+        ({"name": "openai:m", "base_url": "http://127.0.0.1:1/v1"}, "openai", "m", None),
+        ({"provider": "ollama", "name": "qwen3:8b"}, "ollama", "qwen3:8b", None),
+        ("scripted:replies.json", "scripted", "replies", None),
+    ],
+)
+def test_a_model_is_named_in_one_string(
+    tmp_path: Path, model: Any, provider: str, name: str, key: str | None
+) -> None:
+    found = load_config(profile(tmp_path, model=model))
+    assert (found.model.provider, found.model.name) == (provider, name)
+    assert found.model.api_key_env == key
+    if found.model.path:
+        assert found.place(found.model.path) == tmp_path / "replies.json"
+
+
+def test_a_malformed_model_string_gets_the_form_shown(tmp_path: Path) -> None:
+    for wrong in ("gpt-5", "openai:", "openai:m@localhost:1"):
+        error = refused(tmp_path, f"{MINIMAL}model: '{wrong}'\n")
+        assert "bad.yaml:3: model" in error.message
+        assert "provider:name, such as openai:gpt-5" in error.message

@@ -202,6 +202,37 @@ def test_scripts_continue_a_session_that_is_kept_in_memory(project: Path) -> Non
     assert asyncio.run(texts()) == ["first", "one", "second", "two"]
 
 
+POOL = {"pool_id": "b", "workers": [{"agent_definition_id": "default_worker_agent"}]}
+
+
+async def test_tasks_go_on_in_memory(project: Path) -> None:
+    create = calls(
+        "agent.task_create",
+        task_id="t1",
+        wal_name="work",
+        title="One thing",
+        steps=[{"step_id": "s1", "title": "The thing"}],
+    )
+    again = calls("agent.task_create", task_id="t2", wal_name="work", title="x", steps=[])
+    provider = ScriptedProvider([create, "planned", again, "seen", "seen again"])
+    made = AgentRuntime(
+        project,
+        config={"model": "custom:x", "agents": {"worker_pools": [POOL]}},
+        model=provider,
+        persist=False,
+    )
+    async with made:
+        await made.run("plan", session_id="s1", mode="orchestrator")
+        await made.run("go on", session_id="s1", mode="orchestrator")
+    async with made:
+        await made.run("and on", session_id="s1", mode="orchestrator")
+
+    assert "One thing" in str(provider.requests[2].messages[-1])
+    assert "path_conflict" in str(provider.requests[3].messages)
+    assert "One thing" in str(provider.requests[4].messages[-1])
+    assert list(project.iterdir()) == []
+
+
 PROGRAM = '''
 import asyncio, json, os, sys
 
@@ -227,17 +258,21 @@ def long_text() -> str:
     """A long text."""
     return "line\\n" * 40_000
 
-provider = ScriptedProvider([calls("long_text"), calls("missing"), "done", "again"])
+create = calls("agent.task_create", task_id="t", wal_name="w", title="T", steps=[])
+provider = ScriptedProvider([calls("long_text"), calls("missing"), "done", create, "again"])
+pool = {"pool_id": "b", "workers": [{"agent_definition_id": "default_worker_agent"}]}
+model = {"provider": "custom", "name": "x", "context_window": 128_000}
+config = {"model": model, "agents": {"worker_pools": [pool]}}
 providers = ProviderRegistry()
 providers.register("custom", lambda _: provider)
 
 async def main():
     async with AgentRuntime(
-        sys.argv[1], model="custom:x", persist=False, debug=True, provider_registry=providers
+        sys.argv[1], config=config, persist=False, debug=True, provider_registry=providers
     ) as made:
         made.register_tool(long_text)
         await made.run("one", session_id="s1")
-        await made.run("two", session_id="s1")
+        await made.run("two", session_id="s1", mode="orchestrator")
         await (await made.compact_session("s1")).wait()
 
 sys.dont_write_bytecode = True

@@ -66,6 +66,7 @@ async def open_orchestrator_spawner(
         session_id=run.session_id,
         project_dir=deps.setup.project,
         wal_dir=deps.setup.tasks_dir,
+        logs=None if deps.task_logs is None else deps.task_logs[run.session_id],
         step_lease_timeout_ms=config.task.step_lease_timeout_ms,
         child_cancel_timeout_ms=config.agents.child_cancel_timeout_ms,
     )

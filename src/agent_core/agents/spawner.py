@@ -99,6 +99,7 @@ class SpawnerDeps:
             and a run's options leave them; with their effective permissions and tags.
         is_disabled: the user's settings take the tool of this name away from every run.
         can_ask: there is a way to ask for a permission.
+        task_logs: by session, where they are not written; None: they are.
     """
 
     setup: Setup
@@ -112,6 +113,7 @@ class SpawnerDeps:
     can_ask: bool
     open_journal: OpenJournal
     redactor: Redactor
+    task_logs: Mapping[str, dict[str, int]] | None = None
 
 
 class ChildSpawner:

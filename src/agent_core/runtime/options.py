@@ -1,5 +1,8 @@
 """What a caller brings to a runtime; all the rest is built from the configuration."""
 
+import os
+import weakref
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,10 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What a runtime keeps that writes nothing: it lasts as long as the runtime object."""
+    """What a runtime keeps that writes nothing: it lasts as long as the runtime object.
+
+    `task_logs` are open files, by session and by name.
+    """
 
     store: "SqliteSessionStore"
     artifacts: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    task_logs: defaultdict[str, dict[str, int]] = field(
+        default_factory=lambda: defaultdict[str, dict[str, int]](dict)
+    )
 
 
 @dataclass(kw_only=True)
@@ -69,4 +78,12 @@ class RuntimeOptions:
         """What is kept without being written, however often the runtime is opened."""
         from agent_core.storage.sqlite import SqliteSessionStore  # noqa: PLC0415
 
-        return InMemory(SqliteSessionStore.in_memory())
+        kept = InMemory(SqliteSessionStore.in_memory())
+        weakref.finalize(self, _close_all, kept.task_logs)
+        return kept
+
+
+def _close_all(task_logs: Mapping[str, dict[str, int]]) -> None:
+    for logs in task_logs.values():
+        for descriptor in logs.values():
+            os.close(descriptor)

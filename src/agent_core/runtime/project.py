@@ -64,6 +64,7 @@ class Project:
     ) -> None:
         config = setup.config
         self.setup = setup
+        self.task_logs = None if setup.persist else options.in_memory.task_logs
         self._redactor = redactor
         self._paths = PathPolicy.of(setup)
         self.make_hooks = _load_hooks(setup, launcher)

@@ -155,6 +155,7 @@ class Runs:
             can_ask=project.toolboxes.can_ask,
             open_journal=self._open_journal,
             redactor=redactor,
+            task_logs=project.task_logs,
         )
 
     async def start(

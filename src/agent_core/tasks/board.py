@@ -30,6 +30,7 @@ from agent_core.tasks.log_store import (
     TaskLogStore,
     UnreadableLog,
 )
+from agent_core.tasks.memory_logs import InMemoryTaskLogStore, TaskLogs
 from agent_core.tasks.model import (
     CLAIMS,
     DURABLE,
@@ -71,11 +72,15 @@ The board bounds the wait, and cancels the call when it has lasted too long; the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardSettings:
-    """Where a session's logs are, and how long things may take."""
+    """Where a session's logs are, and how long things may take.
+
+    With `logs` they are there, and nothing is written.
+    """
 
     session_id: str
     project_dir: Path
     wal_dir: Path
+    logs: TaskLogs | None = None
     step_lease_timeout_ms: int = 300_000
     child_cancel_timeout_ms: int = 30_000
 
@@ -163,10 +168,12 @@ class TaskBoard:
         monotonic: Callable[[], float],
     ) -> None:
         self.turn = asyncio.Lock()
-        self._store = TaskLogStore(
-            settings.wal_dir, settings.session_id, project_dir=settings.project_dir
+        self._session_id = session_id = settings.session_id
+        self._store = (
+            TaskLogStore(settings.wal_dir, session_id, project_dir=settings.project_dir)
+            if settings.logs is None
+            else InMemoryTaskLogStore(settings.logs, session_id)
         )
-        self._session_id = settings.session_id
         self._redactor = redactor
         self._now = now
         self._monotonic = monotonic

@@ -212,6 +212,8 @@ class TaskLogStore:
             with a project must not send our files elsewhere.
     """
 
+    log_type = TaskLog
+
     def __init__(self, wal_dir: Path, session_id: str, *, project_dir: Path) -> None:
         self._folder = wal_dir / session_id
         self._session_id = session_id
@@ -287,7 +289,7 @@ class TaskLogStore:
             raise task_error(ErrorCode.PATH_CONFLICT, message, path=path) from error
         except OSError as error:
             raise self._as_unavailable(name, error) from error
-        return TaskLog(descriptor, self.path(name))
+        return self.log_type(descriptor, self.path(name))
 
     def discard(self, name: str) -> None:
         """Remove a log.
@@ -309,7 +311,7 @@ class TaskLogStore:
         return log.state is not None and log.state == self._state(log.name)
 
     def _open_task(self, name: str, descriptor: int) -> OpenTask | EndedLog:
-        log = TaskLog(descriptor, self.path(name))
+        log = self.log_type(descriptor, self.path(name))
         try:
             content = _read_all(descriptor)
             replayed = read_log(content)

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
         ToolError,
         ToolRetry,
     )
+    from agent_core.loop.guards import (
+        GuardContext,
+        GuardStop,
+        on_answer,
+        on_message,
+        on_tool_call,
+    )
     from agent_core.loop.options import RunOptions
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.tools.base import ToolContext
@@ -90,6 +97,10 @@ _HOMES = {
     **dict.fromkeys(("Config", "ModelConfig"), "agent_core.config.models"),
     "RunOptions": "agent_core.loop.options",
     **dict.fromkeys(
+        ("GuardContext", "GuardStop", "on_answer", "on_message", "on_tool_call"),
+        "agent_core.loop.guards",
+    ),
+    **dict.fromkeys(
         (
             *("AgentCoreError", "ConfigError", "ErrorCode", "PermissionDeniedError"),
             *("ProviderError", "SchemaError", "StorageError", "TaskError", "ToolError"),
@@ -120,6 +131,8 @@ __all__ = [
     "ErrorCode",
     "ErrorPayload",
     "EventType",
+    "GuardContext",
+    "GuardStop",
     "ImageBlock",
     "InspectResult",
     "JsonBlock",
@@ -170,6 +183,9 @@ __all__ = [
     "ToolRetry",
     "Usage",
     "UserMessage",
+    "on_answer",
+    "on_message",
+    "on_tool_call",
     "tool",
 ]
 

@@ -50,6 +50,7 @@ from agent_core.types import (
 )
 
 if TYPE_CHECKING:
+    from agent_core.loop.guards import RunGuards
     from agent_core.tools.output import ExpectedOutput
 
 _CHILD_ROLES = {
@@ -72,6 +73,7 @@ class RunSpec:
         board: the task board it sees, if it sees one.
         view: which loaded texts stand in its latest request.
         options: what its caller asked for.
+        guards: those of its options at work, where the run has begun with them.
     """
 
     run: RunIdentity
@@ -83,6 +85,7 @@ class RunSpec:
     board: TaskBoardSource | None = None
     view: View = field(default_factory=View)
     options: RunOptions = NO_OPTIONS
+    guards: "RunGuards | None" = None
 
 
 OpenJournal = Callable[[RunIdentity, EventStream, Iterable[Node]], Journal]

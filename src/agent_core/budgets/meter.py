@@ -7,7 +7,7 @@ call (a prompt longer than its estimate, an answer longer than its limit) can ex
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from time import monotonic
 from typing import Any
@@ -18,7 +18,7 @@ from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import SessionStore
-from agent_core.providers.adapter_faults import AdapterCheck
+from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import estimate_blocks, estimate_tools
 from agent_core.providers.requests import IdentityCache
@@ -314,7 +314,7 @@ class MeteredAdapter:
 
     async def _priced(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         looking_up = asyncio.create_task(self._prices.of(self._model))  # beside the call
-        async with aclosing(_events(self._adapter, request)) as events:
+        async with aclosing(opened_stream(self._adapter, request)) as events:
             async for event in events:
                 if isinstance(event, ModelCompleted):
                     price, usage = await looking_up, event.usage
@@ -328,7 +328,7 @@ class MeteredAdapter:
         call = _PaidCall(meter, self._model, request, await self._price(meter))
         await call.reserve()
         try:
-            async with aclosing(_events(self._adapter, call.request)) as events:
+            async with aclosing(opened_stream(self._adapter, call.request)) as events:
                 async for event in events:
                     match event:
                         case ModelStarted():
@@ -449,17 +449,6 @@ class _PaidCall:
             spent["nanousd"] = nanousd(self._price.of(usage))
         self.arrived = 0
         await self._meter.settle(hold_id, {unit: n for unit, n in spent.items() if n > 0})
-
-
-async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
-    stream: AsyncIterator[ModelEvent] = adapter.stream(request)
-    AdapterCheck(request).begin(stream)
-    try:
-        async for event in stream:
-            yield event
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
 
 
 def _is_reported(usage: Usage) -> bool:

@@ -26,6 +26,7 @@ from agent_core.types import (
     Position,
     RunChange,
     RunIdentity,
+    RunPrompt,
     RunStatus,
     RuntimeEvent,
     SessionNote,
@@ -115,6 +116,12 @@ class Journal:
     def begin(self) -> None:
         """Mark the run and its agent as running, with the next write."""
         self._change = RunChange(status=RunStatus.RUNNING)
+
+    def replace_prompt(self, prompt: Draft) -> None:
+        """Have the run's row hold this message in place of the one it was started with."""
+        content = self._redactor.content(prompt.content)
+        stored = RunPrompt(content=content, metadata=self._redactor.metadata(prompt.metadata))
+        self._change = replace(self._change or RunChange(), prompt=stored)
 
     def queue(self, payload: Mapping[str, Any]) -> None:
         """Record that the run has to wait, and mark it as queued with the same write."""

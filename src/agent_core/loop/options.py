@@ -19,6 +19,7 @@ from agent_core.types import Budget, OutputMode, OutputT, StoredOptions, ToolDef
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
+    from agent_core.loop.guards import RunGuard
     from agent_core.tools.output import ExpectedOutput
 
 AnyTool = str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Callable[..., Any]
@@ -63,7 +64,7 @@ class RunOptions(Generic[OutputT]):
     deps: Any = None
     budget: Budget | None = None
     max_turns: int | None = None
-    guards: Sequence[Any] = ()
+    guards: "Sequence[RunGuard]" = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def expected(self) -> "ExpectedOutput | None":
@@ -86,6 +87,7 @@ class RunOptions(Generic[OutputT]):
             tools=self.tools,
             disabled_tools=self.disabled_tools,
             deps=self.deps,
+            guards=[guard for guard in self.guards if guard.point == "tool_call"],
         )
 
     def offers(self, name: str, *, is_free: bool = False) -> bool:
@@ -107,7 +109,7 @@ class RunFields(TypedDict, total=False):
     deps: Any
     budget: Budget | None
     max_turns: int | None
-    guards: Sequence[Any]
+    guards: "Sequence[RunGuard]"
     metadata: Mapping[str, Any]
 
 
@@ -165,7 +167,7 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     if not (model is None or isinstance(model, str | ModelConfig)):
         reason = f"is 'provider:name', a ModelConfig or an adapter, not a {_kind(model)}"
         raise malformed_option("model", reason)
-    guards = _items("guards", options.guards)
+    guards = _guards(options.guards)
     live = {
         "deps": options.deps is not None,
         "guards": bool(guards),
@@ -263,6 +265,18 @@ def _metadata(given: object) -> dict[str, Any]:
             "metadata", f"is stored as JSON, which cannot hold it: {error}"
         ) from None
     return metadata
+
+
+def _guards(given: object) -> list[Any]:
+    guards = _items("guards", given)
+    if guards:
+        from agent_core.loop.guards import RunGuard  # noqa: PLC0415 - most runs have none
+
+        for guard in guards:
+            if not isinstance(guard, RunGuard):
+                made = "an async function under @on_message, @on_tool_call or @on_answer"
+                raise malformed_option("guards", f"holds a {_kind(guard)}; a guard is {made}")
+    return guards
 
 
 def _kind(value: object) -> str:

@@ -1,10 +1,12 @@
 """Mistakes of adapters from outside of the package: where they are, and what mends them."""
 
 import traceback
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, get_args
 
 from agent_core.errors import ErrorCode, ProviderError
+from agent_core.providers.base import ProviderAdapter
 from agent_core.types import (
     ModelCompleted,
     ModelEvent,
@@ -115,3 +117,21 @@ class AdapterCheck:
 
     def _mistake(self, what: str) -> ProviderError:
         return ProviderError(ErrorCode.PROVIDER_ERROR, f"{self._whose} {what}")
+
+
+async def opened_stream(
+    adapter: ProviderAdapter, request: ModelRequest
+) -> AsyncGenerator[ModelEvent]:
+    """The events of a call that a wrapper around an adapter makes; closed with this generator.
+
+    Raises:
+        ProviderError: what the adapter returned cannot be iterated.
+    """
+    events: AsyncIterator[ModelEvent] = adapter.stream(request)
+    AdapterCheck(request).begin(events)
+    try:
+        async for event in events:
+            yield event
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()

@@ -1,11 +1,11 @@
 """Several models behind one adapter: when one cannot answer, the next one is asked."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode, ProviderError
-from agent_core.providers.adapter_faults import AdapterCheck
+from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import (
     ErrorPayload,
@@ -90,13 +90,9 @@ def _addressed(request: ModelRequest, model: ModelConfig) -> ModelRequest:
 
 async def _events(adapter: ProviderAdapter, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
     """The events of one model; a failure that its adapter has raised is one of them."""
-    stream: AsyncIterator[ModelEvent] = adapter.stream(request)
-    AdapterCheck(request).begin(stream)
     try:
-        async for event in stream:
-            yield event
+        async with aclosing(opened_stream(adapter, request)) as events:
+            async for event in events:
+                yield event
     except ProviderError as error:
         yield ModelFailed(error=ErrorPayload.of(error))
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()

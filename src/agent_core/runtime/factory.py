@@ -26,8 +26,9 @@ from agent_core.context.system_prompt import (
     tools_block,
 )
 from agent_core.events import Journal, SessionJournal, SessionStore
-from agent_core.loop import NullCollaborators, RunContext, RunLimits
+from agent_core.loop import Guard, NullCollaborators, RunContext, RunLimits
 from agent_core.loop.options import RunOptions
+from agent_core.providers.base import ProviderAdapter
 from agent_core.runtime.background import Jobs, UsageLedger
 from agent_core.runtime.compact_agent import CompactAgentDeps
 from agent_core.runtime.compaction import CompactingContextSource, Compactions
@@ -155,17 +156,30 @@ class RunFactory:
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal)
         meter = self._models.budgets.of_run(run, spec.options.budget)
-        guard = self._project.guard
+        provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
+        guard: Guard = self._project.guard
+        if options.guards:
+            from agent_core.loop.guards import (  # noqa: PLC0415 - most runs have none
+                CheckedCalls,
+                CheckedProvider,
+                RunGuards,
+            )
+
+            checks = spec.guards or RunGuards(options.guards, journal, options.deps)
+            provider = CheckedProvider(provider, checks, toolbox.expected)
+            guard = CheckedCalls(guard, checks)
+        if meter and meter.limits("tool_calls"):
+            guard = MeteringGuard(guard, meter)
         make_hooks = self._project.make_hooks
         ctx = RunContext(
             run=run,
             journal=journal,
-            provider=self._models.open(model, composer.use, meter=meter),
+            provider=provider,
             composer=source,
             history=spec.history,
             compactor=source,
             toolbox=toolbox,
-            guard=MeteringGuard(guard, meter) if meter and meter.limits("tool_calls") else guard,
+            guard=guard,
             hooks=make_hooks(run, journal) if make_hooks else NullCollaborators(),
             results=self._results.within(model.context_window // _RESULT_SHARE),
             project_dir=self._setup.project,

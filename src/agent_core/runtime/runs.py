@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from agent_core.agents.child_runs import ChildRuns
@@ -51,6 +51,9 @@ from agent_core.types import (
     StoredOptions,
     new_id,
 )
+
+if TYPE_CHECKING:
+    from agent_core.loop.guards import RunGuards
 
 _ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
@@ -488,19 +491,23 @@ class Runs:
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
                 options = run.options or self._restore_options(run.stored_options)
-                async with self._open_spawner(run.journal, options) as spawner:
+                async with (
+                    _checked(run, options) as (prompt, guards),
+                    self._open_spawner(run.journal, options) as spawner,
+                ):
                     ctx, source = await self._contexts.context_and_source(
                         RunSpec(
                             run=run.identity,
                             journal=run.journal,
-                            history=self._project.with_mentions(run.history, run.prompt),
+                            history=self._project.with_mentions(run.history, prompt),
                             options=options,
+                            guards=guards,
                             tools=spawner.tools,
                             board=spawner.board,
                         )
                     )
-                    if run.prompt is not None:
-                        await converse(ctx, run.prompt, stats)
+                    if prompt is not None:
+                        await converse(ctx, prompt, stats)
                     elif self._project.setup.config.compact.enabled:
                         await ctx.history.resume(ctx.journal)
                         await source.compact(ctx.toolbox.definitions, stats)
@@ -625,6 +632,21 @@ def identity_of(record: RunRecord) -> RunIdentity:
         role=_ROLES[record.mode][1],
         mode=record.mode,
     )
+
+
+@asynccontextmanager
+async def _checked(
+    run: Run, options: RunOptions
+) -> AsyncGenerator[tuple[Draft | None, "RunGuards | None"]]:
+    """The message of a run as its guards let it in, and the guards."""
+    if not options.guards:
+        yield run.prompt, None
+        return
+    from agent_core.loop.guards import RunGuards  # noqa: PLC0415 - most runs have none
+
+    guards = RunGuards(options.guards, run.journal, options.deps)
+    async with guards.watching(run.prompt) as prompt:
+        yield prompt, guards
 
 
 async def _hide_debug(events: AsyncGenerator[RuntimeEvent]) -> AsyncGenerator[RuntimeEvent]:

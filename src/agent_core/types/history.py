@@ -67,6 +67,7 @@ class RunChange:
     usage: Usage | None = None
     error: ErrorPayload | None = None
     metadata: dict[str, Any] | None = None
+    prompt: RunPrompt | None = None
     has_prompt_node: bool = False
 
 

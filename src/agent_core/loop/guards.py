@@ -1,0 +1,440 @@
+"""Checks of a program on what goes into a run and comes out of it: message, tool calls, answer.
+
+A check passes what it looks at, replaces its text, or stops the run. What it replaces is replaced
+before it is stored, shown or sent. One that fails in any other way stops the run as well.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from agent_core.aio import is_cancelled
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
+from agent_core.events import Journal
+from agent_core.loop.context import Guard
+from agent_core.providers.adapter_faults import opened_stream
+from agent_core.providers.base import ProviderAdapter
+from agent_core.types import (
+    FINAL_ANSWER,
+    Access,
+    Draft,
+    EventLevel,
+    EventType,
+    ModelCompleted,
+    ModelEvent,
+    ModelRequest,
+    ModelTextDelta,
+    RunIdentity,
+    StopReason,
+    TextBlock,
+    ToolCall,
+    ToolCallBlock,
+    ToolDefinition,
+)
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
+
+Point = Literal["message", "tool_call", "answer"]
+
+
+class GuardStop(Exception):  # noqa: N818 - it is raised to stop a run, not because of an error
+    """Raised by a guard to stop the run; the run fails with `guard_stopped` and this reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardContext:
+    """What a guard may know of the run beside what it looks at.
+
+    Attributes:
+        run: which run it is.
+        deps: the object that was given to the run as `deps`.
+    """
+
+    run: RunIdentity
+    deps: Any
+
+
+TextCheck = (
+    Callable[[str], Awaitable[str | None]] | Callable[[str, GuardContext], Awaitable[str | None]]
+)
+CallCheck = (
+    Callable[[ToolCall], Awaitable[str | None]]
+    | Callable[[ToolCall, GuardContext], Awaitable[str | None]]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGuard:
+    """One of the `guards` of a run; made by `on_message`, `on_tool_call` and `on_answer`.
+
+    Attributes:
+        point: what it looks at.
+        name: of the function, for events and errors.
+        check: the function.
+        look_only: it replaces nothing, so that the model need not wait for it.
+    """
+
+    point: Point
+    name: str
+    check: Callable[..., Awaitable[str | None]]
+    look_only: bool = False
+
+
+@overload
+def on_message(check: TextCheck, /) -> RunGuard: ...
+@overload
+def on_message(*, look_only: bool = False) -> Callable[[TextCheck], RunGuard]: ...
+def on_message(
+    check: TextCheck | None = None, /, *, look_only: bool = False
+) -> RunGuard | Callable[[TextCheck], RunGuard]:
+    """Make a guard of an async function that gets the text of the user's message.
+
+    It returns None to pass it, or the text to put in its place, or raises `GuardStop`.
+
+    Args:
+        check: the function; with the text alone, or the text and a `GuardContext`.
+        look_only: it never returns a text. The model is asked at once, beside the guard, and the
+            call is cancelled if the guard stops; no tool runs before the guard has passed.
+    """
+    return _decorated("message", check, look_only=look_only)
+
+
+def on_tool_call(check: CallCheck, /) -> RunGuard:
+    """Make a guard of an async function that gets each `ToolCall` that the permissions allow.
+
+    It returns None to let it be made, or a text that the model reads in place of a result, or
+    raises `GuardStop`. The calls of children are looked at as well.
+    """
+    return cast("RunGuard", _decorated("tool_call", check, look_only=False))
+
+
+@overload
+def on_answer(check: TextCheck, /) -> RunGuard: ...
+@overload
+def on_answer(*, look_only: bool = False) -> Callable[[TextCheck], RunGuard]: ...
+def on_answer(
+    check: TextCheck | None = None, /, *, look_only: bool = False
+) -> RunGuard | Callable[[TextCheck], RunGuard]:
+    """Make a guard of an async function that gets the text of an answer.
+
+    It returns None to pass it, or the text to put in its place, or raises `GuardStop`. A typed
+    answer is its JSON.
+
+    Args:
+        check: the function; with the text alone, or the text and a `GuardContext`.
+        look_only: it never returns a text. The answer is shown as it arrives; without this it is
+            shown once the guard has passed it.
+    """
+    return _decorated("answer", check, look_only=look_only)
+
+
+def _decorated(
+    point: Point, check: Callable[..., Any] | None, *, look_only: bool
+) -> RunGuard | Callable[[Any], RunGuard]:
+    def decorate(function: Callable[..., Any]) -> RunGuard:
+        name = str(getattr(function, "__name__", type(function).__name__))
+        called = function if inspect.isroutine(function) else type(function).__call__
+        if not inspect.iscoroutinefunction(called):
+            message = f"the guard {name} is no async function; write `async def {name}`"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        return RunGuard(point=point, name=name, check=function, look_only=look_only)
+
+    return decorate if check is None else decorate(check)
+
+
+class RunGuards:
+    """The guards of one run at work.
+
+    Attributes:
+        stopped: why the run must end; nothing more is asked or called then.
+    """
+
+    def __init__(self, guards: Sequence[RunGuard], journal: Journal, deps: Any) -> None:
+        self.stopped: AgentCoreError | None = None
+        self._guards = guards
+        self._journal = journal
+        self._context = GuardContext(run=journal.run, deps=deps)
+        self._looking: asyncio.Task[None] | None = None
+        self._call: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def watching(self, prompt: Draft | None) -> AsyncGenerator[Draft | None]:
+        """Check the message, and yield it as it is to be used; those that only look go on beside.
+
+        Raises:
+            AgentCoreError: `guard_stopped`.
+        """
+        if prompt is None:
+            yield None
+            return
+        text = await self._replaced("message", prompt.text)
+        if text != prompt.text:
+            rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
+            prompt = replace(prompt, content=[TextBlock(text=text), *rest])
+            self._journal.replace_prompt(prompt)
+        looking = [guard for guard in self._of("message") if guard.look_only]
+        if looking:
+            self._looking = asyncio.create_task(self._look(looking, text))
+        try:
+            yield prompt
+            await self.passed()
+        except AgentCoreError as error:
+            raise self.stopped or error from error
+        finally:
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.wait([self._looking])
+
+    async def passed(self) -> None:
+        """Return when the guards that only look at the message have passed it.
+
+        Raises:
+            AgentCoreError: `guard_stopped`: they have not, or another one has stopped the run.
+        """
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        if self.stopped is not None:
+            raise self.stopped
+
+    async def check_call(self, call: ToolCall) -> None:
+        """Check a call that is allowed.
+
+        Raises:
+            PermissionDeniedError: the model reads a guard's text in place of a result.
+            AgentCoreError: `guard_stopped`; nothing more is asked or called.
+        """
+        await self.passed()
+        for guard in self._of("tool_call"):
+            text = await self._run(guard, call)
+            if text is not None:
+                self._note(guard)
+                details = {"guard": guard.name}
+                raise PermissionDeniedError(ErrorCode.PERMISSION_DENIED, text, details=details)
+
+    async def check_answer(self, answer: str) -> str:
+        """The text to show in place of an answer; the same one if every guard passes it.
+
+        Raises:
+            AgentCoreError: `guard_stopped`.
+        """
+        text = await self._replaced("answer", answer)
+        await self._look([guard for guard in self._of("answer") if guard.look_only], text)
+        if self.stopped is not None:
+            raise self.stopped
+        return text
+
+    @property
+    def withholds_answers(self) -> bool:
+        """Whether an answer may be replaced, so that none is shown as it arrives."""
+        return any(not guard.look_only for guard in self._of("answer"))
+
+    async def beside(self, events: AsyncGenerator[ModelEvent]) -> AsyncGenerator[ModelEvent]:
+        """The events of a model call that is made while the guards look; a stop cancels it.
+
+        Raises:
+            AgentCoreError: `guard_stopped`.
+        """
+        arrived: asyncio.Queue[ModelEvent | None] = asyncio.Queue()
+
+        async def receive() -> None:
+            try:
+                async with aclosing(events):
+                    async for event in events:
+                        arrived.put_nowait(event)
+            finally:
+                arrived.put_nowait(None)
+
+        self._call = receiving = asyncio.create_task(receive())
+        try:
+            while (event := await arrived.get()) is not None:
+                yield event
+            if self.stopped is not None:
+                raise self.stopped
+            await receiving
+        finally:
+            self._call = None
+            receiving.cancel()
+            await asyncio.wait([receiving])
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether a guard that only looks has not decided yet."""
+        return self._looking is not None and not self._looking.done()
+
+    def _of(self, point: Point) -> list[RunGuard]:
+        return [guard for guard in self._guards if guard.point == point]
+
+    async def _replaced(self, point: Point, text: str) -> str:
+        for guard in self._of(point):
+            if not guard.look_only and (other := await self._run(guard, text)) is not None:
+                self._note(guard)
+                text = other
+        return text
+
+    async def _look(self, guards: Sequence[RunGuard], text: str) -> None:
+        """Have guards look, side by side; `stopped` says what came of it."""
+
+        async def look(guard: RunGuard) -> None:
+            try:
+                if await self._run(guard, text) is not None:
+                    self._stop(guard, "it only looks, and returned a text all the same")
+            except AgentCoreError:
+                pass  # it is in `stopped`
+
+        looking = [asyncio.create_task(look(guard)) for guard in guards]
+        try:
+            for done in asyncio.as_completed(looking):
+                await done
+                if self.stopped is not None:
+                    return
+        finally:
+            for task in looking:
+                task.cancel()
+            if looking:
+                await asyncio.wait(looking)
+
+    async def _run(self, guard: RunGuard, value: object) -> str | None:
+        try:
+            takes_context = len(inspect.signature(guard.check).parameters) > 1
+            given = (value, self._context) if takes_context else (value,)
+            text = await guard.check(*given)
+        except GuardStop as stop:
+            raise self._stop(guard, None, reason=str(stop)) from None
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
+                raise
+            raise self._stop(guard, f"{type(error).__name__}: {error}") from error
+        kind = type(text)
+        if text is not None and not issubclass(kind, str):  # whatever its signature says
+            raise self._stop(guard, f"it returned a {kind.__name__}, neither a text nor None")
+        return text
+
+    def _stop(self, guard: RunGuard, fault: str | None, *, reason: str = "") -> AgentCoreError:
+        """End the run; the first reason is the one that counts."""
+        if fault is None:
+            message = f"the guard {guard.name} has stopped the run" + (reason and f": {reason}")
+        else:
+            message = f"the guard {guard.name} failed, which stops the run: {fault}"
+        details = {
+            "guard": guard.name,
+            "point": guard.point,
+            "reason": reason if fault is None else "guard_failed",
+        }
+        error = AgentCoreError(ErrorCode.GUARD_STOPPED, message, details=details)
+        self.stopped = self.stopped or error
+        if self._call is not None:
+            self._call.cancel()
+        return self.stopped
+
+    def _note(self, guard: RunGuard) -> None:
+        payload = {"guard": guard.name, "point": guard.point}
+        self._journal.note(EventType.GUARD_REPLACED, payload, level=EventLevel.WARNING)
+
+
+class CheckedCalls:
+    """A guard of tool calls that has those of the run look after the permissions."""
+
+    def __init__(self, guard: Guard, guards: RunGuards) -> None:
+        self._guard = guard
+        self._guards = guards
+
+    async def require(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: Journal,
+    ) -> None:
+        """See `Guard.require`."""
+        await self._guard.require(call, definition, access, run, journal)
+        await self._guards.check_call(call)
+
+
+class CheckedProvider:
+    """An adapter whose answers the guards of a run look at before they are stored or shown."""
+
+    def __init__(
+        self, adapter: ProviderAdapter, guards: RunGuards, expected: "ExpectedOutput | None"
+    ) -> None:
+        self._adapter = adapter
+        self._guards = guards
+        self._expected = expected
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`; there is nothing to give back."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`.
+
+        Raises:
+            AgentCoreError: `guard_stopped`.
+        """
+        guards, withheld = self._guards, list[ModelTextDelta]()
+        if guards.stopped is not None:
+            raise guards.stopped
+        events = opened_stream(self._adapter, request)
+        async with aclosing(guards.beside(events) if guards.is_looking else events) as arriving:
+            async for event in arriving:
+                if isinstance(event, ModelTextDelta) and guards.withholds_answers:
+                    withheld.append(event)
+                elif isinstance(event, ModelCompleted):
+                    await guards.passed()
+                    checked = await self._checked(event)
+                    if checked is not event:
+                        withheld = (
+                            [ModelTextDelta(text=text)] if (text := _text_of(checked)) else []
+                        )
+                    for delta in withheld:
+                        yield delta
+                    yield checked
+                else:
+                    yield event
+
+    async def _checked(self, completed: ModelCompleted) -> ModelCompleted:
+        """The reply with its answer as the guards leave it; a reply that only calls has none."""
+        given = [call for call in completed.tool_calls if call.name == FINAL_ANSWER]
+        if self._expected is None or not given:
+            if completed.tool_calls:
+                return completed
+            answer = _text_of(completed)
+            text = await self._guards.check_answer(answer)
+            return completed if text == answer else _with_text(completed, text)
+        invalid = given[0].metadata.get("invalid_arguments")
+        answer = self._expected.text_of(given[0].arguments) if invalid is None else str(invalid)
+        text = await self._guards.check_answer(answer)
+        if text == answer:
+            return completed
+        if len(given) == len(completed.tool_calls):
+            return _with_text(completed, text)
+        # Beside other calls it waits for them; the model answers anew once they are made.
+        return completed.model_copy(
+            update={
+                "tool_calls": [call for call in completed.tool_calls if call not in given],
+                "content": [
+                    block
+                    for block in completed.content
+                    if not (isinstance(block, ToolCallBlock) and block.name == FINAL_ANSWER)
+                ],
+            }
+        )
+
+
+def _with_text(completed: ModelCompleted, text: str) -> ModelCompleted:
+    """The reply with this text and nothing else: what else it held goes back to no model."""
+    stop = completed.stop_reason
+    return completed.model_copy(
+        update={
+            "content": [TextBlock(text=text)],
+            "tool_calls": [],
+            "stop_reason": StopReason.END_TURN if stop is StopReason.TOOL_USE else stop,
+        }
+    )
+
+
+def _text_of(completed: ModelCompleted) -> str:
+    return "".join(block.text for block in completed.content if isinstance(block, TextBlock))

@@ -38,6 +38,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
                 *("UserMessage", "RunOptions", "RunFields", "Budget"),
                 *("Config", "ModelConfig", "AgentDefinition"),
             ),
+            "Guards": ("on_message", "on_tool_call", "on_answer", "GuardContext", "GuardStop"),
             "Events and states": (
                 *("RuntimeEvent", "EventType", "RunMode", "RunStatus", "EndReason", "Usage"),
             ),

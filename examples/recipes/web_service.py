@@ -6,7 +6,6 @@ uvicorn --app-dir examples/recipes web_service:app
 import asyncio
 import json
 import os
-from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +15,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agent_core import AgentRuntime, Decision, PermissionDecision, PermissionRequest, tool
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    Decision,
+    ErrorCode,
+    PermissionDecision,
+    PermissionRequest,
+    tool,
+)
 
 MODEL = os.environ.get("MODEL", "openai:gpt-5-mini")
 PAGE = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
-answers: defaultdict[str, asyncio.Future[bool]] = defaultdict(asyncio.Future)
+STATUS = {ErrorCode.VALIDATION_ERROR: 400, ErrorCode.RUN_NOT_FOUND: 404}
+questions: dict[str, asyncio.Future[bool]] = {}
 
 
 @tool
@@ -31,10 +39,11 @@ async def send_mail(to: str, text: str) -> str:
 
 async def ask(request: PermissionRequest) -> PermissionDecision:
     """Wait for the answer that the user gives on the page."""
+    question = questions[request.request_id] = asyncio.Future[bool]()
     try:
-        allowed = await answers[request.request_id]
+        allowed = await question
     finally:
-        del answers[request.request_id]
+        del questions[request.request_id]
     return PermissionDecision(decision=Decision.ALLOW_ONCE if allowed else Decision.DENY)
 
 
@@ -73,8 +82,17 @@ async def cancel(request: Request) -> Response:
 
 
 async def answer(request: Request) -> Response:
-    answers[request.path_params["request_id"]].set_result((await request.json())["allow"])
+    allowed = (await request.json())["allow"]
+    question = questions.get(request.path_params["request_id"])
+    if question is None or question.done():
+        return Response("nobody asks that", status_code=404)
+    question.set_result(allowed is True)
     return Response(status_code=204)
+
+
+async def refuse(_: Request, error: Exception) -> Response:
+    assert isinstance(error, AgentCoreError)
+    return JSONResponse({"error": str(error)}, status_code=STATUS.get(error.code, 500))
 
 
 @asynccontextmanager
@@ -85,6 +103,7 @@ async def lifespan(_: Starlette) -> AsyncGenerator[None]:
 
 app = Starlette(
     lifespan=lifespan,
+    exception_handlers={AgentCoreError: refuse},
     routes=[
         Route("/", page),
         Route("/runs", start, methods=["POST"]),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,17 @@ async def all_events(client: ClientSession, run_id: str, last_id: str | None = N
     return [event async for event in events(client, run_id, last_id)]
 
 
+async def events_until(client: ClientSession, run_id: str, kind: str) -> list[Event]:
+    """The events up to the first of this kind; then the connection is gone."""
+    seen = list[Event]()
+    async with aclosing(events(client, run_id)) as shown:
+        async for event in shown:
+            seen.append(event)
+            if event[1] == kind:
+                break
+    return seen
+
+
 async def answer(client: ClientSession, question: Event, allow: bool) -> None:
     path = f"/questions/{question[2]['request_id']}"
     async with client.post(path, json={"allow": allow}) as done:
@@ -221,11 +232,8 @@ async def test_a_reconnect_loses_nothing_also_when_the_server_was_started_anew(
 ) -> None:
     with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
         async with service(home, project, model) as client:
-            run_id, before = await start(client), list[Event]()
-            async for event in events(client, run_id):
-                before.append(event)
-                if event[1] == "permission_requested":
-                    break  # the connection is gone, the question stays
+            run_id = await start(client)
+            before = await events_until(client, run_id, "permission_requested")
             last_id = before[-1][0]
             reading = asyncio.create_task(all_events(client, run_id, last_id))
             await asyncio.sleep(0.1)
@@ -269,6 +277,28 @@ async def test_a_run_is_cancelled_while_it_asks(home: Home, project: Path) -> No
                     async with client.post(f"/runs/{run_id}/cancel") as done:
                         assert done.status == 204
             assert kinds[-1] == "run_cancelled"
+
+
+async def test_what_makes_no_sense_is_refused(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
+        async with service(home, project, model) as client:
+            run_id = await start(client)
+            asked = [e[2] for e in await events_until(client, run_id, "permission_requested")]
+            answered = f"/questions/{asked[-1]['request_id']}"
+            wrong: list[tuple[str, Any, int]] = [
+                ("/runs", {"message": "", "session": "s1"}, 400),
+                ("/runs", {"message": "x", "session": "no id"}, 400),
+                ("/runs/run_x/cancel", {}, 404),
+                ("/questions/req_x", {"allow": True}, 404),
+                (answered, {"allow": False}, 204),
+                (answered, {"allow": True}, 404),
+            ]
+            for path, body, status in wrong:
+                async with client.post(path, json=body) as done:
+                    assert (path, done.status) == (path, status), await done.text()
+            async with client.get("/runs/run_x/events") as done:
+                assert done.status == 404
+            assert (await all_events(client, run_id))[-1][2]["result"] == "I did not."
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install it)")

@@ -66,6 +66,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
             "Making tools": (
                 *("tool", "ToolContext", "ToolRetry", "ToolRegistry"),
                 *("Toolset", "McpStdio", "McpHttp"),
+                *("Toolset", "McpStdio", "McpHttp"),
             ),
             "Calls and results": ("ToolDefinition", "ToolPermission", "ToolCall", "ToolResult"),
         },

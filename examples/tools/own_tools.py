@@ -23,8 +23,10 @@ from agent_core import (
     ToolDefinition,
     ToolError,
     ToolRetry,
+    Toolset,
     tool,
 )
+from agent_core.tools import Tool
 from agent_core.types import Decision, ToolPermission, ToolResultBlock
 
 HOME = Path(__file__).with_name("home")
@@ -74,6 +76,24 @@ async def price_of(item: str, context: ToolContext[Shop]) -> int:
     if item not in context.deps.prices:
         raise ToolRetry(f"there is no {item!r}; items are {', '.join(context.deps.prices)}")
     return context.deps.prices[item]
+
+
+class Warehouses(Toolset):
+    async def open(self) -> list[Tool]:
+        self.counts = {"lamp": 12}  # a connection, in a real one
+
+        @tool(permission="readonly")
+        def count(item: str) -> int:
+            """Count what is left of an item."""
+            return self.counts[item]
+
+        return [count]
+
+    async def close(self) -> None:
+        self.counts.clear()
+
+
+WAREHOUSES = Warehouses("warehouses", prefix="warehouse.", filter=["count"])
 
 
 PRICE = ToolDefinition(

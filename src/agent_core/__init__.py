@@ -39,10 +39,12 @@ if TYPE_CHECKING:
         on_tool_call,
     )
     from agent_core.loop.options import RunOptions
+    from agent_core.mcp.toolsets import McpHttp, McpStdio
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.tools.base import ToolContext
     from agent_core.tools.decorator import tool
     from agent_core.tools.registry import ToolRegistry
+    from agent_core.tools.toolsets import Toolset
     from agent_core.types import (
         AgentDefinition,
         ArtifactRefBlock,
@@ -112,6 +114,8 @@ _HOMES = {
     "ToolContext": "agent_core.tools.base",
     "tool": "agent_core.tools.decorator",
     "ToolRegistry": "agent_core.tools.registry",
+    "Toolset": "agent_core.tools.toolsets",
+    **dict.fromkeys(("McpHttp", "McpStdio"), "agent_core.mcp.toolsets"),
 }
 
 __all__ = [
@@ -136,6 +140,8 @@ __all__ = [
     "ImageBlock",
     "InspectResult",
     "JsonBlock",
+    "McpHttp",
+    "McpStdio",
     "ModelCompleted",
     "ModelConfig",
     "ModelEvent",
@@ -181,6 +187,7 @@ __all__ = [
     "ToolResult",
     "ToolResultBlock",
     "ToolRetry",
+    "Toolset",
     "Usage",
     "UserMessage",
     "on_answer",

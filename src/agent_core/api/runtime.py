@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from agent_core.runtime.services import Services
     from agent_core.tools.base import Tool
     from agent_core.tools.registry import Handler, ToolRegistry
+    from agent_core.tools.toolsets import Toolset
 
 
 class AgentRuntime:
@@ -69,6 +70,8 @@ class AgentRuntime:
             are refused.
         provider_registry: providers beside the built-in ones.
         tool_registry: tools beside the built-in ones.
+        toolsets: groups of tools, MCP servers too, opened when the first run begins and closed
+            with the runtime.
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
         elicitation_callback: answers the questions of MCP servers to the user, log-ins included.
             Without one they are refused.
@@ -89,6 +92,7 @@ class AgentRuntime:
         config: "Config | Mapping[str, Any] | None" = None,
         model: "AnyModel | None" = None,
         persist: bool = True,
+        toolsets: "Sequence[Toolset]" = (),
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
@@ -102,6 +106,7 @@ class AgentRuntime:
             elicitation_callback=elicitation_callback,
             provider_registry=provider_registry,
             tool_registry=tool_registry,
+            toolsets=tuple(toolsets),
             debug=debug,
         )
         self._opened: Services | None = None

@@ -14,6 +14,7 @@ from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.providers.base import ProviderAdapter
 from agent_core.tools.base import Tool
 from agent_core.tools.registry import Handler, tool_from
+from agent_core.tools.toolsets import Toolset
 from agent_core.types import Budget, OutputMode, OutputT, StoredOptions, ToolDefinition
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuard
     from agent_core.tools.output import ExpectedOutput
 
-AnyTool = str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Callable[..., Any]
+AnyTool = (
+    str | Tool | ToolDefinition | tuple[ToolDefinition, Handler] | Toolset | Callable[..., Any]
+)
 """The name or definition of a known tool, a tool made with `@tool`, a definition with its handler,
-or a function to make one of."""
+a function to make one of, or a group of tools."""
 
 AnyModel = str | ModelConfig | ProviderAdapter
 """`provider:name`, a whole model, or an adapter that the program makes and closes."""
@@ -228,12 +231,12 @@ def restored_options(stored: StoredOptions) -> RunOptions[Any]:
 
 def tool_name(tool: AnyTool) -> str:
     """The name by which a model would call it."""
-    return tool.name if isinstance(tool, Tool) else str(tool)
+    return tool.name if isinstance(tool, Tool | Toolset) else str(tool)
 
 
-def _made_tool(given: object) -> str | Tool:
+def _made_tool(given: object) -> str | Tool | Toolset:
     match given:
-        case str() | Tool():
+        case str() | Tool() | Toolset():
             return given
         case ToolDefinition():
             return given.name

@@ -6,11 +6,15 @@ from agent_core.mcp.elicitation import ElicitationCallback
 from agent_core.mcp.secrets import secret_values
 from agent_core.mcp.tokens import StoredLogin, stored_secrets
 from agent_core.mcp.tools import McpTools, ServerFailure
+from agent_core.mcp.toolsets import McpHttp, McpStdio, McpToolset
 
 __all__ = [
     "ElicitationCallback",
     "Host",
+    "McpHttp",
+    "McpStdio",
     "McpTools",
+    "McpToolset",
     "ServerFailure",
     "StoredLogin",
     "enabled",

@@ -22,7 +22,7 @@ from agent_core.errors import ConfigError
 
 MCP_FILE_NAME = "mcp.json"
 
-_SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _WHAT = "MCP servers"
 _HTTP = "streamable_http"
@@ -185,7 +185,7 @@ def config_hash(server: ServerConfig) -> str:
 
 def _read_server(server_id: str, entry: Any, *, home: Path, project: Path) -> ServerConfig:
     """One entry; a ValueError has what follows the place of the mistake."""
-    if not _SERVER_ID.fullmatch(server_id):
+    if not SERVER_ID.fullmatch(server_id):
         rule = "1 to 64 letters, digits, '_' or '-' (it becomes part of the tools' names)"
         raise ValueError(f": a server id has {rule}")
     if not isinstance(entry, dict):

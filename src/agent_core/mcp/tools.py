@@ -31,6 +31,7 @@ from agent_core.tools.base import Action, ArtifactWriter, Tool, ToolContext, con
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import plain_access
 from agent_core.tools.schema import SchemaCheck
+from agent_core.tools.toolsets import ToolFilter, keeps
 from agent_core.types import ToolDefinition, ToolPermission, ToolResult, UserMessage
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class McpTools:
         servers: from `load_servers`.
         config: `[tools]`: what is disabled or overridden, the limits, the environment.
         host: what the program does for the servers.
+        filters: which tools of a server there are, where not all are wanted.
         cache: where discoveries are kept; by default the whole process shares one.
     """
 
@@ -77,9 +79,11 @@ class McpTools:
         config: ToolsConfig,
         *,
         host: Host | None = None,
+        filters: Mapping[str, ToolFilter] | None = None,
         cache: DiscoveryCache = PROCESS_CACHE,
     ) -> None:
         self._config = config
+        self._filters = filters or {}
         self._offered: dict[str, _Offer] = {}
         surroundings = replace(host or Host(), env_allowlist=tuple(config.env_allowlist))
         self._servers = {
@@ -212,7 +216,7 @@ class McpTools:
         return known[1], known[2]
 
     def _tool(self, server: McpServer, spec: ToolSpec) -> Tool | None:
-        """The tool as it is configured; None if it is disabled."""
+        """The tool as it is configured; None if it is disabled, or not wanted."""
         name = f"{PREFIX}{server.server_id}.{spec.name}"
         overrides = self._config.mcp.tool_overrides
         of_server = overrides.get(PREFIX + server.server_id, _NO_OVERRIDE)
@@ -229,6 +233,9 @@ class McpTools:
             tags={"mcp", permission, *(override.tags or ())},
             metadata={"mcp_server": server.server_id, "version": spec.fingerprint},
         )
+
+        if not keeps(self._filters.get(server.server_id), definition, spec.name):
+            return None
 
         async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
             access = replace(

@@ -3,7 +3,7 @@
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
     from agent_core.storage.sqlite import SqliteSessionStore
     from agent_core.tools.registry import ToolRegistry
+    from agent_core.tools.toolsets import Toolset
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class RuntimeOptions:
     elicitation_callback: "ElicitationCallback | None" = None
     provider_registry: "ProviderRegistry | None" = None
     tool_registry: "ToolRegistry | None" = None
+    toolsets: "Sequence[Toolset]" = ()
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False
 

@@ -3,33 +3,39 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from agent_core.agents.definitions import AgentDefinitions, check_definition, check_definitions
+from agent_core.aio import to_the_end
 from agent_core.config.load import Profile, model_secrets
 from agent_core.config.models import ModelConfig
 from agent_core.config.paths import Setup, resolve_project, tasks_folder
 from agent_core.context.instructions import InstructionCatalog, find_instructions
 from agent_core.context.skills import SkillCatalog, find_skills
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.events import Journal
 from agent_core.loop.context import HistorySource, Hooks
+from agent_core.loop.options import RunOptions
 from agent_core.memory.folder import MemoryFolder
 from agent_core.permissions.guard import PermissionGuard
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.mentions import MentionedResources, find_mentions
 from agent_core.runtime.options import RuntimeOptions
-from agent_core.runtime.toolboxes import Toolboxes
+from agent_core.runtime.toolboxes import Toolboxes, note_failure
+from agent_core.tools.toolsets import Toolset, opened
 from agent_core.tools.workspace import PathPolicy
 from agent_core.types import AgentDefinition, CleanupResult, Draft, RunIdentity
 
 if TYPE_CHECKING:
-    from agent_core.mcp import ElicitationCallback, McpTools
+    from agent_core.mcp import McpTools, McpToolset
+    from agent_core.mcp.config import ServerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +74,13 @@ class Project:
         self._redactor = redactor
         self._paths = PathPolicy.of(setup)
         self.make_hooks = _load_hooks(setup, launcher)
-        self.mcp = _load_servers(setup, redactor, launcher, options.elicitation_callback)
+        self.mcp: McpTools | None = None
+        self._launcher = launcher
+        self._elicit = options.elicitation_callback
+        self._toolsets = [each for each in options.toolsets if not is_server(each)]
+        self._toolsets_stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self.mcp = self._load_servers([each for each in options.toolsets if is_server(each)])
         self.toolboxes = Toolboxes(
             setup,
             options.tools,
@@ -173,42 +185,132 @@ class Project:
         config = self.setup.config.model_copy(update={"model": model})
         self._redactor.learn(model_secrets(config, environ=os.environ))
 
+    async def open_toolsets(self) -> None:
+        """Open the toolsets of the runtime, those of MCP servers aside; once.
+
+        Raises:
+            ToolError: `tool_not_available`: one cannot be opened; a later run tries again.
+            ConfigError: `validation_error`: a name is taken.
+        """
+        async with self._opening:
+            while self._toolsets:
+                async with AsyncExitStack() as stack:
+                    self.toolboxes.add(await stack.enter_async_context(opened(self._toolsets[0])))
+                    self._toolsets_stack.push_async_exit(stack.pop_all())
+                del self._toolsets[0]
+
+    async def close_toolsets(self) -> None:
+        """Close the toolsets of the runtime."""
+        await self._toolsets_stack.aclose()
+
+    @asynccontextmanager
+    async def with_toolsets(
+        self, options: RunOptions, journal: Journal
+    ) -> AsyncGenerator[RunOptions]:
+        """The options with the tools of the toolsets in them, which are open meanwhile.
+
+        An MCP server that cannot be reached is reported, and its tools are absent.
+
+        Raises:
+            ToolError: `tool_not_available`: a toolset cannot be opened.
+            AgentCoreError: `validation_error`: a name is taken.
+        """
+        await self.open_toolsets()
+        given = options.tools or ()
+        sets = [each for each in given if isinstance(each, Toolset)]
+        if not sets:
+            yield options
+            return
+        tools = [each for each in given if not isinstance(each, Toolset)]
+        servers = [each for each in sets if is_server(each)]
+        async with AsyncExitStack() as stack:
+            for each in sets:
+                if not is_server(each):
+                    tools += await stack.enter_async_context(opened(each))
+            if servers:
+                served = self._serve(self._named(servers))
+                stack.push_async_callback(lambda: to_the_end(served.aclose()))
+                tools += await served.tools(on_failure=partial(note_failure, journal))
+            found = replace(options, tools=tools)
+            self.toolboxes.check_options(found)
+            yield found
+
+    def _load_servers(self, given: "Sequence[McpToolset]") -> "McpTools | None":
+        """The servers of `<home>/mcp.json` and of the program; none is started yet.
+
+        Secrets of disabled ones are learnt too.
+        """
+        setup = self.setup
+        has_file = (setup.settings_home / "mcp.json").exists()
+        if not given and not has_file:
+            return None
+        # The client and its SDK are only loaded for users who have servers.
+        from agent_core.mcp import enabled, read_servers  # noqa: PLC0415
+
+        declared = read_servers(setup.home, setup.project) if has_file else {}
+        servers = self._named(given, taken=declared)
+        if not servers and not enabled(declared):
+            return None
+        return self._serve(servers, declared)
+
+    def _named(
+        self, given: "Sequence[McpToolset]", taken: Collection[str] = ()
+    ) -> "dict[str, McpToolset]":
+        """The servers by name.
+
+        Raises:
+            ConfigError: `validation_error`: two have one name.
+        """
+        known = {*taken, *(self.mcp.server_ids if self.mcp else ())}
+        named: dict[str, McpToolset] = {}
+        for each in given:
+            if each.name in known:
+                message = f"there is already an MCP server named {each.name}; give yours another"
+                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            known.add(each.name)
+            named[each.name] = each
+        return named
+
+    def _serve(
+        self,
+        given: "Mapping[str, McpToolset]",
+        declared: "Mapping[str, ServerConfig] | None" = None,
+    ) -> "McpTools":
+        from agent_core.mcp import (  # noqa: PLC0415
+            Host,
+            McpTools,
+            enabled,
+            secret_values,
+            stored_secrets,
+        )
+
+        setup, redactor = self.setup, self._redactor
+        servers = {**(declared or {}), **{name: each.server for name, each in given.items()}}
+        redactor.learn(secret_values(servers) | stored_secrets(setup.home))
+
+        def log(server_id: str, line: str) -> None:
+            logger.debug("%s: %s", server_id, redactor.text(line))
+
+        host = Host(
+            log=log,
+            launcher=self._launcher,
+            elicit=self._elicit,
+            home=setup.home,
+            persist=setup.persist,
+            learn=redactor.learn,
+        )
+        filters = {name: each.filter for name, each in given.items() if each.filter is not None}
+        return McpTools(enabled(servers), setup.config.tools, host=host, filters=filters)
+
     def _learn_secrets(self, *profiles: Profile) -> None:
         self._redactor.learn(model_secrets(self.setup.config, *profiles, environ=os.environ))
 
 
-def _load_servers(
-    setup: Setup, redactor: Redactor, launcher: Launcher, elicit: "ElicitationCallback | None"
-) -> "McpTools | None":
-    """Read `<home>/mcp.json`; no server is started yet. Secrets of disabled ones are learnt too."""
-    if not (setup.settings_home / "mcp.json").exists():
-        return None
-    # The client and its SDK are only loaded for users who have servers.
-    from agent_core.mcp import (  # noqa: PLC0415
-        Host,
-        McpTools,
-        enabled,
-        read_servers,
-        secret_values,
-        stored_secrets,
-    )
+def is_server(toolset: Toolset) -> "TypeGuard[McpToolset]":
+    """Whether a toolset is an MCP server."""
+    from agent_core.mcp.toolsets import McpToolset  # noqa: PLC0415 - for programs with toolsets
 
-    declared = read_servers(setup.home, setup.project)
-    redactor.learn(secret_values(declared) | stored_secrets(setup.home))
-    servers = enabled(declared)
-
-    def log(server_id: str, line: str) -> None:
-        logger.debug("%s: %s", server_id, redactor.text(line))
-
-    host = Host(
-        log=log,
-        launcher=launcher,
-        elicit=elicit,
-        home=setup.home,
-        persist=setup.persist,
-        learn=redactor.learn,
-    )
-    return McpTools(servers, setup.config.tools, host=host) if servers else None
+    return isinstance(toolset, McpToolset)
 
 
 def _load_hooks(setup: Setup, launcher: Launcher) -> MakeHooks | None:

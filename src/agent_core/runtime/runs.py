@@ -15,7 +15,7 @@ from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
-from agent_core.errors import ConfigError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore, whole_text
 from agent_core.loop import conclude, converse
 from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options, stored_options
@@ -186,6 +186,8 @@ class Runs:
         """
         model = self._models.resolve(instead=options.model)
         self._models.open(model)
+        with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
+            await self._project.open_toolsets()
         stored = None if options is NO_OPTIONS else self._store_options(options, model)
         stored_prompt = None
         if prompt is not None:
@@ -493,6 +495,7 @@ class Runs:
                 options = run.options or self._restore_options(run.stored_options)
                 async with (
                     _checked(run, options) as (prompt, guards),
+                    self._project.with_toolsets(options, run.journal) as options,
                     self._open_spawner(run.journal, options) as spawner,
                 ):
                     ctx, source = await self._contexts.context_and_source(

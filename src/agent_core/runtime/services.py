@@ -92,6 +92,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         stack.push_async_callback(models.close)
         if project.mcp:
             stack.push_async_callback(project.mcp.aclose)
+        stack.push_async_callback(project.close_toolsets)
         heartbeat = asyncio.create_task(runs.leases.keep_alive(), name="heartbeat")
         stack.push_async_callback(_stop, heartbeat)
         stack.push_async_callback(runs.close)

@@ -22,6 +22,7 @@ from agent_core.tools.code.read import read_file
 from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.deps import check_deps
 from agent_core.tools.registry import Toolbox, ToolRegistry, apply_override
+from agent_core.tools.toolsets import Toolset
 from agent_core.tools.workspace import Workspace
 from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
 
@@ -66,6 +67,7 @@ class Toolboxes:
         self._code = code_tools(self._workspace)
         self._declared = _declared_tools(setup, launcher)
         self._plan_template = plan_template_tool(setup.plans_dir, setup.project)
+        self._opened: list[Tool] = []
         self._built_in: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
 
@@ -76,11 +78,26 @@ class Toolboxes:
             ConfigError: `validation_error`, naming the tool.
         """
         taken = {tool.name for tool in self._code} | BUILT_IN_TOOLS
-        for tool in (*self._declared, *self._registered):
+        for tool in (*self._declared, *self._registered, *self._opened):
             if tool.name in taken:
                 message = f"there is already a tool named {tool.name}; give yours another name"
                 raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
             taken.add(tool.name)
+
+    def add(self, tools: Iterable[Tool]) -> None:
+        """Have the tools of a toolset of the runtime, too.
+
+        Raises:
+            ConfigError: `validation_error`: there is a tool of the name; none of them is added.
+        """
+        known, added = self.known_names(), list[Tool]()
+        for tool in tools:
+            if tool.name in known:
+                message = f"there is already a tool named {tool.name}; give the toolset a prefix"
+                raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
+            known.add(tool.name)
+            added.append(tool)
+        self._opened += added
 
     def check_options(self, options: RunOptions) -> None:
         """Make sure that a run names tools that there are, and brings none that hides another.
@@ -97,7 +114,7 @@ class Toolboxes:
                 brought.add(tool.name)
         known |= brought
         for option, names in (
-            ("tools", map(tool_name, options.tools or ())),
+            ("tools", [tool_name(t) for t in options.tools or () if not isinstance(t, Toolset)]),
             ("disabled_tools", options.disabled_tools),
         ):
             for name in names:
@@ -203,13 +220,13 @@ class Toolboxes:
 
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests."""
-        tools = [*self._code, *self._declared, *self._registered]
+        tools = [*self._code, *self._declared, *self._registered, *self._opened]
         return self._built_in | {tool.name: tool.definition for tool in tools}
 
     def known_names(self) -> set[str]:
         """Every tool that a definition may suggest, but those of servers."""
         return {
-            tool.name for tool in (*self._code, *self._declared, *self._registered)
+            tool.name for tool in (*self._code, *self._declared, *self._registered, *self._opened)
         } | BUILT_IN_TOOLS
 
     async def work_tools(self, options: RunOptions) -> Mapping[str, ToolDefinition]:
@@ -221,7 +238,9 @@ class Toolboxes:
     def _of_programs(self, options: RunOptions) -> list[Tool]:
         """The tools that the program has registered, or has given to a run."""
         given = [tool for tool in options.tools or () if isinstance(tool, Tool)]
-        return [*self._registered, *(tool for tool in given if tool.name not in self._registered)]
+        known = [*self._registered, *self._opened]
+        names = {tool.name for tool in known}
+        return [*known, *(tool for tool in given if tool.name not in names)]
 
     def is_disabled(self, name: str) -> bool:
         """The user's settings take this tool away from everybody."""
@@ -237,11 +256,9 @@ class Toolboxes:
 
     async def _served(self, journal: Journal, reported: "set[ServerFailure]") -> list[Tool]:
         async def note(failure: "ServerFailure") -> None:
-            if failure in reported:
-                return
-            reported.add(failure)
-            payload = {"server_id": failure.server_id, "message": failure.message}
-            journal.note(EventType.MCP_SERVER_FAILED, payload, level=EventLevel.WARNING)
+            if failure not in reported:
+                reported.add(failure)
+                await note_failure(journal, failure)
 
         return await self._mcp.tools(on_failure=note) if self._mcp else []
 
@@ -266,6 +283,12 @@ class Toolboxes:
             if self.is_disabled(tool.name):
                 continue
             yield apply_override(tool, override) if override else tool
+
+
+async def note_failure(journal: Journal, failure: "ServerFailure") -> None:
+    """Note that tools of a server are missing."""
+    payload = {"server_id": failure.server_id, "message": failure.message}
+    journal.note(EventType.MCP_SERVER_FAILED, payload, level=EventLevel.WARNING)
 
 
 def servers_of(names: Iterable[str]) -> set[str]:

@@ -1,0 +1,108 @@
+"""MCP servers that a program names, in place of the user's file or beside it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from pydantic import ValidationError
+
+from agent_core.config.problems import problems_of
+from agent_core.errors import ConfigError, ErrorCode
+from agent_core.mcp.config import SERVER_ID, HttpServer, ServerConfig, StdioServer
+from agent_core.tools.toolsets import ToolFilter, Toolset
+
+
+class McpToolset(Toolset):
+    """The tools of one MCP server, as `mcp.<name>.<tool>`; the runtime connects it.
+
+    Attributes:
+        server: how it is reached.
+    """
+
+    def __init__(
+        self, name: str, model: type[ServerConfig], fields: object, chosen: ToolFilter | None
+    ) -> None:
+        super().__init__(name, filter=chosen)
+        try:
+            if not SERVER_ID.fullmatch(name):
+                raise ValueError("name: has 1 to 64 letters, digits, '_' or '-'")
+            self.server: ServerConfig = model.model_validate(fields)
+        except ValidationError as error:
+            raise _unusable(name, str(problems_of(error, model)[0])) from None
+        except ValueError as error:
+            raise _unusable(name, str(error)) from None
+
+
+class McpStdio(McpToolset):
+    """A server that is started as a process, without a shell.
+
+    Args:
+        name: what its tools are called by, `mcp.<name>.<tool>`.
+        command: the program.
+        args: its arguments.
+        env: what it sees beside the variables of `[tools] env_allowlist`; all of it is secret.
+        cwd: where it is started; the user's home folder by default.
+        timeout_ms: for start, handshake and listing.
+        filter: which of its tools there are, by their own names or by their definitions.
+
+    Raises:
+        ConfigError: `validation_error`, which names the argument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: str,
+        args: Iterable[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_ms: int = 30_000,
+        filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
+    ) -> None:
+        fields = {
+            "command": command,
+            "args": list(args),
+            "env": dict(env or {}),
+            "cwd": None if cwd is None else str(cwd),
+            "timeout_ms": timeout_ms,
+        }
+        super().__init__(name, StdioServer, fields, filter)
+
+
+class McpHttp(McpToolset):
+    """A server that is reached over HTTP.
+
+    Args:
+        name: what its tools are called by, `mcp.<name>.<tool>`.
+        url: its address.
+        headers: go to its origin only; all of it is secret.
+        transport: how it is spoken to.
+        timeout_ms: for connecting, handshake and listing.
+        filter: which of its tools there are, by their own names or by their definitions.
+
+    Raises:
+        ConfigError: `validation_error`, which names the argument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        transport: Literal["streamable_http", "sse"] = "streamable_http",
+        timeout_ms: int = 30_000,
+        filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
+    ) -> None:
+        fields = {
+            "url": url,
+            "headers": dict(headers or {}),
+            "transport": transport,
+            "timeout_ms": timeout_ms,
+        }
+        super().__init__(name, HttpServer, fields, filter)
+
+
+def _unusable(name: str, reason: str) -> ConfigError:
+    message = f"the MCP server {name[:80]!r} cannot be used: {reason}"
+    return ConfigError(ErrorCode.VALIDATION_ERROR, message)

@@ -1,0 +1,107 @@
+"""Toolsets: named groups of tools that are opened before they are used, and closed after."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from agent_core.aio import to_the_end
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.tools.base import Tool
+from agent_core.tools.registry import check_own_name
+from agent_core.types import ToolDefinition
+
+logger = logging.getLogger(__name__)
+
+ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
+"""The names of the tools to keep, or what says of each one whether it is kept."""
+
+
+class Toolset:
+    """A named group of tools.
+
+    Tools that need something open, a connection for example, are a subclass that overrides `open`
+    and `close`. A toolset is opened once for the run it is given to, or for the runtime, and closed
+    on every way out.
+
+    Args:
+        name: for people; errors name it.
+        tools: made with `@tool`, or functions to make some of.
+        prefix: put before the name of each tool.
+        filter: which of the tools there are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        prefix: str = "",
+        filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
+    ) -> None:
+        self.name = name
+        self.tools = list(tools)
+        self.prefix = prefix
+        self.filter = filter
+
+    async def open(self) -> Iterable[Tool | Callable[..., Any]]:
+        """Open what the tools need, and return the tools."""
+        return self.tools
+
+    async def close(self) -> None:
+        """Close what `open` has opened; also called where that has failed halfway."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def keeps(chosen: ToolFilter | None, definition: ToolDefinition, name: str) -> bool:
+    """Whether a filter keeps the tool of this definition, which its group calls `name`."""
+    if chosen is None:
+        return True
+    return chosen(definition) if callable(chosen) else name in chosen
+
+
+@asynccontextmanager
+async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
+    """The tools of a toolset while it is open.
+
+    Raises:
+        ToolError: `tool_not_available`: it cannot be opened; its name is said.
+        ConfigError: `validation_error`: a function cannot be a tool, or a name is reserved.
+    """
+    try:
+        try:
+            given = list(await toolset.open())
+        except AgentCoreError:
+            raise
+        except Exception as error:
+            message = (
+                f"the toolset {toolset.name!r} cannot be opened: {type(error).__name__}: {error}"
+            )
+            details = {"toolset": toolset.name}
+            raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message, details=details) from error
+        yield [made for each in given if (made := _made(toolset, each)) is not None]
+    finally:
+        await to_the_end(_close(toolset))
+
+
+def _made(toolset: Toolset, given: Tool | Callable[..., Any]) -> Tool | None:
+    """The tool under the name that the toolset gives it; None if it is filtered out."""
+    from agent_core.tools.decorator import tool  # noqa: PLC0415 - for those that have functions
+
+    made = given if isinstance(given, Tool) else tool(given)
+    if not keeps(toolset.filter, made.definition, made.name):
+        return None
+    name = toolset.prefix + made.name
+    check_own_name(name)
+    definition = ToolDefinition.model_validate({**made.definition.model_dump(), "name": name})
+    return replace(made, definition=definition)
+
+
+async def _close(toolset: Toolset) -> None:
+    try:
+        await toolset.close()
+    except Exception:
+        logger.exception("the toolset %r cannot be closed", toolset.name)

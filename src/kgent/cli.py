@@ -166,6 +166,8 @@ def build_parser() -> argparse.ArgumentParser:
     one.add_argument("--max-steps", type=int, metavar="N", help="model calls at most")
     one.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS")
     one.add_argument("--stream", action="store_true", default=None, help="show text as it arrives")
+    sign_help = "sign the seal with this SSH key (ssh-keygen -Y)"
+    one.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
     matrix_help = "a YAML file with lists of parameters: one run for each combination"
     one.add_argument("--matrix", type=Path, metavar="FILE", help=matrix_help)
     jobs_help = "how many runs of a folder or matrix go on at once (default 4)"
@@ -184,12 +186,16 @@ def build_parser() -> argparse.ArgumentParser:
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     seal_help = "what the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
+    signers_help = "the seal must be signed by somebody in this file of ssh-keygen"
+    four.add_argument("--allowed-signers", type=Path, metavar="FILE", help=signers_help)
+    four.add_argument("--signer", metavar="NAME", help="who of them must have signed")
     four.add_argument("--output-format", choices=("text", "json"), default="text")
 
     five = commands.add_parser("rerun", help="run what a run folder has kept once more")
     five.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     five.add_argument("--sandbox", type=Path, metavar="DIR", help="the new run folder")
     five.add_argument("--stream", action="store_true", help="show text as it arrives")
+    five.add_argument("--sign", type=Path, metavar="KEY", help=sign_help)
     five.add_argument("--output-format", choices=("text", "json"), default="text")
 
     six = commands.add_parser("diff", help="show what differs between two run folders")
@@ -278,6 +284,8 @@ def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions"
 
     if options.run_id is not None:
         raise UsageError("--run-id names one run; these are many")
+    if arguments.sign is not None:
+        raise UsageError("--sign signs one run; these are many")
     is_json, config = arguments.output_format == "json", arguments.config
     base = config if config.is_dir() else config.parent
     folder = (options.sandbox or base / "runs" / "batch").expanduser().absolute()
@@ -334,11 +342,17 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -
     """Start a run that the signals of the process can stop, and print its result."""
     from kgent.cancellation import Cancellation  # noqa: PLC0415
 
+    if arguments.sign is not None:
+        from kgent.signing import sign_text  # noqa: PLC0415 - few runs are signed
+
+        sign_text("", arguments.sign)  # a key that cannot sign is found before the run
     cancellation, is_json = Cancellation(), arguments.output_format == "json"
     live = _LiveText(is_shown=bool(arguments.stream), is_aside=is_json)
     with catch_signals(lambda number: cancellation.cancel(f"the run was stopped by {number.name}")):
         result = start(cancellation=cancellation, event_callback=live)
     code = _code_of(result)
+    if arguments.sign is not None and not _sign(result, arguments.sign) and code == COMPLETED:
+        code = FAILED
     try:
         live.end()
         if is_json:
@@ -348,6 +362,22 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -
         if code == COMPLETED:
             raise
     return code
+
+
+def _sign(result: "RunResult", key: Path) -> bool:
+    """Sign a finished run; False where that was not possible, for a reason that is printed."""
+    from kgent.errors import KgentError  # noqa: PLC0415
+    from kgent.signing import write_signature  # noqa: PLC0415
+
+    if result.sandbox_root is None or result.seal is None:
+        _complain("kgent: the run has no seal, and is not signed")
+        return False
+    try:
+        write_signature(result.sandbox_root, result.seal, key)
+    except KgentError as error:
+        _complain(f"kgent: the run is not signed: {error.message}")
+        return False
+    return True
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -402,7 +432,14 @@ def _show(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from kgent.verification import verify  # noqa: PLC0415 - one command
 
-    check = verify(arguments.run_dir, seal=arguments.seal)
+    if arguments.signer is not None and arguments.allowed_signers is None:
+        raise UsageError("--signer needs --allowed-signers, which says whose key is whose")
+    check = verify(
+        arguments.run_dir,
+        seal=arguments.seal,
+        allowed_signers=arguments.allowed_signers,
+        signer=arguments.signer,
+    )
     if arguments.output_format == "json":
         found = {"sound": check.is_sound, **check.model_dump(mode="json")}
         print(json.dumps(found, indent=2), flush=True)
@@ -412,7 +449,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     if check.is_sound:
         _print(f"sound: {check.checked} files are as the run left them")
         _print(f"seal     {check.seal}")
-        if arguments.seal is None:
+        if check.signer is not None:
+            _print_line(f"signed   {check.signer}")
+        elif arguments.seal is None:
             _print("Compare the seal with the one that the run printed, or pass it with --seal.")
     return COMPLETED if check.is_sound else FAILED
 

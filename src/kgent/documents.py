@@ -66,6 +66,8 @@ def render_markdown(text: str) -> str:
     markdown.add_render_rule("image", _render_image)
     tokens = markdown.parse(visible(text, zero_width=False))
     for token in tokens:
+        if side := str(token.attrs.pop("style", "")).removeprefix("text-align:"):
+            token.attrSet("class", side)
         if token.type in {"heading_open", "heading_close"}:
             token.tag = f"h{min(6, int(token.tag[1]) + _HEADINGS_BEGIN_AT - 1)}"
         for child in token.children or []:

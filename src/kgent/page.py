@@ -70,6 +70,7 @@ overflow-wrap:anywhere}
 .scrolls{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem}
 th,td{border:1px solid var(--line);padding:.3rem .55rem;text-align:left;vertical-align:top}
+th.right,td.right{text-align:right}th.center,td.center{text-align:center}
 th{background:var(--soft)}td{overflow-wrap:break-word;max-width:32rem}
 tr.warning td:nth-child(3){color:var(--fair)}tr.error td:nth-child(3){color:var(--bad)}
 pre{background:var(--soft);border-radius:.4rem;padding:.6rem .8rem;margin:.4rem 0;font-size:.85rem;

@@ -53,6 +53,8 @@ PROMPT_FILE = "prompt.md"
 SYSTEM_PROMPT_FILE = "effective-system-prompt.md"
 SANDBOX_MANIFEST = "sandbox-manifest.json"
 ARTIFACT_MANIFEST = "artifact-manifest.json"
+SIGNATURE_FILE = "seal.sig"
+"""The signature of the seal, in the folder of a run that was signed; no manifest can have it."""
 
 WRITABLE = ("workspace", "deliverables")
 """The folders of a run folder that tools may write to."""
@@ -323,7 +325,8 @@ def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]
             found.append(FolderEntry(name, "folder", mode=mode))
         waiting += [entry.name for entry in entries if entry.kind == "folder"]
         found += [entry for entry in entries if entry.kind != "folder"]
-    others = (entry for entry in found if entry.name not in FILES)
+    signature = FolderEntry(SIGNATURE_FILE, "file", mode=mode_text(PRIVATE_FILE))
+    others = (entry for entry in found if entry.name not in FILES and entry != signature)
     return sorted(others, key=lambda entry: os.fsencode(entry.name))
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_core.errors import AgentCoreError
 from agent_core.tools.files import open_file
-from kgent.errors import KgentError, Record
+from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.inputs import INPUTS, InputRecord
 from kgent.profile import fingerprint_config, load_config
 from kgent.records import ERRORS_FILE, EVENTS_FILE, TOOLS_FILE, ErrorRecord, Event, ToolCallRecord
@@ -68,6 +68,7 @@ class FolderCheck(Record):
         checked: how many files were compared with their hashes.
         problems: what is not as it was left, in words.
         seal: computed from the folder as it is now.
+        signer: who has signed that seal, where that was checked.
     """
 
     run_id: str | None = None
@@ -75,6 +76,7 @@ class FolderCheck(Record):
     checked: int = 0
     problems: list[str]
     seal: str | None = None
+    signer: str | None = None
 
     @property
     def is_sound(self) -> bool:
@@ -82,21 +84,40 @@ class FolderCheck(Record):
         return not self.problems
 
 
-def verify(root: Path, *, seal: str | None = None) -> FolderCheck:
+def verify(
+    root: Path,
+    *,
+    seal: str | None = None,
+    allowed_signers: Path | None = None,
+    signer: str | None = None,
+) -> FolderCheck:
     """Check a run folder against its manifests and events, and against the seal if there is one.
 
     Args:
         root: the run folder.
         seal: what the run printed when it ended.
+        allowed_signers: a file of ssh-keygen; the seal must be signed by somebody in it.
+        signer: who of them must have signed.
 
     Raises:
-        KgentError: category `sandbox`; it is no run folder, nor what was one.
+        KgentError: category `sandbox`; it is no run folder, nor what was one. Category `config`:
+            the signature cannot be checked.
     """
     root = root.resolve()
     problems = list(_check_layout(root))
     found_seal = read_seal(root)
     if seal is not None and seal.strip().lower() != found_seal:
         problems.append("the seal does not fit: this is not the folder that the run has left")
+    signed_by: str | None = None
+    if allowed_signers is not None:
+        from kgent.signing import find_signer  # noqa: PLC0415 - few folders are signed
+
+        try:
+            signed_by = find_signer(root, found_seal or "", allowed=allowed_signers, signer=signer)
+        except KgentError as error:
+            if error.category is not ErrorCategory.GOVERNANCE:
+                raise
+            problems.append(error.message)
     try:
         report = read_report(root)
     except KgentError as error:
@@ -117,6 +138,7 @@ def verify(root: Path, *, seal: str | None = None) -> FolderCheck:
         checked=checked,
         problems=problems,
         seal=found_seal,
+        signer=signed_by,
     )
 
 

@@ -77,6 +77,26 @@ async def test_a_later_runtime_reads_what_came_of_a_run(
             assert caught.value.message == "no"
 
 
+@pytest.mark.parametrize(
+    ("script", "output_type", "expected"),
+    [
+        pytest.param(["plain words"], None, "plain words", id="text"),
+        pytest.param(['{"a": 1}'], dict[str, int], {"a": 1}, id="an object"),
+        pytest.param([calls("final_answer", answer=[1, 2])], list[int], [1, 2], id="a call"),
+        pytest.param(["no", '{"a": 1}'], dict[str, int], {"a": 1}, id="mended"),
+    ],
+)
+async def test_a_later_runtime_reads_the_value_of_an_answer(
+    home: Home, project: Path, script: list[Any], output_type: Any, expected: object
+) -> None:
+    async with runtime(home, project, script) as made:
+        result = await made.run("go", output_type=output_type)
+    async with runtime(home, project) as later:
+        found = await (await later.attach(result.run_id)).result()
+    assert found.output == result.output == expected
+    assert (found.text, found.usage) == (result.text, result.usage)
+
+
 async def test_a_handle_of_another_process_knows_the_end_once_it_has_waited(
     home: Home, project: Path
 ) -> None:

@@ -322,6 +322,8 @@ class AgentRuntime:
         Its `events()` begin with the stored ones and go on without a gap, so that a reader who
         was cut off asks for what follows the last event seen. Text that was streamed before comes
         as one delta with `from_start`: it takes the place of what its message has shown so far.
+        The answer of a run that had an `output_type` is its JSON value once the process that
+        started it is gone.
 
         Args:
             run_id: of a run that `start` began; a child's events are at `child_events` of that one.

@@ -1,7 +1,8 @@
 """Sessions for people: what happened in them, where they continue, how they are deleted."""
 
 from collections.abc import Iterable
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
@@ -14,6 +15,7 @@ from agent_core.runtime.project import Project
 from agent_core.runtime.runs import Runs, identity_of
 from agent_core.runtime.scheduler import RunProgress
 from agent_core.storage.owners import Owner
+from agent_core.tools.base import OutputMisfitError
 from agent_core.types import (
     AgentRecord,
     DeleteSessionResult,
@@ -25,6 +27,7 @@ from agent_core.types import (
     ReplayResult,
     Role,
     RunRecord,
+    RunStatus,
     SessionRecord,
     StopReason,
 )
@@ -123,12 +126,14 @@ class Sessions:
         record = await self._runs.require_run(run_id)
         outcome = None
         if record.status.is_terminal:
+            text = _answer((await self._store.run_history(run_id)).nodes)
             outcome = Outcome(
                 record.end_reason or EndReason.FAILED,
-                _answer((await self._store.run_history(run_id)).nodes),
+                text,
                 record.usage,
                 record.turn_count,
                 record.error,
+                output=_output(record, text),
             )
         return RunProgress(identity=identity_of(record), status=record.status, outcome=outcome)
 
@@ -213,6 +218,19 @@ def _answer(nodes: Iterable[Node]) -> str:
         elif node.metadata.get("reason") == "stop_hook":
             pieces.clear()
     return "".join(pieces)
+
+
+def _output(record: RunRecord, text: str) -> Any:
+    """The answer of a run that has completed; of one that had to fit a type its JSON value."""
+    if record.status is not RunStatus.COMPLETED:
+        return None
+    if record.options is None or record.options.output_schema is None:
+        return text
+    from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - few runs have one
+
+    with suppress(AgentCoreError, OutputMisfitError):  # a secret in it was removed, perhaps
+        return ExpectedOutput(record.options.output_schema).read([text])
+    return None
 
 
 def _is_visible(node: Node) -> bool:

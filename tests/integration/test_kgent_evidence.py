@@ -1,22 +1,21 @@
 """What `kgent verify` and the seal notice: a table of changes to a finished run folder."""
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kgent.cli import main
 from kgent.engine.mock import MockAgentEngine
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions, RunResult, state_hash, state_text
+from kgent.state import RunFolderStatus, RunOptions, RunResult
 from kgent.verification import verify
+from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import a_run, calls, lines, profile, skill, state
 
 Change = Callable[[Path], object]
@@ -39,19 +38,6 @@ def finished(tmp_path: Path) -> RunResult:
     assert result.status is RunFolderStatus.COMPLETED
     assert result.sandbox_root is not None
     return result
-
-
-def rewrite(root: Path, name: str, change: Callable[[str], str]) -> None:
-    path = root / name
-    before = path.read_text(encoding="utf-8")
-    after = change(before)
-    assert after != before
-    path.write_text(after, encoding="utf-8")
-
-
-def edit_state(root: Path, **fields: Any) -> None:
-    content = state(root) | fields
-    (root / "run.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def swap(root: Path) -> None:
@@ -91,31 +77,6 @@ def rename_artifact(root: Path) -> None:
 
 def add_key_twice(root: Path) -> None:
     rewrite(root, "run.json", lambda text: text.replace("{", '{\n  "status": "failed",', 1))
-
-
-def forge(root: Path, **fields: Any) -> None:
-    """Give `run.json` these fields, and compute every hash that depends on anything again."""
-    content = state(root) | fields
-    events = lines(root / "events.jsonl")
-    events[-1]["data"]["run_json_sha256"] = state_hash(content)
-    write_events(root, events)
-    hashes = dict[str, str]()
-    for name, key in (("sandbox-manifest.json", "files"), ("artifact-manifest.json", "artifacts")):
-        manifest = json.loads((root / name).read_text())
-        for file in manifest[key]:
-            if "path_hex" not in file and len(file["path"]) < 200:
-                raw = (root / file["path"]).read_bytes()
-                file |= {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-        raw = json.dumps(manifest).encode()
-        (root / name).write_bytes(raw)
-        hashes[name] = hashlib.sha256(raw).hexdigest()
-    text = state_text(content | {"manifests": hashes})
-    (root / "run.json").write_text(text, encoding="utf-8")
-
-
-def write_events(root: Path, events: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events)
-    (root / "events.jsonl").write_text(text, encoding="utf-8")
 
 
 def forge_report(root: Path) -> None:

@@ -1,0 +1,290 @@
+"""The table of docs/kgent.md: what an adversary does, and what notices it, row by row."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgent.engine.mock import MockAgentEngine
+from kgent.runner import run
+from kgent.state import RunFolderStatus, RunOptions, RunResult
+from kgent.verification import verify
+from kgent_forgery import edit_state, forge, rewrite, write_events
+from kgent_runs import calls, lines, profile, skill, state
+
+PAGE = Path(__file__).parents[2] / "docs" / "kgent.md"
+ROWS = dict(
+    re.findall(
+        r"^\| (.+?) \| (.+?) \|$",
+        PAGE.read_text(encoding="utf-8")
+        .partition("| what an adversary does |")[2]
+        .partition("\n\n")[0],
+        re.MULTILINE,
+    )
+)
+Change = Callable[[Path], object]
+
+
+def conduct(tmp_path: Path, script: str = "ln -s notes.md link; mkdir empty") -> RunResult:
+    """A run with an input, a skill, a deliverable, a working file, and a command in the middle."""
+    tmp_path.mkdir(exist_ok=True)
+    skill(tmp_path / "skills")
+    (tmp_path / "data.csv").write_text("day,rain\n1,3\n", encoding="utf-8")
+    path = profile(
+        tmp_path,
+        inputs=["data.csv"],
+        skills={"paths": ["skills"]},
+        tools={"shell": {"enabled": True, "allowed_commands": ["sh"]}},
+        deliverables={"required": ["deliverables/report.md"]},
+    )
+    steps = [
+        calls("write_file", path="deliverables/report.md", content="It rained.\n"),
+        calls("write_file", path="workspace/notes.md", content="clouds\n"),
+        calls("write_memory", content="It rains here."),
+        calls("run_command", argv=["sh", "-c", script]),
+        "Done.",
+    ]
+    return run(path, "Write.", RunOptions(sandbox=tmp_path / "run"), engine=MockAgentEngine(steps))
+
+
+def kept_skill(root: Path) -> str:
+    (file,) = root.glob("archive/skills/*/SKILL.md")
+    return str(file.relative_to(root))
+
+
+def edit(name: str) -> Change:
+    return lambda root: (root / name).write_bytes((root / name).read_bytes()[:-2] + b"?\n")
+
+
+def swap(root: Path) -> None:
+    one, other = root / "deliverables" / "report.md", root / "workspace" / "notes.md"
+    texts = one.read_bytes(), other.read_bytes()
+    one.write_bytes(texts[1])
+    other.write_bytes(texts[0])
+
+
+def link_in_place(root: Path) -> None:
+    report = root / "deliverables" / "report.md"
+    shutil.copy2(report, root.parent / "same.md")
+    report.unlink()
+    report.symlink_to(root.parent / "same.md")
+
+
+def lead_elsewhere(root: Path) -> None:
+    (root / "workspace" / "link").unlink()
+    (root / "workspace" / "link").symlink_to("/etc/passwd")
+
+
+def change_events(change: Callable[[list[str]], list[str]]) -> Change:
+    return lambda root: rewrite(
+        root, "events.jsonl", lambda text: "".join(change(text.splitlines(keepends=True)))
+    )
+
+
+def take_out_a_call(root: Path) -> None:
+    rewrite(root, "logs/tools.jsonl", lambda text: text.partition("\n")[2])
+    forge(root, counts=state(root)["counts"] | {"tool_calls": 3})
+
+
+def turn_a_time_back(root: Path) -> None:
+    found = lines(root / "events.jsonl")
+    found[4]["timestamp"] = "2020-01-01T00:00:00.000000+00:00"
+    write_events(root, found)
+    forge(root)
+
+
+def forge_report(root: Path) -> None:
+    (root / "deliverables" / "report.md").write_text("It snowed.\n", encoding="utf-8")
+    forge(root)
+
+
+def forge_outcome(root: Path) -> None:
+    found = lines(root / "events.jsonl")
+    found[-1] |= {"type": "run.failed", "summary": "it failed"}
+    write_events(root, found)
+    forge(root, status="failed", failure_reason="x: it failed")
+
+
+def replace_folder(root: Path) -> None:
+    other = conduct(root.parent / "other").sandbox_root
+    assert other is not None
+    shutil.rmtree(root)
+    other.rename(root)
+
+
+def hidden_change(root: Path) -> None:
+    report = root / "deliverables" / "report.md"
+    os.utime(report, (0, 0))
+    os.link(report, root.parent / "second name")
+    if os.geteuid() == 0:
+        os.chown(report, 12345, 12345)
+        report.chmod(0o644)
+
+
+def truncate(size: int) -> Change:
+    return lambda root: os.truncate(root / "deliverables" / "report.md", size)
+
+
+AFTER: dict[str, list[Change]] = {
+    "edits a deliverable, a working file or a file of the archive": [
+        edit("deliverables/report.md"),
+        edit("workspace/notes.md"),
+        edit("archive/candidate-memory.jsonl"),
+    ],
+    "adds a file, hidden or not, of any name": [
+        lambda root: (root / "more").touch(),
+        lambda root: (root / "logs" / ".hidden").touch(),
+        lambda root: (root / "inputs" / "more.csv").touch(),
+        lambda root: (root / "archive" / "skills" / "more").touch(),
+        lambda root: (root / "workspace" / os.fsdecode(b"caf\xe9\n")).touch(),
+        lambda root: (root / "deliverables" / ("n" * 255)).touch(),
+    ],
+    "adds a folder, a link or a pipe": [
+        lambda root: (root / "workspace" / "new").mkdir(),
+        lambda root: (root / "deliverables" / "new").symlink_to("report.md"),
+        lambda root: os.mkfifo(root / "inputs" / "new"),
+    ],
+    "deletes a file or a folder": [
+        lambda root: (root / "deliverables" / "report.md").unlink(),
+        lambda root: (root / "inputs" / "data.csv").unlink(),
+        lambda root: (root / "workspace" / "empty").rmdir(),
+        lambda root: shutil.rmtree(root / "logs"),
+        lambda root: shutil.rmtree(root / "inputs"),
+    ],
+    "renames a file, or swaps two": [
+        lambda root: (root / "workspace" / "notes.md").rename(root / "workspace" / "other.md"),
+        swap,
+    ],
+    "puts a link to the same content in the place of a file, or lets a link lead elsewhere": [
+        link_in_place,
+        lead_elsewhere,
+    ],
+    "makes a file longer or shorter, by terabytes if need be": [
+        truncate(0),
+        truncate(3),
+        truncate(8 * 2**40),
+    ],
+    "changes the permissions of a file or a folder": [
+        lambda root: (root / "deliverables" / "report.md").chmod(0o666),
+        lambda root: (root / "workspace").chmod(0o777),
+        lambda root: (root / "inputs" / "data.csv").chmod(0o777),
+        lambda root: (root / "run.json").chmod(0o644),
+        lambda root: (root / "events.jsonl").chmod(0o644),
+    ],
+    "edits an input or a skill of the run": [
+        lambda root: ((root / "inputs" / "data.csv").chmod(0o600), edit("inputs/data.csv")(root)),
+        lambda root: edit(kept_skill(root))(root),
+    ],
+    "edits prompt, system prompt, profile, transcript or logs": [
+        edit(name)
+        for name in (
+            *("prompt.md", "effective-system-prompt.md", "config.yaml", "transcript.md"),
+            *("logs/tools.jsonl",),
+        )
+    ],
+    "cuts events off, swaps two, or adds one": [
+        change_events(lambda found: found[:-1]),
+        change_events(lambda found: found[:3]),
+        change_events(lambda found: [found[1], found[0], *found[2:]]),
+        change_events(lambda found: [*found, found[-1]]),
+        change_events(lambda found: [*found[:4], *found[5:]]),
+    ],
+    "edits `run.json`, adds a key, writes it in another form, or deletes it": [
+        lambda root: edit_state(root, status="failed"),
+        lambda root: edit_state(root, usage={}),
+        lambda root: edit_state(root, counts={}),
+        lambda root: edit_state(root, program="kgent 9"),
+        lambda root: edit_state(root, approved_by="me"),
+        lambda root: rewrite(root, "run.json", lambda text: text.replace("\n", "")),
+        lambda root: (root / "run.json").unlink(),
+    ],
+    "edits or deletes a manifest": [
+        edit("artifact-manifest.json"),
+        edit("sandbox-manifest.json"),
+        lambda root: (root / "artifact-manifest.json").unlink(),
+    ],
+    "says that the first release made the folder": [lambda root: forge(root, schema_version=1)],
+    "takes out a call, with its line and every hash, but not its events": [take_out_a_call],
+    "turns the time of an event back, with every hash": [turn_a_time_back],
+    "edits a deliverable and every hash that depends on it": [forge_report],
+    "edits the outcome in `run.json` and in the events, and every hash": [forge_outcome],
+    "puts the folder of another run in its place": [replace_folder],
+    "changes times or owners, gives a file a second name, or moves the folder": [
+        hidden_change,
+        lambda root: root.rename(root.parent / "moved"),
+    ],
+}
+MEANWHILE: dict[str, list[str]] = {
+    "edits or deletes a record in mid-run": [
+        "echo x > ../prompt.md",
+        "rm ../events.jsonl",
+        "sed -i s/rain/snow/ ../logs/tools.jsonl",
+        "cp ../config.yaml x; mv x ../config.yaml; echo '#' >> ../config.yaml",
+    ],
+    "adds lines to a record in mid-run": [
+        "echo '{}' >> ../events.jsonl",
+        "echo '{}' >> ../logs/errors.jsonl",
+        "echo >> ../archive/candidate-memory.jsonl",
+    ],
+    "edits a skill of the run in mid-run": [
+        "for f in ../archive/skills/*/SKILL.md; do echo x >> $f; done"
+    ],
+    "replaces the run folder as a whole in mid-run": [
+        "cp -rp ../../run ../../copy; mv ../../run ../../gone; mv ../../copy ../../run",
+        "mv ../../run ../../gone; mkdir ../../run",
+    ],
+    "edits an input in mid-run": [
+        "chmod 600 ../inputs/data.csv; echo 2,2 >> ../inputs/data.csv",
+        "rm -f ../inputs/data.csv",
+        "touch ../inputs/more.csv",
+    ],
+    "edits a record in mid-run, and restores it before the run ends": [
+        "cp -p ../prompt.md x; echo x > ../prompt.md; cat x > ../prompt.md; rm x",
+    ],
+}
+
+
+def test_the_table_has_every_attack_and_every_attack_is_tried() -> None:
+    assert list(ROWS) == [row for row in ROWS if row in AFTER or row in MEANWHILE]
+    assert {*ROWS} == {*AFTER, *MEANWHILE}
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [(row, number) for row, found in AFTER.items() for number in range(len(found))],
+)
+def test_what_notices_a_change_of_a_finished_run(tmp_path: Path, row: str, number: int) -> None:
+    result = conduct(tmp_path)
+    root, seal = tmp_path / "run", result.seal
+    assert (result.status, seal is None) == (RunFolderStatus.COMPLETED, False)
+    assert verify(root, seal=seal).problems == []
+    AFTER[row][number](root)
+    root = root if root.exists() else tmp_path / "moved"
+    noticed = ROWS[row].partition(":")[0]
+    assert bool(verify(root).problems) is (noticed == "verify")
+    assert bool(verify(root, seal=seal).problems) is (noticed != "nothing")
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [(row, number) for row, found in MEANWHILE.items() for number in range(len(found))],
+)
+def test_what_notices_a_change_in_mid_run(tmp_path: Path, row: str, number: int) -> None:
+    result = conduct(tmp_path, MEANWHILE[row][number])
+    noticed = ROWS[row].partition(":")[0]
+    code = result.error.code if result.error else None
+    assert (code == "records_changed") is noticed.startswith("the run")
+    assert state(tmp_path / "run")["status"] == result.status
+    if not noticed.startswith("the run"):
+        assert bool(verify(tmp_path / "run").problems) is (noticed == "verify")
+
+
+def test_the_seal_of_another_run_proves_nothing(tmp_path: Path) -> None:
+    one, other = conduct(tmp_path / "one"), conduct(tmp_path / "other")
+    assert verify(tmp_path / "one" / "run", seal=one.seal).problems == []
+    assert verify(tmp_path / "one" / "run", seal=other.seal).problems != []
+    assert verify(tmp_path / "one" / "run", seal="").problems != []
+    assert verify(tmp_path / "one" / "run", seal=(one.seal or "")[:-1]).problems != []

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.config.model_names import model_fields, usual_key
+from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
 
 DELIVERABLES = "deliverables"
@@ -66,8 +66,10 @@ class ModelSection(Section):
                 return table
             case {"name": str() as name} if ":" in name or isinstance(given, str):
                 table = {**table, **model_fields(name)}
-                key = usual_key(table["provider"], table.get("base_url"))
-                return {"api_key_env": key, **table} if key else table
+                service = public_service(table["provider"], table.get("base_url"))
+                if service is None:
+                    return table
+                return {"api_key_env": service.key, "context_window": service.window, **table}
             case _:
                 return table
 

@@ -6,12 +6,13 @@ Also which model a run gets: the base model, then the profiles of its purpose, r
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from agent_core.config.model_names import model_fields, password_in, usual_key
+from agent_core.config.model_names import model_fields, password_in, public_service
 from agent_core.config.models import Config, ModelConfig, ModelProfile
 from agent_core.config.paths import (
     Setup,
@@ -199,8 +200,8 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
     """The base model with each profile laid over it, in order.
 
     A profile replaces only what it sets; tables (`retry`, `provider_options`, `compat`) are merged
-    key by key. A model string sets the provider, the name, and the address if it has one; a key
-    that is not set then is the usual one of the public service, if that is what is asked. One
+    key by key. A model string sets the provider, the name, and the address if it has one; what
+    of key and window is not set then is as of the public service, if that is what is asked. One
     that names another provider starts without the former's `base_url`,
     `api_key_env`, `compat` and `headers` of `provider_options`, and one that names an address at
     another host without all but the first:
@@ -228,9 +229,11 @@ def resolve_model(config: Config, *profiles: Profile) -> ModelConfig:
         values = _merge(values, changes)
         if "api_key_env" in changes:
             origin = f"{place}.api_key_env"
-        elif partial.is_named and values["api_key_env"] is None:
-            values["api_key_env"] = usual_key(values["provider"], values["base_url"])
-            origin = place
+        if partial.is_named and (service := public_service(values["provider"], values["base_url"])):
+            if values["api_key_env"] is None:
+                values["api_key_env"], origin = service.key, place
+            if "context_window" not in config.model.model_fields_set:
+                values["context_window"] = service.window
     adapter = config.model.adapter if values["provider"] == config.model.provider else None
     return ModelConfig.model_validate(values).with_key_origin(origin, adapter=adapter)
 
@@ -245,9 +248,13 @@ def model_secrets(config: Config, *profiles: Profile, environ: Mapping[str, str]
 
     Keys are by the name of their variable; in an address it is the password.
     """
-    named = [model for _, model in _models(config) if not isinstance(model, str)]
-    named += [_partial(config, profile)[0] for profile in profiles if not isinstance(profile, str)]
-    models = [model for model in named if model]
+    models: list[ModelConfig] = []
+    for profile in (*(model for _, model in _models(config)), *profiles):
+        if isinstance(profile, ModelConfig):
+            models.append(profile)
+        else:
+            with suppress(ConfigError):  # what cannot be used is not asked either
+                models.append(resolve_model(config, profile))
     names = [model.api_key_env for model in models if model.api_key_env]
     keys = {name: value for name in names if (value := environ.get(name))}
     for number, model in enumerate(models):

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 FORM = (
@@ -19,12 +19,26 @@ _AN_ADDRESS = re.compile(r"://|@(localhost|[\w.-]+:\d{1,5})(/|$)")
 _FILES = {"local", "scripted"}
 """Providers whose models are files."""
 
-_KEYS = {
-    "openai": ("OPENAI_API_KEY", "api.openai.com"),
-    "anthropic": ("ANTHROPIC_API_KEY", "api.anthropic.com"),
-    "gemini": ("GEMINI_API_KEY", "generativelanguage.googleapis.com"),
+
+class PublicService(NamedTuple):
+    """What goes without saying of a provider's own service.
+
+    Attributes:
+        host: where it is.
+        key: the environment variable with the key, as the service's documents call it.
+        window: what its current models take at least, in tokens.
+    """
+
+    host: str
+    key: str
+    window: int
+
+
+_SERVICES = {
+    "openai": PublicService("api.openai.com", "OPENAI_API_KEY", 128_000),
+    "anthropic": PublicService("api.anthropic.com", "ANTHROPIC_API_KEY", 200_000),
+    "gemini": PublicService("generativelanguage.googleapis.com", "GEMINI_API_KEY", 200_000),
 }
-"""The variable with the key, as each service's own documents call it, and the service's host."""
 
 
 def model_fields(text: str) -> dict[str, Any]:
@@ -46,17 +60,15 @@ def model_fields(text: str) -> dict[str, Any]:
     return fields
 
 
-def usual_key(provider: str, base_url: str | None) -> str | None:
-    """The variable that holds the key of a provider's public service; None for other servers."""
-    if provider not in _KEYS:
-        return None
-    variable, host = _KEYS[provider]
-    if not base_url:
-        return variable
+def public_service(provider: str, base_url: str | None) -> PublicService | None:
+    """The provider's own service, if that is what is asked; None for every other server."""
+    service = _SERVICES.get(provider)
+    if service is None or not base_url:
+        return service
     try:
         address = urlsplit(base_url.strip())
-        is_public = address.scheme == "https" and address.hostname == host
-        return variable if is_public and address.port in {None, 443} else None
+        is_its_own = (address.scheme, address.hostname) == ("https", service.host)
+        return service if is_its_own and address.port in {None, 443} else None
     except ValueError:
         return None
 

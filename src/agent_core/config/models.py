@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent_core.config.model_names import model_fields, usual_key
+from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.proxies import checked_proxy
 from agent_core.errors import ConfigError
 from agent_core.types.options import Amount
@@ -254,7 +254,7 @@ class ModelProfile(Section):
 
     @property
     def is_named(self) -> bool:
-        """A string names it: a key that is not set is that of the public service, if it is one."""
+        """A string names it: what is not set is as of the public service, if it is one."""
         return self._is_named
 
     @classmethod
@@ -280,8 +280,9 @@ def _named_model(value: object) -> object:
     if not isinstance(value, str):
         return value
     fields = _placed(model_fields(value))
-    key = usual_key(fields["provider"], fields.get("base_url"))
-    return ModelConfig(**fields, api_key_env=key).with_key_origin(f"the model string {value!r}")
+    if service := public_service(fields["provider"], fields.get("base_url")):
+        fields |= {"api_key_env": service.key, "context_window": service.window}
+    return ModelConfig(**fields).with_key_origin(f"the model string {value!r}")
 
 
 def _named_profile(value: object) -> object:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.config.load import build_config, resolve_model
+from agent_core.config.load import build_config, model_secrets, resolve_model
 from agent_core.config.model_names import model_fields
 from agent_core.config.models import ModelConfig
 from agent_core.errors import ConfigError
@@ -131,7 +131,9 @@ def test_a_string_takes_the_place_of_any_table_of_a_model() -> None:
             "model_overrides": {"cheap": "ollama:qwen3"},
         }
     )
-    named = ModelConfig(provider="openai", name="gpt-5", api_key_env="OPENAI_API_KEY")
+    named = ModelConfig(
+        provider="openai", name="gpt-5", api_key_env="OPENAI_API_KEY", context_window=128_000
+    )
     assert config.model.model_dump() == named.model_dump()
     assert resolve_model(config, config.compact.model_profile).name == "gpt-5-mini"
     assert resolve_model(config, config.memory.extract_model_profile).name == "qwen3"
@@ -146,3 +148,35 @@ def test_a_name_that_is_neither_a_table_nor_a_model_is_named() -> None:
                 "compact": {"model_profile": "chaep"},
             }
         )
+
+
+@pytest.mark.parametrize(
+    ("configured", "text", "window"),
+    [
+        ({}, "openai:gpt-5", 128_000),
+        ({}, "anthropic:claude-sonnet-4-5", 200_000),
+        ({}, "openai:m@http://127.0.0.1:8000/v1", 8192),
+        ({"context_window": 64_000}, "openai:gpt-5", 64_000),
+    ],
+)
+def test_a_window_is_known_of_the_public_services_only(
+    configured: dict[str, Any], text: str, window: int
+) -> None:
+    config = build_config({"model": {"provider": "ollama", "name": "a", **configured}})
+    assert resolve_model(config, text).context_window == window
+    assert build_config(config, text).model.context_window == window
+
+
+def test_the_keys_of_every_named_model_are_secrets() -> None:
+    config = build_config(
+        {
+            "model": "ollama:a",
+            "compact": {"model_profile": "openai:b"},
+            "model_overrides": {"c": "anthropic:c"},
+        }
+    )
+    environ = {"OPENAI_API_KEY": "of-openai", "ANTHROPIC_API_KEY": "of-anthropic"}
+    environ |= {"GEMINI_API_KEY": "of-gemini", "OTHER": "x"}
+    assert model_secrets(config, "gemini:d", environ=environ) == {
+        name: value for name, value in environ.items() if name != "OTHER"
+    }

@@ -132,6 +132,7 @@ def test_a_program_in_the_documents_runs_as_it_stands(
     (project / "path" / "to" / "project").mkdir(parents=True)
     replies = home.write("replies.json", json.dumps(["Answered."] * 4))
     provider = "mine" if '"mine"' in program else "scripted"
+    program = program.replace('"openai:gpt-5-mini"', repr(f"scripted:{replies}"))
     home.write_config(f'[model]\nprovider = "{provider}"\nname = "x"\npath = "{replies}"\n')
     done = subprocess.run(  # noqa: S603 - our own text, in our own interpreter
         [sys.executable, "-W", "error", "-c", program],

@@ -1,0 +1,55 @@
+"""The exercises in tampering of docs/kgent.md, as they stand there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECTION = (
+    (ROOT / "docs" / "kgent.md")
+    .read_text(encoding="utf-8")
+    .partition("### Exercises in tampering")[2]
+    .partition("\n**Status.**")[0]
+)
+SCRIPTS = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
+
+
+def test_there_is_an_exercise_for_every_example() -> None:
+    examples = (ROOT / "examples" / "kgent").glob("*/kgent.yaml")
+    assert {file.parent.name for file in examples} == {
+        name for name in ("audit", "clean-csv", "letter") if f"examples/kgent/{name}/" in SECTION
+    }
+    assert len(SCRIPTS) == 3
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=("audit", "clean-csv", "letter"))
+def test_an_exercise_comes_out_as_the_page_says(tmp_path: Path, script: str) -> None:
+    if "ssh-keygen" in script and shutil.which("ssh-keygen") is None:
+        pytest.skip("there is no ssh-keygen on this machine")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    program = tmp_path / "bin" / "kgent"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kgent "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    done = subprocess.run(  # noqa: S603 - the commands of our own page
+        ["/bin/sh", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    rest = done.stdout
+    expected = re.findall(r" # (.+)$", script, re.MULTILINE)
+    assert len(expected) > 1
+    for text in expected:
+        found, rest = rest.partition(f"\n{text}")[1:] if not rest.startswith(text) else (
+            text, rest[len(text):])  # fmt: skip
+        assert found, f"{text!r} is not in the rest of the output:\n{done.stdout}\n{done.stderr}"

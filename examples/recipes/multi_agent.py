@@ -14,7 +14,7 @@ SPECIALISTS = {
     "researcher": "You research. Answer in one paragraph of facts.",
     "critic": "You criticise. Name the weakest point of a text.",
 }
-WRITER = f"Write about what you are asked, with the help of sub agents: {', '.join(SPECIALISTS)}."
+WRITER = f"Write about what you are asked. Sub agents to ask, by definition: {list(SPECIALISTS)}."
 LIMIT = Budget(total_tokens=100_000)
 
 

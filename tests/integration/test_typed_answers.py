@@ -1,14 +1,18 @@
 """Runs whose answer has a type: by the tool `final_answer`, with other tools, mended, refused."""
 
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agent_core import AgentRuntime, ErrorCode, EventType, RunError, ToolContext, tool
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedProvider
-from agent_core.types import StopReason
+from agent_core.types import ModelEvent, ModelRequest, StopReason
 from isolation import Home
 from runtimes import Asked, runtime
 
@@ -236,3 +240,65 @@ async def test_dependencies_reach_tools_and_those_of_children(home: Home, projec
     assert all("corner" in str(m) or "child done" in str(m) for m in results)
     script.assert_complete()
     assert len(script.requests) == 5
+
+
+class Paced(ScriptedProvider):
+    """Leaves time between its pieces, so that each of them is shown."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        async for event in super().stream(request):
+            await asyncio.sleep(0.002)
+            yield event
+
+
+class Row(TypedDict, total=False):
+    key: str
+    note: str
+
+
+@pytest.mark.parametrize("way", ["words", "tool"])
+async def test_an_answer_is_shown_as_far_as_it_is_valid(
+    home: Home, project: Path, way: str
+) -> None:
+    rows = [{"key": "a", "note": "first"}, {"key": "b", "note": "second"}]
+    text = json.dumps({"answer": rows})
+    replies: list[Any] = [Says(text=text, chunks=12)] if way == "words" else [final(text)]
+    script = Paced([Calls(calls=[COUNT], text="I count."), *replies])
+    async with runtime(home, project, script) as made:
+        made.register_tool(count_people)
+        handle = await made.start("which rows?", output_type=list[Row])
+        seen = [value async for value in handle.partial_output()]
+        assert seen[-1] == rows
+        assert (await handle.result()).output == rows
+    assert len(seen) > (3 if way == "words" else 0)
+    for shorter, longer in pairwise(seen):
+        assert len(shorter) <= len(longer)
+
+
+async def test_a_model_is_shown_once_it_is_complete(home: Home, project: Path) -> None:
+    text = '{"name": "Rome", "people": 3}'
+    async with runtime(home, project, [Says(text=text, chunks=30), "two words"]) as made:
+        handle = await made.start("which city?", output_type=City)
+        assert [each async for each in handle.partial_output()] == [City(name="Rome", people=3)]
+        plain = await made.start("and now?")
+        words = [each async for each in plain.partial_output()]
+    assert words[-1] == "two words"
+    assert all("two words".startswith(each) for each in words)
+
+
+async def test_a_reply_that_goes_back_is_followed_by_the_next_one(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, ["[1, 2, -3]", "[1, 2, 3]"]) as made:
+        handle = await made.start("which?", output_type=list[Annotated[int, Field(ge=0)]])
+        seen = [each async for each in handle.partial_output()]
+    assert seen[-1] == [1, 2, 3]
+    assert all(-3 not in each for each in seen)
+
+
+async def test_a_run_that_fails_shows_what_came_and_ends(home: Home, project: Path) -> None:
+    async with runtime(home, project, ["no", "no", "no"]) as made:
+        handle = await made.start("which?", output_type=list[int])
+        assert [each async for each in handle.partial_output()] == []
+        with pytest.raises(RunError, match="expected shape"):
+            await handle.result()

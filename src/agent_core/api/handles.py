@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -10,6 +11,7 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.types import (
     CancelResult,
     ErrorPayload,
+    EventType,
     InspectResult,
     OutputT,
     RunMode,
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
     from agent_core.runtime.runs import Runs
     from agent_core.runtime.scheduler import RunProgress
     from agent_core.runtime.sessions import Sessions
+
+
+_NOTHING: Any = object()
+_READS = 16
+"""A long answer is read again once it has grown by this part of its length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +157,42 @@ class RunHandle(Generic[OutputT]):
             AgentCoreError: `validation_error`: this run's events have a consumer already.
         """
         return self._runs.watch(self.run_id, after=self._after, debug=debug)
+
+    async def partial_output(self) -> AsyncGenerator[OutputT]:
+        """The answer as far as it has come, whenever more of it is valid; the whole one last.
+
+        Lists, dicts and TypedDicts grow as they arrive; a model or a dataclass is there once it has
+        all its required fields; without an `output_type` it is the text. A reply that calls tools,
+        or that goes back to the model, is followed by the next one. It reads `events()`.
+
+        Raises:
+            AgentCoreError: `validation_error`: this run's events have a consumer already.
+        """
+        from agent_core.tools.base import OutputMisfitError  # noqa: PLC0415 - loaded by now
+
+        expected = self._runs.expected_output(self.run_id)
+        text, read_next, shown = "", 0, _NOTHING
+        async with aclosing(self.events()) as events:
+            async for event in events:
+                if event.event_type is EventType.MODEL_STARTED:
+                    text, read_next = "", 0
+                if event.event_type is not EventType.MODEL_TEXT_DELTA:
+                    continue
+                text += str(event.payload.get("text", ""))
+                if len(text) < read_next:
+                    continue
+                read_next = len(text) + len(text) // _READS  # reading costs what is there
+                try:
+                    value: Any = text if expected is None else expected.read_prefix(text)
+                except OutputMisfitError:
+                    continue
+                if shown is _NOTHING or value != shown:
+                    shown = value
+                    yield value
+        if await self.wait() is RunStatus.COMPLETED and self._run.outcome is not None:
+            value = self._run.outcome.output
+            if shown is _NOTHING or value != shown:
+                yield value
 
     async def wait(self) -> RunStatus:
         """Return the final status, once the run has ended and its end is stored."""

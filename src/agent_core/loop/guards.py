@@ -32,6 +32,7 @@ from agent_core.types import (
     TextBlock,
     ToolCall,
     ToolCallBlock,
+    ToolCallDelta,
     ToolDefinition,
 )
 
@@ -374,13 +375,14 @@ class CheckedProvider:
         Raises:
             AgentCoreError: `guard_stopped`.
         """
-        guards, withheld = self._guards, list[ModelTextDelta]()
+        guards = self._guards
+        withheld: list[ModelTextDelta | ToolCallDelta] = []
         if guards.stopped is not None:
             raise guards.stopped
         events = opened_stream(self._adapter, request)
         async with aclosing(guards.beside(events) if guards.is_looking else events) as arriving:
             async for event in arriving:
-                if isinstance(event, ModelTextDelta) and guards.withholds_answers:
+                if guards.withholds_answers and isinstance(event, ModelTextDelta | ToolCallDelta):
                     withheld.append(event)
                 elif isinstance(event, ModelCompleted):
                     await guards.passed()

@@ -37,6 +37,7 @@ from agent_core.types import (
     TextBlock,
     ToolCall,
     ToolCallBlock,
+    ToolCallDelta,
     new_id,
 )
 
@@ -123,6 +124,11 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                     case ModelTextDelta(text=text):
                         seen.add(text)
                         await journal.delta(EventType.MODEL_TEXT_DELTA, text)
+                    case ToolCallDelta(name="final_answer", arguments_fragment=text) if (
+                        ctx.toolbox.expected is not None
+                    ):
+                        seen.add(text)
+                        await journal.delta(EventType.MODEL_TEXT_DELTA, text)
                     case ModelReasoningDelta(text=text):
                         await journal.delta(EventType.MODEL_REASONING_DELTA, text)
                     case ModelStarted(provider=provider, model=model):
@@ -137,7 +143,7 @@ async def _ask(ctx: RunContext, request: ModelRequest) -> ModelCompleted:
                     case ModelCompleted():
                         completed = event
                     case _:
-                        pass  # pieces of tool calls are not shown
+                        pass  # pieces of other calls are not shown
         whole = require_whole(completed)
         journal.end_deltas()
     except BaseException as error:

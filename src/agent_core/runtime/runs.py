@@ -54,6 +54,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.tools.output import ExpectedOutput
 
 _ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
@@ -249,6 +250,11 @@ class Runs:
         return await self.start(
             None, session_id=session_id, mode=RunMode.NORMAL, move_session=move_session
         )
+
+    def expected_output(self, run_id: str) -> "ExpectedOutput | None":
+        """What the answer of a run of this process has to be; None for plain text."""
+        run = self._known.get(run_id)
+        return run.options.expected() if run is not None and run.options is not None else None
 
     def watch(
         self, run_id: str, *, after: int | None = None, debug: bool = False

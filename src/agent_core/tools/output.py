@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.text import shorten_text
@@ -27,6 +28,8 @@ _MAX_SCHEMA_SHOWN = 8_000
 _MAX_NAME = 64
 _MAX_STEPS = 100_000
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]+")
+_PARTIAL = "trailing-strings"
+_JSON_BEGINS = re.compile(r"[\[{]")
 _WRAPPED = "answer"
 """The one property of an answer that is no object: tools and schema modes take objects only."""
 
@@ -116,6 +119,26 @@ class ExpectedOutput:
             if len(pieces) > 1:
                 return self._read(pieces[-1])
             raise
+
+    def read_prefix(self, text: str) -> Any:
+        """The value of the beginning of an answer, where that is one of the type already.
+
+        Raises:
+            OutputMisfitError: it is none yet.
+        """
+        found = _JSON_BEGINS.search(text)
+        try:
+            value: Any = from_json(text[found.start() if found else 0 :], allow_partial=_PARTIAL)
+        except ValueError:
+            raise OutputMisfitError([{"path": "$", "message": "it is not JSON yet"}]) from None
+        if self._is_wrapped and isinstance(value, dict) and _WRAPPED in value:
+            value = cast("Json", value)[_WRAPPED]
+        if not isinstance(self._check, TypeAdapter):
+            return self._validated(value)
+        try:
+            return self._check.validate_python(value, experimental_allow_partial=_PARTIAL)
+        except (ValidationError, RecursionError) as error:
+            raise OutputMisfitError([{"path": "$", "message": str(error)[:_MAX_MESSAGE]}]) from None
 
     def objection(self, misfit: OutputMisfitError) -> str:
         """What a model reads of an answer that does not fit."""

@@ -342,7 +342,7 @@ class PlanParseError(AgentError, kind="PlanParse", code=ErrorCode.SCHEMA_ERROR):
 
 
 class HookBlockedError(AgentError, kind="HookBlocked", code=ErrorCode.PERMISSION_DENIED):
-    """A hook blocked it."""
+    """A hook blocked it, or a guard stopped it (`guard_stopped`)."""
 
 
 class LimitExceededError(AgentError, kind="LimitExceeded", code=ErrorCode.MAX_TURNS):
@@ -357,7 +357,14 @@ class OtherAgentError(AgentError, kind="Other"):
     """A failure of no other kind."""
 
 
-_LIMITS = {ErrorCode.MAX_TURNS}
+_KINDS: Mapping[ErrorCode, type[AgentError]] = MappingProxyType(
+    {
+        ErrorCode.MAX_TURNS: LimitExceededError,
+        ErrorCode.BUDGET_EXCEEDED: LimitExceededError,
+        ErrorCode.GUARD_STOPPED: HookBlockedError,
+    }
+)
+"""What a failure of a model call is to an agent, by its code; others are `AgentError.Llm`."""
 
 
 @contextmanager
@@ -370,8 +377,7 @@ def raise_as_agent_error() -> Generator[None]:
     except RequestBlockedError as error:
         raise HookBlockedError(error.message) from error
     except LlmError as error:
-        is_limit = error.code in _LIMITS
-        raise (LimitExceededError if is_limit else AgentLlmError)(error) from error
+        raise _KINDS.get(error.code, AgentLlmError)(error) from error
     except ToolError as error:
         raise AgentToolError(error) from error
     except MemoryError as error:

@@ -9,7 +9,8 @@ from agcore.errors import AgentConfigError
 from agcore.llm import CompactConfig, CycleConfig, HookExecutor, LlmProvider, SecretSource
 from agcore.memory import MemoryRetriever, MemoryStore
 from agcore.tools import Tool, ToolError, ToolRegistry, tool
-from agent_core.types import ToolPermission
+from agent_core.config.models import BudgetConfig
+from agent_core.types import Budget, ToolPermission
 
 _BUILDER = object()
 """Only `AgentBuilder` passes it: it checks first what a bundle takes for granted."""
@@ -24,6 +25,7 @@ class AgentConfig:
         max_tool_turns: how many rounds of tool calls one turn may take.
         session_ttl: how long after its start a session takes new turns; None is for ever.
         compact_config: makes histories shorter that outgrow a budget; None leaves them alone.
+        budget: the most that all turns of a session may spend together.
         cycle: settings of the model calls; its `max_tool_turns` is not used.
 
     Raises:
@@ -34,6 +36,7 @@ class AgentConfig:
     max_tool_turns: int = 10
     session_ttl: timedelta | None = None
     compact_config: CompactConfig | None = None
+    budget: Budget | BudgetConfig | None = None
     cycle: CycleConfig = field(default_factory=CycleConfig)
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ from agcore.memory import ConversationMemory, InMemoryStore
 from agcore.tools import ToolError, ToolRegistry
 from agent_core.aio import to_the_end
 from agent_core.api.handles import RunResult
+from agent_core.config.models import BudgetConfig
 from agent_core.types import OutputT, RunStatus, new_id
 
 Environment = str | Callable[[], str]
@@ -117,6 +118,9 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._cycle = LlmCycle(bundle.provider, settings).with_hook_executor(bundle.hook_executor)
         if config.compact_config is not None:
             self._cycle.with_compact_config(config.compact_config)
+        if (budget := config.budget) is not None:
+            known = budget if isinstance(budget, BudgetConfig) else None
+            self._cycle.with_budget(known or BudgetConfig(**budget.model_dump()))
         self._learn()
         self._tools()  # a name that is taken is better found out now
 

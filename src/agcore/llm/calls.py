@@ -6,9 +6,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from agcore.errors import (
+    AuthenticationError,
     ContextLengthError,
     LlmError,
+    RateLimitError,
     RequestBlockedError,
+    RequestError,
     StreamBrokenError,
     ToolPermissionError,
     ToolTurnLimitError,
@@ -16,7 +19,13 @@ from agcore.errors import (
 )
 from agcore.llm.history import ChatHistory, ChatRedactor
 from agcore.llm.hooks import HookContext, HookEvent, HookExecutor, HookResult
-from agcore.llm.providers import AdapterProvider, LlmProvider, SecretSource, response_of
+from agcore.llm.providers import (
+    AdapterProvider,
+    LlmProvider,
+    SecretSource,
+    model_request,
+    response_of,
+)
 from agcore.llm.types import (
     ChatChunk,
     ChatMessage,
@@ -25,13 +34,20 @@ from agcore.llm.types import (
     CostTracker,
     FinishReason,
 )
-from agent_core.config.models import RetryConfig
+from agent_core.budgets.meter import Meter, MeteredAdapter
+from agent_core.budgets.prices import Prices, may_have_price
+from agent_core.config.models import ModelConfig, RetryConfig
+from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.failures import Called, CallError, pause_before_retry_s
 from agent_core.providers.reply import CallDraft, ReplyAccumulator
+from agent_core.providers.requests import IdentityCache
 from agent_core.types import (
     FINAL_ANSWER,
+    ErrorPayload,
     ModelCompleted,
     ModelEvent,
+    ModelFailed,
+    ModelMessage,
     ModelRequest,
     ModelStarted,
     ModelTextDelta,
@@ -49,6 +65,7 @@ _STOPS = {
     FinishReason.TOOL_CALLS: StopReason.TOOL_USE,
     FinishReason.CONTENT_FILTER: StopReason.CONTENT_FILTER,
 }
+_REFUSED = (AuthenticationError, ContextLengthError, RateLimitError, RequestError)
 _UNFORCED = (None, "auto", "none")
 
 
@@ -63,6 +80,7 @@ class CallTurn:
         session_id: whose run it is, for hooks.
         agent_name: the agent of that session.
         run_id: of the run.
+        meter: who pays for the calls, if there is a budget.
         cost: of these calls, and of summaries made for them.
         rounds: how many replies with calls there have been.
         failure: the error of the last call, if it failed.
@@ -76,6 +94,7 @@ class CallTurn:
     session_id: str | None = None
     agent_name: str | None = None
     run_id: str = field(default_factory=lambda: new_id("run"))
+    meter: Meter | None = None
     cost: CostTracker = field(default_factory=CostTracker)
     rounds: int = 0
     failure: LlmError | None = None
@@ -101,6 +120,7 @@ class HookedProvider:
         hooks: are called before, after and when a call fails.
         cost: of all calls.
         turn: what the calls of the current run share.
+        prices: of models.
     """
 
     provider: LlmProvider
@@ -110,6 +130,10 @@ class HookedProvider:
     hooks: HookExecutor = field(default_factory=HookExecutor)
     cost: CostTracker = field(default_factory=CostTracker)
     turn: CallTurn = field(default_factory=lambda: CallTurn(ChatRequest(messages=())))
+    prices: Prices = field(default_factory=Prices)
+    _sent: IdentityCache[ChatMessage, ModelMessage] = field(
+        default_factory=IdentityCache[ChatMessage, ModelMessage]
+    )
 
     def secrets(self) -> Mapping[str, str]:
         """The provider's secrets, which may change."""
@@ -175,6 +199,7 @@ class HookedProvider:
             settings,
             session_id=now.session_id,
             agent_name=now.agent_name,
+            meter=now.meter,
             cost=now.cost,
             request=request,
         )
@@ -269,26 +294,88 @@ class HookedProvider:
     async def _attempt(
         self, request: ChatRequest, turn: CallTurn
     ) -> AsyncGenerator[ModelTextDelta]:
+        """One attempt, priced, and paid by the run's budget if it has one."""
+        attempt = _Attempt(self.provider, request, is_streamed=turn.is_streamed)
+        config = self.provider.config if isinstance(self.provider, AdapterProvider) else None
+        name = request.model or (config.name if config else "agcore")
+        known = config or ModelConfig(provider="agcore", name=name)
+        adapter: ProviderAdapter = attempt
+        sent = ModelRequest(model=name, messages=[], max_output_tokens=request.max_output_tokens)
+        if turn.meter is not None or (config is not None and may_have_price(config)):
+            model = known.model_copy(update={"name": name})
+            adapter = MeteredAdapter(attempt, model, prices=self.prices, meter=turn.meter)
+            sent = model_request(request, self._sent, model=name)
+        usage = Usage()
         with raise_as_llm_error():
-            if not turn.is_streamed:
-                response = await self.provider.chat(request)
-            else:
-                response = None
-                async with aclosing(join_chunks(self.provider.stream(request))) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, ChatResponse):
-                            response = piece
-                        else:
-                            yield piece
-            if response is None:
+            async with aclosing(adapter.stream(sent)) as events:
+                async for event in events:
+                    match event:
+                        case ModelTextDelta():
+                            yield event
+                        case ModelCompleted():
+                            usage = event.usage
+                        case _:
+                            pass
+            if attempt.failure is not None:
+                raise attempt.failure
+            if attempt.response is None:
                 raise StreamBrokenError("the provider ended its stream without a reply")
-        (message,) = self.clean.messages([response.message])
-        turn.response = replace(response, message=message, usage=self.clean.usage(response.usage))
+        (message,) = self.clean.messages([attempt.response.message])
+        turn.response = replace(attempt.response, message=message, usage=self.clean.usage(usage))
 
     def _reply(self, turn: CallTurn) -> ChatResponse:
         if turn.response is None:
             raise StreamBrokenError("the provider gave no reply")
         return turn.response
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One call of a provider, as an adapter of the engine.
+
+    Attributes:
+        response: the reply, once it is whole.
+        failure: why there is none.
+    """
+
+    provider: LlmProvider
+    request: ChatRequest
+    is_streamed: bool
+    response: ChatResponse | None = None
+    failure: LlmError | None = None
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        """See `ProviderAdapter.stream`; of the request counts how long the answer may be."""
+        yield ModelStarted(provider="agcore", model=request.model)
+        sent, most = self.request, request.max_output_tokens
+        if most != sent.max_output_tokens:
+            sent = replace(sent, max_output_tokens=most)
+        try:
+            with raise_as_llm_error():
+                if not self.is_streamed:
+                    self.response = await self.provider.chat(sent)
+                else:
+                    async with aclosing(join_chunks(self.provider.stream(sent))) as pieces:
+                        async for piece in pieces:
+                            if isinstance(piece, ChatResponse):
+                                self.response = piece
+                            else:
+                                yield piece
+        except LlmError as error:
+            self.failure = error
+            # What a service refuses costs nothing.
+            is_refused = isinstance(error, _REFUSED)
+            details = {"status": getattr(error, "status", None)} if is_refused else {}
+            yield ModelFailed(error=ErrorPayload.of(error).model_copy(update={"details": details}))
+            return
+        if self.response is not None:
+            message = self.response.message
+            yield ModelCompleted(
+                content=message.content, tool_calls=message.tool_calls, usage=self.response.usage
+            )
+
+    async def close(self) -> None:
+        """Leave the provider open: it belongs to the application."""
 
 
 async def join_chunks(

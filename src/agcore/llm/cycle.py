@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, Unpack
 
@@ -30,7 +30,8 @@ from agcore.llm.types import (
 )
 from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.assets import load_asset
-from agent_core.config.models import RetryConfig
+from agent_core.budgets.meter import Budgets, Meter
+from agent_core.config.models import BudgetConfig, RetryConfig
 from agent_core.errors import ErrorCode
 from agent_core.loop import (
     Guard,
@@ -42,14 +43,18 @@ from agent_core.loop import (
     conclude,
 )
 from agent_core.loop.context import ignore
+from agent_core.loop.guards import CheckedCalls, CheckedProvider, RunGuards
 from agent_core.loop.model_turn import take_turn
-from agent_core.loop.options import asked_options
-from agent_core.loop.run import begin, may_stop
+from agent_core.loop.options import RunOptions, asked_options
+from agent_core.loop.run import begin, converse, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
+from agent_core.runtime.guards import MeteringGuard
+from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
+    Budget,
     Draft,
     EventType,
     Node,
@@ -185,6 +190,7 @@ class LlmCycle:
             clean=self._clean,
         )
         self._context = ChatContext(self._summarise)
+        self._budgets: Budgets | None = None
         self._learn()
 
     def with_system_prompt(self, prompt: str) -> Self:
@@ -221,6 +227,11 @@ class LlmCycle:
     def with_compact_config(self, config: CompactConfig) -> Self:
         """Make the history shorter when it outgrows a budget."""
         self._context.config = config
+        return self
+
+    def with_budget(self, budget: BudgetConfig) -> Self:
+        """Let all submissions of a session together spend no more than this."""
+        self._budgets = Budgets(UnstoredBudgets(), budget, scale=lambda _: 1.0)
         return self
 
     def with_hook_executor(self, hooks: HookExecutor) -> Self:
@@ -359,7 +370,12 @@ class LlmCycle:
             session_id=None if own is None else own.session_id,
             agent_name=runner.agent_name,
         )
+        turn = self._calls.turn
         hooks = _CallHooks(self._calls)
+        identity = RunIdentity(
+            session_id=runner.session_id, agent_id=runner.agent_name or "agcore", run_id=turn.run_id
+        )
+        turn.meter = self._meter(identity, options.budget)
         most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
         run = build_run(
             provider=self._calls,
@@ -367,9 +383,7 @@ class LlmCycle:
             compactor=self._context,
             tools=runner.tools,
             path=path,
-            run=RunIdentity(
-                session_id=runner.session_id, agent_id="agcore", run_id=self._calls.turn.run_id
-            ),
+            run=identity,
             redactor=self._redactor,
             guard=runner.guard,
             hooks=hooks,
@@ -382,8 +396,8 @@ class LlmCycle:
         draft = user_text(words)
         if pictures:
             draft = replace(draft, content=(*(draft.content if words else ()), *pictures))
-        work = run.run(draft) if own is not None else _one_turn(run, draft)
-        running = asyncio.create_task(work)
+        work = _Work(run, options, turn.meter)
+        running = asyncio.create_task(work.do(draft, is_one_reply=own is None))
         is_complete = False
         try:
             async for event in reading:
@@ -428,6 +442,11 @@ class LlmCycle:
             case _:
                 pass
 
+    def _meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
+        if self._budgets is None and budget is not None:
+            self.with_budget(BudgetConfig())
+        return self._budgets.of_run(run, budget) if self._budgets else None
+
     async def _failure(self, outcome: Outcome) -> LlmError:
         turn = self._calls.turn
         if turn.failure is not None:
@@ -462,12 +481,35 @@ class LlmCycle:
         return (await self._calls.ask(messages, settings=plain)).text
 
 
-async def _one_turn(run: StandaloneRun, prompt: Draft) -> Outcome:
-    """One reply of the model that fits what was asked for; its calls are left to the caller."""
-    run.ctx.journal.begin()
-    async with conclude(run.ctx.journal, ignore) as stats:
-        await begin(run.ctx, prompt, stats)
-        reply = await take_turn(run.ctx, stats)
-        while not reply.calls and not await may_stop(run.ctx, reply, stats):
-            reply = await take_turn(run.ctx, stats)
-    return stats.outcome
+class _Work:
+    """The work of one submission, within its budget and its guards."""
+
+    def __init__(self, run: StandaloneRun, options: RunOptions[Any], meter: Meter | None) -> None:
+        self._ctx = ctx = run.ctx
+        self._meter = meter
+        self._guards: RunGuards | None = None
+        if options.guards:
+            self._guards = RunGuards(options.guards, ctx.journal, options.deps)
+            checked = CheckedProvider(ctx.provider, self._guards, ctx.toolbox.expected)
+            guard = CheckedCalls(ctx.guard, self._guards)
+            self._ctx = ctx = replace(ctx, provider=checked, guard=guard)
+        if meter is not None and meter.limits("tool_calls"):
+            self._ctx = replace(ctx, guard=MeteringGuard(ctx.guard, meter))
+
+    async def do(self, prompt: Draft, *, is_one_reply: bool) -> Outcome:
+        """Run to the end; or to one reply that fits, whose calls are left to the caller."""
+        ctx = self._ctx
+        ctx.journal.begin()
+        async with (
+            conclude(ctx.journal, ignore) as stats,
+            self._meter.in_time() if self._meter else nullcontext(),
+            self._guards.watching(prompt) if self._guards else nullcontext(prompt) as allowed,
+        ):
+            if is_one_reply:
+                await begin(ctx, allowed or prompt, stats)
+                reply = await take_turn(ctx, stats)
+                while not reply.calls and not await may_stop(ctx, reply, stats):
+                    reply = await take_turn(ctx, stats)
+            else:
+                await converse(ctx, allowed or prompt, stats)
+        return stats.outcome

@@ -120,9 +120,18 @@ class AdapterProvider:
         adapter: any `agent_core` provider adapter; closed by `close`.
         model: the model of requests that name none.
         key_env: the environment variable that holds the adapter's key, if it takes one.
+        config: what the adapter was made of, by which its model has a price.
     """
 
-    def __init__(self, adapter: ProviderAdapter, model: str, *, key_env: str | None = None) -> None:
+    def __init__(
+        self,
+        adapter: ProviderAdapter,
+        model: str,
+        *,
+        key_env: str | None = None,
+        config: ModelConfig | None = None,
+    ) -> None:
+        self.config = config
         self._adapter = adapter
         self._key_env = key_env
         self._model = model
@@ -144,7 +153,7 @@ class AdapterProvider:
             )
         except AgentCoreError as error:
             raise llm_error_from(error) from error
-        return cls(adapter, config.name, key_env=config.api_key_env)
+        return cls(adapter, config.name, key_env=config.api_key_env, config=config)
 
     def secrets(self) -> Mapping[str, str]:
         """The key, by the name of its variable: what must not get into any text."""
@@ -161,7 +170,7 @@ class AdapterProvider:
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk | ChatResponse]:
         """See `LlmProvider.stream`; the whole reply comes last."""
-        sent = self._build_request(request)
+        sent = model_request(request, self._messages, model=self._model)
         events = self._adapter.stream(sent)
         try:
             async for event in events:
@@ -193,36 +202,38 @@ class AdapterProvider:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _build_request(self, request: ChatRequest) -> ModelRequest:
-        system = [
-            SystemBlock(block_id=f"{message.role}.{number}", source="agcore", content=message.text)
-            for number, message in enumerate(
-                m for m in request.messages if m.role in INSTRUCTION_ROLES
+
+def model_request(
+    request: ChatRequest, messages_of: IdentityCache[ChatMessage, ModelMessage], *, model: str
+) -> ModelRequest:
+    """The request as the engine's, its system and developer messages as the system prompt."""
+    system = [
+        SystemBlock(block_id=f"{message.role}.{number}", source="agcore", content=message.text)
+        for number, message in enumerate(m for m in request.messages if m.role in INSTRUCTION_ROLES)
+    ]
+    messages: list[ModelMessage] = []
+    turns = (message for message in request.messages if message.role not in INSTRUCTION_ROLES)
+    for role, group in groupby(turns, key=lambda message: message.role):
+        together = list(group)
+        if role is ChatRole.TOOL and len(together) > 1:  # one message to the engine
+            content = [block for message in together for block in message.content]
+            messages.append(ModelMessage(role=Role.TOOL, content=content))
+        else:
+            messages += messages_of.get_all(
+                together, lambda m: ModelMessage(role=Role(m.role.value), content=m.content)
             )
-        ]
-        messages: list[ModelMessage] = []
-        turns = (message for message in request.messages if message.role not in INSTRUCTION_ROLES)
-        for role, group in groupby(turns, key=lambda message: message.role):
-            together = list(group)
-            if role is ChatRole.TOOL and len(together) > 1:  # one message to the engine
-                content = [block for message in together for block in message.content]
-                messages.append(ModelMessage(role=Role.TOOL, content=content))
-            else:
-                messages += self._messages.get_all(
-                    together, lambda m: ModelMessage(role=Role(m.role.value), content=m.content)
-                )
-        return ModelRequest(
-            model=request.model or self._model,
-            system=system,
-            messages=messages,
-            tools=list(request.tools),
-            tool_choice=request.tool_choice,
-            temperature=request.temperature,
-            max_output_tokens=request.max_output_tokens,
-            stop=list(request.stop),
-            provider_options=request.provider_options,
-            output=request.output,
-        )
+    return ModelRequest(
+        model=request.model or model,
+        system=system,
+        messages=messages,
+        tools=list(request.tools),
+        tool_choice=request.tool_choice,
+        temperature=request.temperature,
+        max_output_tokens=request.max_output_tokens,
+        stop=list(request.stop),
+        provider_options=request.provider_options,
+        output=request.output,
+    )
 
 
 MockReply = str | ChatResponse | LlmError

@@ -7,10 +7,11 @@ the engine keeps apart from the conversation, and an author's name.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from agcore.errors import LlmError
 from agent_core.types import (
+    Budget,
     ContentBlock,
     Frozen,
     ImageBlock,
@@ -25,6 +26,9 @@ from agent_core.types import (
     ToolResultBlock,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from agent_core.loop.guards import RunGuard
 
 
 class ChatRole(StrEnum):
@@ -168,7 +172,9 @@ class AgentSettings(RequestSettings, total=False):
     disabled_tools: Sequence[str]
     output_mode: OutputMode
     output_retries: int
+    budget: Budget | None
     max_turns: int | None
+    guards: "Sequence[RunGuard]"
 
 
 class RunSettings(AgentSettings, total=False):

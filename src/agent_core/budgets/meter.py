@@ -17,7 +17,7 @@ from agent_core.aio import to_the_end
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
-from agent_core.events import SessionStore
+from agent_core.events import BudgetStore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.estimates import estimate_blocks, estimate_tools
@@ -73,7 +73,7 @@ class Budgets:
         scale: what is known about the real counts of tokens.
     """
 
-    def __init__(self, store: SessionStore, config: BudgetConfig, *, scale: Scale) -> None:
+    def __init__(self, store: BudgetStore, config: BudgetConfig, *, scale: Scale) -> None:
         self.store = store
         self.scale = scale
         self.refuses_unknown_prices = config.on_unknown_price == "refuse"

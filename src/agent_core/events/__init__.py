@@ -1,12 +1,19 @@
 """What happened in a run: the journal that stores it, and the stream that shows it."""
 
 from agent_core.events.journal import Journal, JournalEnd, SessionJournal
-from agent_core.events.store import HistoryStore, SessionReads, SessionStore, SessionWrites
+from agent_core.events.store import (
+    BudgetStore,
+    HistoryStore,
+    SessionReads,
+    SessionStore,
+    SessionWrites,
+)
 from agent_core.events.stream import EventStream, whole_text
 from agent_core.types import Batch, PendingEvent, Position, RunChange
 
 __all__ = [
     "Batch",
+    "BudgetStore",
     "EventStream",
     "HistoryStore",
     "Journal",

@@ -149,22 +149,6 @@ class SessionWrites(HistoryStore, Protocol):
         """
         ...
 
-    async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
-        """Reserve the worst case of something against every scope that pays for it.
-
-        As much output as fits is granted; if less than `hold.least` does, nothing is reserved.
-        The holds of a run that is closed as lost are settled in full with it.
-
-        Args:
-            hold: what is about to be done.
-            at_once: it is done in no time, and settled with the same write.
-        """
-        ...
-
-    async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
-        """Replace a hold by what was spent; None: by all of it. Unknown ids: nothing."""
-        ...
-
     async def set_active_node(
         self, session_id: str, node_id: str, *, is_dead: OwnerIsDead
     ) -> SessionRecord:
@@ -290,12 +274,6 @@ class SessionReads(Protocol):
         """
         ...
 
-    async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
-        """What these sessions and runs may spend, and have spent; those without a budget are left
-        out.
-        """
-        ...
-
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
         """The artifact's row, or None."""
         ...
@@ -311,5 +289,31 @@ class SessionReads(Protocol):
         ...
 
 
-class SessionStore(SessionWrites, SessionReads, Protocol):
-    """Sessions and their history."""
+class BudgetStore(Protocol):
+    """What runs, sessions and children may spend, and have spent."""
+
+    async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
+        """Reserve the worst case of something against every scope that pays for it.
+
+        As much output as fits is granted; if less than `hold.least` does, nothing is reserved.
+        The holds of a run that is closed as lost are settled in full with it.
+
+        Args:
+            hold: what is about to be done.
+            at_once: it is done in no time, and settled with the same write.
+        """
+        ...
+
+    async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
+        """Replace a hold by what was spent; None: by all of it. Unknown ids: nothing."""
+        ...
+
+    async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
+        """What these sessions and runs may spend, and have spent; those without a budget are left
+        out.
+        """
+        ...
+
+
+class SessionStore(SessionWrites, SessionReads, BudgetStore, Protocol):
+    """Sessions, their history and their budgets."""

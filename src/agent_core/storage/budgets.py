@@ -6,10 +6,12 @@ one, in whatever process, can have spent meanwhile.
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
+from agent_core.storage.migrations import BUDGETS
 from agent_core.storage.rows import OPEN_RUN, dumps, loads
 from agent_core.types import Amounts, BudgetGrant, BudgetHold, BudgetScope, BudgetUse
 from agent_core.types.budget import shown
@@ -35,7 +37,32 @@ class _Row:
         return left - self.held[unit] if with_held else left
 
 
-def reserve(connection: sqlite3.Connection, hold: BudgetHold) -> BudgetGrant:
+class UnstoredBudgets:
+    """The budgets of runs that no session store knows: see `BudgetStore`."""
+
+    def __init__(self) -> None:
+        # Foreign keys are not enforced: the sessions are nowhere.
+        self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        finalize(self, self._connection.close)
+        for statement in BUDGETS:
+            self._connection.execute(statement)
+
+    async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
+        """See `BudgetStore.reserve_budget`."""
+        return reserve(self._connection, hold, at_once=at_once)
+
+    async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
+        """See `BudgetStore.settle_budget`."""
+        settle(self._connection, hold_id, spent)
+
+    async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
+        """See `BudgetStore.budget_uses`."""
+        return uses(self._connection, scope_ids)
+
+
+def reserve(
+    connection: sqlite3.Connection, hold: BudgetHold, *, at_once: bool = False
+) -> BudgetGrant:
     """Reserve the worst case against every scope, with as much output as fits, or nothing."""
     rows: list[_Row] = []
     for scope in hold.scopes:
@@ -68,6 +95,8 @@ def reserve(connection: sqlite3.Connection, hold: BudgetHold) -> BudgetGrant:
             dumps(dict(amounts)),
         ),
     )
+    if at_once:
+        settle(connection, hold.hold_id, None)
     return BudgetGrant(output_tokens=granted)
 
 

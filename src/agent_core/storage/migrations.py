@@ -138,7 +138,7 @@ _EPOCHS = (
         WHERE status IN ('queued', 'pending', 'running', 'waiting')""",
 )
 
-_BUDGETS = (
+BUDGETS = (
     """CREATE TABLE budgets (
         scope_id TEXT PRIMARY KEY NOT NULL,
         session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
@@ -172,7 +172,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
     Migration(3, "epochs of sessions, requests to cancel, runs that wait", _EPOCHS),
-    Migration(4, "budgets: limits, what was spent, what is reserved", _BUDGETS),
+    Migration(4, "budgets: limits, what was spent, what is reserved", BUDGETS),
     Migration(5, "options of runs", _OPTIONS),
 )
 

@@ -505,13 +505,9 @@ class SqliteSessionStore:
         return await self._writer.submit(note_job(note), is_small=True)
 
     async def reserve_budget(self, hold: BudgetHold, *, at_once: bool = False) -> BudgetGrant:
-        def job(connection: sqlite3.Connection) -> BudgetGrant:
-            grant = budgets.reserve(connection, hold)
-            if at_once and grant.refused_by is None:
-                budgets.settle(connection, hold.hold_id, None)
-            return grant
-
-        return await self._writer.submit(job, is_small=True)
+        return await self._writer.submit(
+            lambda c: budgets.reserve(c, hold, at_once=at_once), is_small=True
+        )
 
     async def settle_budget(self, hold_id: str, spent: Amounts | None) -> None:
         await self._writer.submit(lambda c: budgets.settle(c, hold_id, spent), is_small=True)

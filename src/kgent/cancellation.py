@@ -96,6 +96,10 @@ class BackgroundLoop:
         """Run a coroutine there and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    async def run_beside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine there, and await it here; a cancellation reaches it."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     def close(self) -> None:
         """Stop the loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -26,6 +26,8 @@ SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
 Lines = Annotated[list[str], BeforeValidator(lambda it: [it] if isinstance(it, str) else it)]
 """Texts, one each; a single one may stand without its list."""
 
+SecretName = Annotated[VariableName, Field(min_length=1)]
+
 Seconds = Annotated[float, Field(gt=0, le=604_800)]
 
 
@@ -197,11 +199,74 @@ class ShellSection(Section):
     allowed_commands: list[str] = []
 
 
+class McpServerSpec(Section):
+    """An MCP server, and those of its tools that the model gets, by name.
+
+    It is started (`command`) or reached over HTTP (`url`). Secrets stand in the environment:
+    `env` (what the process gets), `headers` and `api_key_env` (a bearer token) name variables.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")
+    tools: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    command: str | None = Field(default=None, min_length=1)
+    args: list[str] = []
+    env: dict[str, SecretName] = {}
+    cwd: str | None = Field(default=None, min_length=1)
+    url: str | None = Field(default=None, min_length=1)
+    headers: dict[str, SecretName] = {}
+    api_key_env: SecretName | None = None
+    timeout_seconds: Seconds = 30
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _same_names(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            return {str(name): name for name in cast("list[object]", value)}
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("must have either a command or a url")
+        if self.url is not None and (self.args or self.env or self.cwd):
+            raise ValueError("has a url: args, env and cwd are for a command")
+        if self.command is not None and (self.headers or self.api_key_env):
+            raise ValueError("has a command: headers and api_key_env are for a url")
+        if len(set(self.tools)) < len(self.tools):
+            raise ValueError("lists a tool twice")
+        return self
+
+    @property
+    def secret_names(self) -> list[str]:
+        """The variables of the environment that it needs."""
+        key = [self.api_key_env] if self.api_key_env else []
+        return [*self.env.values(), *self.headers.values(), *key]
+
+
 class ToolsSection(Section):
-    """Which tools the model has."""
+    """Which tools the model has.
+
+    `mcp` lists servers, or maps their names to them.
+    """
 
     filesystem: FilesystemSection = Field(default_factory=FilesystemSection)
     shell: ShellSection = Field(default_factory=ShellSection)
+    mcp: list[McpServerSpec] = []
+
+    @field_validator("mcp", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        servers = cast("dict[str, Any]", value).items()
+        return [{"name": n, **s} if isinstance(s, dict) else s for n, s in servers]
+
+    @field_validator("mcp")
+    @classmethod
+    def _each_once(cls, value: list[McpServerSpec]) -> list[McpServerSpec]:
+        if len({server.name for server in value}) < len(value):
+            raise ValueError("has two servers of one name")
+        return value
 
 
 class MemorySection(Section):

@@ -23,6 +23,7 @@ from kgent.engine.base import (
 )
 from kgent.errors import ErrorCategory, ErrorInfo, KgentError, engine_error, error_info
 from kgent.inputs import INPUTS, RunInput, copy_inputs
+from kgent.mcp_servers import McpServers
 from kgent.memory import MemoryClient, NoMemory
 from kgent.portable import KEPT_MODEL, KEPT_SKILLS, read_script, relocated
 from kgent.profile import dump_config, render_sandbox_rules, render_system_prompt
@@ -54,6 +55,7 @@ from kgent.state import (
     state_hash,
     state_text,
 )
+from kgent.tool_calls import SandboxPaths, ToolCallScope
 from kgent.tools import build_tools
 
 logger = logging.getLogger(__name__)
@@ -278,6 +280,10 @@ class RunExecutor:
     # --- the engine -------------------------------------------------------------------------------
 
     def _run_engine(self) -> _Outcome:
+        with McpServers(self._env, self._cancellation) as servers:
+            return self._run_with(servers)
+
+    def _run_with(self, servers: McpServers) -> _Outcome:
         config, records, token = self._env.config, self._records, self._cancellation
         self._take_inputs()
         self._keep_sources()
@@ -288,7 +294,11 @@ class RunExecutor:
         data = {"characters": len(prompt), "file": SYSTEM_PROMPT_FILE}
         records.emit("prompt.rendered", f"system prompt of {len(prompt)} characters", data)
         memory = self._memory or NoMemory()
+        open_scope = partial(
+            ToolCallScope, self._env, paths=SandboxPaths(self._env.sandbox_root), cancellation=token
+        )
         tools = build_tools(self._env, self._skills, memory, cancellation=token)
+        tools += servers.open_tools(open_scope=open_scope)
         when, status = records.now(), RunFolderStatus.RUNNING
         self._state = self._state.changed(when=when, status=status, started_at=when)
         self._save()

@@ -40,6 +40,8 @@ def portable_fields(config: KgentConfig) -> dict[str, Any]:
         fields["model"]["path"] = {"name": Path(config.model.path).name, "sha256": hashed}
     if place := _memory_path(config):
         fields["memory"]["provider"] = f"{SQLITE}{place.name}"
+    for field, server in zip(fields["tools"]["mcp"], config.tools.mcp, strict=True):
+        field["cwd"] = config.place(server.cwd or ".").name if server.command else None
     for field, spec in zip(fields["inputs"], config.inputs, strict=True):
         field.update({"path": None, "as": input_name(config, spec)})
     return fields
@@ -75,6 +77,14 @@ def relocated(
     if memory := _memory_path(config):
         provider = f"{SQLITE}{memory}"
         changes["memory"] = config.memory.model_copy(update={"provider": provider})
+    if config.tools.mcp:
+        servers = [
+            one.model_copy(update={"cwd": str(config.place(one.cwd or "."))})
+            if one.command
+            else one
+            for one in config.tools.mcp
+        ]
+        changes["tools"] = config.tools.model_copy(update={"mcp": servers})
     if config.inputs:
         changes["inputs"] = [
             spec.model_copy(update={"path": f"{INPUTS}/{name}", "name": name})

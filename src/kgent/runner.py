@@ -17,6 +17,7 @@ from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info
 from kgent.executor import RunExecutor
 from kgent.inputs import find_inputs
+from kgent.mcp_servers import build_servers, mcp_secrets
 from kgent.memory import MemoryClient, open_memory
 from kgent.parameters import fill_config, fill_text
 from kgent.profile import apply_options, fingerprint_config, load_config
@@ -64,7 +65,8 @@ def run(
             inputs = find_inputs(config)
             client = stack.enter_context(open_memory(config, memory))
             chosen_engine = engine or select_engine(config)
-            root, secrets = resolve_run_folder(config, ids), dict[str, str]()
+            root, secrets = resolve_run_folder(config, ids), mcp_secrets(config)
+            build_servers(config, secrets)
             if isinstance(chosen_engine, EngineWithSecrets):
                 secrets.update(chosen_engine.secrets(config))
             env = RunEnvironment(
@@ -105,6 +107,12 @@ def find_obstacles(config: KgentConfig) -> list[str]:
         require_model(config)
     if config.model.path is not None and not config.place(config.model.path).is_file():
         found.append(f"model.path: there is no file {config.place(config.model.path)}")
+    build_servers(config, {name: "x" for one in config.tools.mcp for name in one.secret_names})
+    found += [
+        f"tools.mcp: {server.name}: there is no program {server.command[:200]!r}"
+        for server in config.tools.mcp
+        if server.command and "/" not in server.command and not shutil.which(server.command)
+    ]
     files, shell = config.tools.filesystem, config.tools.shell
     can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
     if config.deliverables.required and not can_write:

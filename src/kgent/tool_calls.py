@@ -17,7 +17,7 @@ from agent_core.text import shortened
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolOutput
 from agent_core.tools.registry import Toolbox, model_tool
 from agent_core.tools.results import storable, wrap
-from agent_core.tools.schema import Arguments, model_check
+from agent_core.tools.schema import Arguments
 from agent_core.tools.workspace import PathPolicy, ResolvedPath, Workspace
 from agent_core.types import (
     Access,
@@ -195,8 +195,11 @@ class ToolCallScope:
             unfinished=self.env.records.files.unfinished,
         )
         tool = make(workspace)
-        context = _build_context(self.env, self.call_id, self.cancellation)
-        return await tool.prepare(tool.parse(arguments), context)
+        return await tool.prepare(tool.parse(arguments), self.tool_context())
+
+    def tool_context(self) -> ToolContext:
+        """What a tool of agent_core gets of this call."""
+        return _build_context(self.env, self.call_id, self.cancellation)
 
     async def record(self, arguments: Mapping[str, Any], perform: "Perform") -> ToolAnswer:
         """Make the call, and write down what became of it; every failure is an answer.
@@ -369,28 +372,43 @@ def build_tool(
 
     Its description is the docstring of the model of its arguments.
     """
-    check, reads = model_check(name, model), action == "read"
+    reads = action == "read"
 
-    async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
-        return await perform(check(arguments), scope)
-
-    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
-        async def run() -> ToolResult:
-            scope = open_scope(context.tool_call_id, name=name, action=action)
-            answer = await scope.record(arguments, check_and_perform)
-            data = answer.model_dump(mode="json", exclude_none=True)
-            return ToolResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
-
-        return Action(Access(summary=name), run)
+    async def never(_: Any, __: ToolContext) -> Action:
+        raise AssertionError("the call is made by the tool that records it")
 
     made = model_tool(
         name,
         model,
-        prepare,
+        never,
         permission=ToolPermission.READONLY if reads else ToolPermission.WRITE,
         tags=(),
         concurrency=Concurrency.READ if reads else Concurrency.TASK,
         keeps_own_limits=True,
     )
+    return record_calls(made, perform, action=action, open_scope=open_scope)
+
+
+def record_calls(
+    tool: Tool,
+    perform: Perform,
+    *,
+    action: ToolAction = "execute",
+    open_scope: Callable[..., ToolCallScope],
+) -> Tool:
+    """The tool with calls that record themselves; `perform` makes one, with checked arguments."""
+
+    async def check_and_perform(arguments: Any, scope: ToolCallScope) -> ToolAnswer:
+        return await perform(tool.parse(arguments), scope)
+
+    async def prepare(arguments: dict[str, Any], context: ToolContext) -> Action:
+        async def run() -> ToolResult:
+            scope = open_scope(context.tool_call_id, name=tool.name, action=action)
+            answer = await scope.record(arguments, check_and_perform)
+            data = answer.model_dump(mode="json", exclude_none=True)
+            return ToolResult(content=[JsonBlock(data=data)], is_error=not answer.ok)
+
+        return Action(Access(summary=tool.name), run)
+
     # The call itself checks its arguments, so that a call that does not fit is on record.
-    return replace(made, parse=dict)
+    return replace(tool, parse=dict, prepare=prepare)

@@ -58,6 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[GUARD] = Guard(Path.home(), Path(os.environ[REAL_HOME]))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse a test whose name differs from process to process: workers could not share it."""
+    if odd := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(odd)}")
+
+
 def pytest_report_header() -> str:
     return f"homes and projects of the tests: {run_folder()}"
 

@@ -156,7 +156,7 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
     ({"output_mode": "json"}, "output_mode", "'native'"),
     ({"budget": 3}, "budget", "Budget"),
     ({"metadata": []}, "metadata", "is a dict"),
-    ({"metadata": {"when": object()}}, "metadata", "JSON"),
+    ({"metadata": {"when": {1, 2}}}, "metadata", "JSON"),
     ({"metadata": {"part": float("nan")}}, "metadata", "JSON"),
     ({"guards": 1}, "guards", "is a list"),
 ]

@@ -1,6 +1,7 @@
 """Budgets of runs and sessions: what is reserved and settled, and how a run ends without one."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from agent_core import AgentRuntime, Budget, RunError, RunOptions, ToolContext, tool
 from agent_core.errors import ErrorCode
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, ScriptedProvider
-from agent_core.types import EventType, ReplayResult, RunStatus, Usage
+from agent_core.types import EventType, ModelRequest, ReplayResult, RunStatus, Usage
 from isolation import Home
 from model_server import ModelServer, Status
 from runtimes import CONFIG, collect, runtime
@@ -210,6 +211,23 @@ async def test_a_broken_stream_is_settled_at_what_is_known(home: Home, project: 
     assert use.reserved == {}
 
 
+VICTIM = """
+import asyncio, sys
+from agent_core import AgentRuntime, Budget, EventType
+from agent_core.providers.scripted import Hangs, ScriptedProvider
+
+async def main():
+    runtime = AgentRuntime(home_dir=sys.argv[1], project_dir=sys.argv[2])
+    runtime.register_provider("custom", lambda model: ScriptedProvider([Hangs(text="so far")]))
+    async with runtime:
+        handle = await runtime.start("go", session_id="s1", budget=Budget(requests=5))
+        async for event in handle.events(debug=True):
+            if event.event_type is EventType.MODEL_TEXT_DELTA:
+                print("asked", flush=True)
+
+asyncio.run(main())
+"""
+
 SERVED = """
 [model]
 provider = "openai"
@@ -299,6 +317,120 @@ async def test_a_session_has_one_budget_over_all_its_runs(home: Home, project: P
     assert error.details["scope"] == "session"
     assert kinds["session"].spent["requests"] == 2
     assert kinds["run"].spent["requests"] == 1
+
+
+def hires(*tasks: str, **more: Any) -> Calls:
+    hired = [
+        ScriptedCall(name="agent.create_sub_agent", arguments={"task": task, **more})
+        for task in tasks
+    ]
+    return Calls(calls=hired, usage=Usage.from_input_output(100, 10))
+
+
+def answers(**by_task: Any) -> ScriptedProvider:
+    """A model that gives the parent its replies in turn, and each child those of its task."""
+
+    def answer(request: ModelRequest) -> Any:
+        text = request.messages[0].model_dump_json()
+        replies = next((by_task[task] for task in by_task if f"do {task}" in text), by_task["run"])
+        return replies.pop(0)
+
+    return ScriptedProvider(answer)
+
+
+async def test_a_child_is_paid_by_the_run_out_of_its_share(home: Home, project: Path) -> None:
+    model = answers(run=[hires("do this"), "done"], this=[says("child done", 100, 50)])
+    async with runtime(home, project, model) as made:
+        result = await made.run("hello", session_id="s1", budget=Budget(total_tokens=40_000))
+        uses = {use.kind: use for use in (await replayed(made, "s1")).budgets}
+        (child,) = [r for r in await runs_of(made, "s1") if r.parent_run_id]
+        (share,) = (await made.replay_run(child.run_id)).budgets
+    assert result.text == "done"
+    assert uses["run"].spent["requests"] == 3
+    assert len(uses["run"].by_agent) == 2
+    assert uses["run"].by_agent[child.agent_id] == share.spent
+    assert share.limits == {"total_tokens": (40_000 - 110) // 2}
+    assert share.spent["total_tokens"] == 150
+
+
+async def runs_of(made: AgentRuntime, session_id: str) -> list[Any]:
+    events = (await made.replay_session(session_id)).events
+    children = [e.payload["child_run_id"] for e in events if e.event_type == "child_agent_created"]
+    return [(await made.replay_run(child)).runs[0] for child in children]
+
+
+async def test_a_child_that_has_spent_its_share_fails_and_the_parent_goes_on(
+    home: Home, project: Path
+) -> None:
+    model = answers(
+        run=[hires("do this", budget={"requests": 1}), "done"], this=[calls("look"), "never"]
+    )
+    async with looking(home, project, model) as made:
+        result = await made.run("hello", session_id="s1", budget=Budget(requests=10))
+        page = await replayed(made, "s1")
+    assert result.text == "done"
+    (report,) = [result for node in page.nodes for result in node.results]
+    assert report.error is not None
+    assert report.error.code is ErrorCode.BUDGET_EXCEEDED
+    assert report.error.details["scope"] == "child"
+    assert report.error.details["limits"]["requests"] == 1
+
+
+async def test_a_child_is_offered_a_budget_where_there_is_one(home: Home, project: Path) -> None:
+    provider = ScriptedProvider(["one", "two"])
+    async with runtime(home, project, provider) as made:
+        await made.run("hello")
+        await made.run("hello", budget=Budget(requests=10))
+    shown = [
+        next(tool for tool in request.tools if tool.name == "agent.create_sub_agent")
+        for request in provider.requests
+    ]
+    assert ["budget" in tool.input_schema["properties"] for tool in shown] == [False, True]
+    assert shown[0].description == shown[1].description
+
+
+async def test_children_at_the_same_time_never_overshoot_together(
+    home: Home, project: Path
+) -> None:
+    def whole(request: ModelRequest) -> Says:
+        return says("as long as it may be", 10, request.max_output_tokens or 0)
+
+    names = ["red", "green", "blue", "white"]
+    model = answers(
+        run=[hires(*(f"do {name}" for name in names)), "done", "done"],
+        **{name: [whole] for name in names},
+    )
+    async with runtime(home, project, model) as made:
+        handle = await made.start("hello", session_id="s1", budget=Budget(output_tokens=5000))
+        await handle.wait()
+        (use,) = [u for u in (await replayed(made, "s1")).budgets if u.kind == "run"]
+    assert use.spent["output_tokens"] <= 5000
+    assert use.spent["requests"] >= 4
+    assert use.reserved == {}
+
+
+async def test_a_process_that_died_leaves_its_reservation_settled_in_full(
+    home: Home, project: Path
+) -> None:
+    home.write_config(CONFIG + "[budget]\ntotal_tokens = 100000\n")
+    script = home.write("victim.py", VICTIM)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), str(home.path), str(project), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).strip() == b"asked"
+    process.kill()
+    await process.wait()
+    config = CONFIG + "[budget]\ntotal_tokens = 100000\n"
+    async with runtime(home, project, [says("back", 10, 10)], config=config) as made:
+        (before,) = [u for u in (await replayed(made, "s1")).budgets if u.kind == "session"]
+        await made.run("go on", session_id="s1")
+        (after,) = [u for u in (await replayed(made, "s1")).budgets if u.kind == "session"]
+    assert before.reserved == after.reserved == {}
+    assert before.spent["requests"] == 1
+    assert before.spent["output_tokens"] == 4096
+    assert before.spent["total_tokens"] == before.spent["input_tokens"] + 4096
+    assert after.spent["total_tokens"] == before.spent["total_tokens"] + 20
 
 
 async def test_time_that_is_over_stops_a_tool_in_the_middle(home: Home, project: Path) -> None:

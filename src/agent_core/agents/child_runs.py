@@ -329,7 +329,10 @@ class ChildRuns:
             AgentCoreError: the child could not be stored; there is none.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
-        limit_ms = child.spec.assignment.timeout_ms or self._config.default_child_timeout_ms
+        assignment = child.spec.assignment
+        limit_ms: float = assignment.timeout_ms or self._config.default_child_timeout_ms
+        if assignment.budget is not None and assignment.budget.wall_s is not None:
+            limit_ms = min(limit_ms, assignment.budget.wall_s * 1000)
         try:
             await asyncio.wait([child.task], timeout=limit_ms / 1000)
             if not child.task.done():

@@ -9,7 +9,14 @@ from functools import partial
 from typing import Any
 
 from agent_core.agents.child_runs import ChildCancelReason, ChildRun, ChildSpec, TaskBinding
-from agent_core.agents.roles import Dispatch, ListWorkers, WaitWorkers, build_agent_tool, does_work
+from agent_core.agents.roles import (
+    Dispatch,
+    LimitedDispatch,
+    ListWorkers,
+    WaitWorkers,
+    build_agent_tool,
+    does_work,
+)
 from agent_core.agents.spawner import ChildSpawner, SpawnerDeps, build_expected_output
 from agent_core.agents.workers import Worker
 from agent_core.aio import to_the_end
@@ -118,9 +125,10 @@ class OrchestratorSpawner(ChildSpawner):
     @property
     def tools(self) -> list[Tool]:
         """The tools that start agents and workers, and those of the Tasks."""
+        dispatch = LimitedDispatch if self._is_limited else Dispatch
         return [
             *super().tools,
-            build_agent_tool("dispatch_worker", Dispatch, self.dispatch, Concurrency.AGENT),
+            build_agent_tool("dispatch_worker", dispatch, self.dispatch, Concurrency.AGENT),
             build_agent_tool("wait_workers", WaitWorkers, self.wait_workers, Concurrency.WAIT),
             build_agent_tool("list_workers", ListWorkers, self.list_workers, Concurrency.READ),
             *build_task_tools(self._board, self._parent, stop_run=self._deps.children.stop),

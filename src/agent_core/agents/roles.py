@@ -11,12 +11,13 @@ from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from agent_core.text import short_line
 from agent_core.tools.base import Action, Concurrency, Tool, ToolContext, ToolReturn
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
-from agent_core.types import Access, AgentRole
+from agent_core.types import Access, AgentRole, Budget
 
 A = TypeVar("A", bound=Arguments)
 _LONGEST = 100_000
@@ -44,12 +45,16 @@ Lines = Annotated[Words, BeforeValidator(_join_lines)]
 
 
 class Assignment(Arguments):
-    """What every agent is started with, whatever its kind."""
+    """What every agent is started with, whatever its kind.
+
+    `budget` is offered to runs that have one themselves.
+    """
 
     constraints: Lines | None = None
     allowed_tools: tuple[str, ...] | None = None
     expected_output_schema: dict[str, Any] | None = None
     timeout_ms: Annotated[int | None, Field(gt=0)] = None
+    budget: SkipJsonSchema[Budget | None] = None
 
 
 class ChildAssignment(Assignment):
@@ -69,6 +74,16 @@ class ForkAssignment(ChildAssignment):
     """Hand a task to an agent that has this conversation so far, and get its report."""
 
 
+class LimitedSubAssignment(SubAssignment):
+    __doc__ = SubAssignment.__doc__
+    budget: Budget | None = None
+
+
+class LimitedForkAssignment(ForkAssignment):
+    __doc__ = ForkAssignment.__doc__
+    budget: Budget | None = None
+
+
 class Dispatch(Assignment):
     """Send a worker to a Task and wait for it. The worker claims a step itself, one at most;
     allowed_step_ids limits which. Without worker_agent_id the first idle worker goes. Several in
@@ -85,6 +100,11 @@ class Dispatch(Assignment):
     wait: Annotated[
         bool, Field(description="false: answer at once; agent.wait_workers gets the result.")
     ] = True
+
+
+class LimitedDispatch(Dispatch):
+    __doc__ = Dispatch.__doc__
+    budget: Budget | None = None
 
 
 class WaitWorkers(Arguments):

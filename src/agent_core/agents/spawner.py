@@ -12,6 +12,8 @@ from agent_core.agents.roles import (
     Assignment,
     ChildAssignment,
     ForkAssignment,
+    LimitedForkAssignment,
+    LimitedSubAssignment,
     ListDefinitions,
     SubAssignment,
     build_agent_tool,
@@ -132,13 +134,19 @@ class ChildSpawner:
         self._deps = deps
         self._parent = parent
         self._options = options.for_child()
+        of_session = deps.setup.config.budget.model_dump(exclude={"on_unknown_price"})
+        self._is_limited = options.budget is not None or any(
+            limit is not None for limit in of_session.values()
+        )
 
     @property
     def tools(self) -> list[Tool]:
         """The tools that start agents."""
+        sub = LimitedSubAssignment if self._is_limited else SubAssignment
+        fork = LimitedForkAssignment if self._is_limited else ForkAssignment
         return [
-            build_agent_tool("create_sub_agent", SubAssignment, self.create, Concurrency.AGENT),
-            build_agent_tool("fork_agent", ForkAssignment, self.fork, Concurrency.AGENT),
+            build_agent_tool("create_sub_agent", sub, self.create, Concurrency.AGENT),
+            build_agent_tool("fork_agent", fork, self.fork, Concurrency.AGENT),
             build_agent_tool(
                 "list_agent_definitions", ListDefinitions, self.list_definitions, Concurrency.READ
             ),
@@ -347,7 +355,11 @@ class ChildSpawner:
                     tools=binding.tools,
                     granted=spec.granted,
                     board=binding.board,
-                    options=replace(self._options, output_type=spec.expected),
+                    options=replace(
+                        self._options,
+                        output_type=spec.expected,
+                        budget=spec.assignment.budget,
+                    ),
                 )
             )
             ctx = replace(ctx, toolbox=binding.guard(ctx.toolbox))

@@ -28,7 +28,7 @@ async def test_a_parent_that_is_cancelled_in_the_moment_its_child_ends_is_cancel
         child = SimpleNamespace(
             run=CHILD,
             parent=SimpleNamespace(run=PARENT, is_closing=False),
-            spec=SimpleNamespace(assignment=SimpleNamespace(timeout_ms=None)),
+            spec=SimpleNamespace(assignment=SimpleNamespace(timeout_ms=None, budget=None)),
             is_left_behind=False,
             carry_out=carry_out,
             note_end=lambda: None,

@@ -10,15 +10,18 @@ import pytest
 
 from agent_core import (
     AgentCoreError,
+    AgentDefinition,
     AgentRuntime,
     Budget,
     EventType,
+    PermissionDecision,
     RunError,
     RunHandle,
     RunOptions,
     RunResult,
     RunStatus,
     Session,
+    ToolDefinition,
 )
 from agent_core.providers.scripted import Fails, Hangs, Pauses
 from isolation import Home
@@ -88,13 +91,13 @@ async def test_a_caller_that_is_cancelled_cancels_the_run(home: Home, project: P
 async def test_a_conversation_goes_on_in_its_session(home: Home, project: Path) -> None:
     async with runtime(home, project, ["noted", "seven"]) as made:
         async with made.session("numbers") as session:
-            await session.run("remember seven")
+            await session.run("the number is seven")
             result = await session.run("which one was it?")
         history = await made.replay_session("numbers")
 
     assert result.output == "seven"
     assert [node.text for node in history.nodes] == [
-        "remember seven",
+        "the number is seven",
         "noted",
         "which one was it?",
         "seven",
@@ -181,6 +184,15 @@ async def test_options_are_given_whole_or_one_by_one(home: Home, project: Path) 
         whole = await made.run("hello", options=RunOptions(max_turns=2, budget=budget))
         single = await made.run("hello", options=RunOptions(budget=budget), max_turns=2)
     assert (whole.output, single.output) == ("a", "b")
+
+
+async def typed_words(made: AgentRuntime) -> None:
+    """Not run: the words of enums are taken where the enums are."""
+    PermissionDecision(decision="allow_once")
+    ToolDefinition(name="a", description="b", permission="readonly")
+    made.register_agent_definition(
+        AgentDefinition(agent_definition_id="a", name="a", description="b"), source="code"
+    )
 
 
 async def typed_runs(made: AgentRuntime, session: Session) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from agent_core.api.handles import RunHandle, RunResult, see_through
 from agent_core.api.session import Session
@@ -414,7 +414,9 @@ class AgentRuntime:
             self._opened.project.toolboxes.check_names()
 
     def register_agent_definition(
-        self, definition: AgentDefinition, source: AgentSource | str = AgentSource.CODE
+        self,
+        definition: AgentDefinition,
+        source: AgentSource | Literal["code"] = AgentSource.CODE,
     ) -> None:
         """Add a kind of agent. Before the runtime is entered, it is checked when it is.
 

@@ -163,6 +163,8 @@ class Toolboxes:
             wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
             chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
             chosen += self._resource_tools(seat, chosen)
+            if not seat.options.bounds_tools:
+                return chosen
             offers = seat.options.offers
             return [
                 tool

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -32,6 +32,19 @@ class ToolDefinition(Frozen):
     permission: ToolPermission = ToolPermission.WRITE
     tags: set[str] = set()
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:  # the words that the values have are taken as well
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            description: str,
+            input_schema: dict[str, Any] = ...,
+            permission: ToolPermission | Literal["readonly", "write"] = ...,
+            tags: set[str] = ...,
+            metadata: dict[str, Any] = ...,
+        ) -> None: ...
 
 
 class ToolCall(Frozen):
@@ -128,6 +141,16 @@ class PermissionDecision(Frozen):
     decision: Decision
     reason: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            decision: Decision | Literal["allow_once", "allow_for_session", "deny"],
+            reason: str | None = None,
+            metadata: dict[str, Any] = ...,
+        ) -> None: ...
 
 
 class ElicitationRequest(Frozen):

@@ -49,9 +49,11 @@ PEERS = {  # name: packages, how it names the model
     "pydantic_ai": (["pydantic-ai-slim[openai]"], "openai-chat:gpt-5-mini"),
     "openai_agents": (["openai-agents"], "gpt-5-mini"),
     "langgraph": (["langchain", "langgraph", "langchain-openai"], "openai:gpt-5-mini"),
+    "agno": (["agno", "openai", "sqlalchemy[asyncio]"], "gpt-5-mini"),
 }
 NEEDED = ["aiosqlite", "starlette", "uvicorn"]
 QUIET = {
+    "AGNO_TELEMETRY": "false",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "LANGSMITH_TRACING": "false",
     "NO_PROXY": "127.0.0.1",

@@ -78,6 +78,10 @@ def multi(messages, tools):
         child = named(tools, "create_sub_agent")["name"]
         tasks = ("researcher", "What do bees tell?"), ("critic", "Bees dance.")
         return "", [(child, {"agent_definition_id": who, "task": what}) for who, what in tasks]
+    if any("delegate_task_to_member" in t["function"]["name"] for t in tools):
+        child = named(tools, "delegate_task_to_member")["name"]
+        tasks = ("researcher", "What do bees tell?"), ("critic", "Bees dance.")
+        return "", [(child, {"member_id": who, "task": what}) for who, what in tasks]
     research, critic = named(tools, "research"), named(tools, "criti")
     return "", [
         (research["name"], first_argument(research, "What do bees tell?")),

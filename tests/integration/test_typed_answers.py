@@ -5,12 +5,21 @@ import json
 from collections.abc import AsyncGenerator
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, assert_type
 
 import pytest
 from pydantic import BaseModel, Field
 
-from agent_core import AgentRuntime, ErrorCode, EventType, RunError, ToolContext, tool
+from agent_core import (
+    AgentRuntime,
+    ErrorCode,
+    EventType,
+    RunError,
+    RunOptions,
+    RunResult,
+    ToolContext,
+    tool,
+)
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedProvider
 from agent_core.types import ModelEvent, ModelRequest, StopReason
 from isolation import Home
@@ -302,3 +311,16 @@ async def test_a_run_that_fails_shows_what_came_and_ends(home: Home, project: Pa
         assert [each async for each in handle.partial_output()] == []
         with pytest.raises(RunError, match="expected shape"):
             await handle.result()
+
+
+async def test_a_type_checker_knows_what_comes(home: Home, project: Path) -> None:
+    rome, script = json.dumps(ROME), ["[1]", '"a"', '{"answer": 1}', "words", "{}"]
+    async with runtime(home, project, [rome, *script]) as made:
+        assert_type((await made.run("?", output_type=City)).output, City)
+        handle = await made.start("?", output_type=list[int])
+        assert_type(await handle.result(), RunResult[list[int]])
+        one = await made.run("?", options=RunOptions(output_type=Literal["a", "b"]))
+        assert_type(one.output, Literal["a", "b"])
+        assert_type((await made.run("?", output_type=City | int)).output, City | int)
+        assert_type((await made.run("?")).output, str)
+        assert_type((await made.run("?", output_type={"type": "object"})).output, Any)

@@ -19,7 +19,11 @@ from typing import (
 
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
-from pydantic_core.core_schema import AfterValidatorFunctionSchema, ChainSchema
+from pydantic_core.core_schema import (
+    AfterValidatorFunctionSchema,
+    ChainSchema,
+    IsSubclassSchema,
+)
 
 # typing.TypedDict of Python 3.11 keeps too little for pydantic to read.
 from typing_extensions import TypedDict
@@ -103,6 +107,10 @@ class CompleteJsonSchema(GenerateJsonSchema):
                 if not isinstance(sample, str):
                     raise _unfit_constraint("a constraint of texts", sample)
         return super().chain_schema(schema)
+
+    def is_subclass_schema(self, schema: IsSubclassSchema) -> JsonSchemaValue:  # noqa: ARG002
+        """A class, which no JSON is."""
+        raise PydanticInvalidForJsonSchema("a class has no form in JSON")
 
     def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
         """Refuse what would be left out; a default that JSON has no form for is not shown."""

@@ -12,6 +12,7 @@ from agcore.agent.plans import (
     StepStatus,
     TaskAgent,
 )
+from agcore.agent.role import Role
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory
 from agcore.errors import AgentError
@@ -28,6 +29,7 @@ __all__ = [
     "PlanParser",
     "PlanningAgent",
     "PromptLayers",
+    "Role",
     "RuntimeBundle",
     "SessionMemory",
     "Step",

@@ -32,10 +32,12 @@ from kgent.verification import FolderCheck
 
 _MAX_DOCUMENTS = 40
 _MAX_ALL_BYTES = 20_000_000
+_TEXT_COST = 20  # a text takes so much more time than an image of the same size
 _MAX_MESSAGES = 500
 _MAX_EVENTS = 2000
 _MAX_CHARS = 20_000
 _MAX_GIST = 120
+_MAX_PROBLEMS = 100
 _TELLING = ("path", "argv", "skill_id", "pattern", "query", "content")
 """The arguments that tell most about a call, the first of them first."""
 _BLOCK = re.compile(r"^(`{3,})text\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
@@ -193,7 +195,10 @@ def _verdict(check: FolderCheck) -> str:
             f'<p class="notice good">The folder is sound: {check.checked} files are as the run'
             " left them. The seal proves it, if it is the one that the run printed.</p>"
         )
-    shown = "".join(f"<li>{plain(problem)}</li>" for problem in check.problems[:100])
+    listed = check.problems[:_MAX_PROBLEMS]
+    if more := len(check.problems) - len(listed):
+        listed.append(f"and {more} more")
+    shown = "".join(f"<li>{plain(problem)}</li>" for problem in listed)
     return (
         '<div class="notice bad"><p>The folder is not as the run left it:</p>'
         f"<ul>{shown}</ul></div>"
@@ -229,10 +234,13 @@ def _deliverables(report: RunReport, beside: Path | None) -> str:
         if one.status == "missing":
             body = '<p class="bad">It is missing.</p>'
         else:
-            limit = MAX_IMAGE_BYTES if is_image(one.path) else MAX_SHOWN_BYTES
+            limit, size = MAX_SHOWN_BYTES, one.bytes or 0
+            cost = size * _TEXT_COST
+            if is_image(one.path):
+                limit, cost = MAX_IMAGE_BYTES, size
             body = "<p>It is too large to be shown here.</p>"
-            if number < _MAX_DOCUMENTS and (one.bytes or 0) <= min(limit, room):
-                room -= one.bytes or 0
+            if number < _MAX_DOCUMENTS and size <= limit and cost <= room:
+                room -= cost
                 body = _document(report.root, one)
         size = f'<span class="muted">{one.bytes:,} bytes</span>' if one.bytes is not None else ""
         title = f"{_link(report, one, beside)} {size}"
@@ -332,7 +340,10 @@ def _gist(value: object, *keys: str) -> str:
 
 
 def _json(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+    except RecursionError:
+        return "(nested too deeply to be shown)"
 
 
 def _calls(report: RunReport) -> str:

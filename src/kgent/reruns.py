@@ -10,7 +10,7 @@ from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.review import MAX_TEXT_BYTES, read_report
 from kgent.run_folder import CONFIG_FILE, PROMPT_FILE
 from kgent.runner import run
-from kgent.state import RunIds, RunOptions, RunResult, program_version
+from kgent.state import SCHEMA_VERSION, RunIds, RunOptions, RunResult, program_version
 
 
 class Rerun(Record):
@@ -37,6 +37,12 @@ def rerun(
         KgentError: category `sandbox`; it is no run folder, or its prompt cannot be read whole.
     """
     report, chosen = read_report(root), options or RunOptions()
+    if report.state.schema_version < SCHEMA_VERSION:
+        message = (
+            f"the first release of kgent made {report.root}, and did not keep what its profile"
+            f" names; run the profile again: kgent run --config {report.state.config_path}"
+        )
+        raise KgentError(ErrorCode.CONFIG_ERROR, message, category=ErrorCategory.SANDBOX)
     if not report.prompt or len(report.prompt.encode()) >= MAX_TEXT_BYTES:
         message = f"{report.root / PROMPT_FILE} cannot be read whole, and a rerun needs all of it"
         raise KgentError(ErrorCode.FILE_NOT_FOUND, message, category=ErrorCategory.SANDBOX)
@@ -68,7 +74,7 @@ def rerun(
     for difference in compare_runs(report.root, again.root):
         if difference.area in {"config", "inputs"}:
             reasons.append(f"{difference.path} {difference.change}")
-            reasons.extend(line for line in difference.diff if line[:1] in {"+", "-"})
+            reasons.extend(line for line in difference.diff[2:] if line[:1] in {"+", "-"})
     if len(reasons) == 1:
         reasons.append("the profile or the skills in the folder were changed after the first run")
     return Rerun(result=result, reasons=reasons)

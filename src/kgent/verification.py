@@ -55,6 +55,11 @@ M = TypeVar("M", bound=BaseModel)
 _REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _ENDS = (RunFolderStatus.COMPLETED, RunFolderStatus.INCOMPLETE, RunFolderStatus.FAILED)
+_FIRST_RELEASE = (
+    "the first release of kgent wrote this folder: what it did not record yet (modes, counts, a"
+    " fingerprint with the content of skills) cannot be checked; the seal that the run printed"
+    " proves the rest"
+)
 _CLOSING = {f"run.{status}": status for status in _ENDS}
 _CALL_ENDS = {f"tool.{status}": status for status in ("completed", "failed", "blocked")}
 
@@ -106,7 +111,8 @@ def verify(
     root = root.resolve()
     problems = list(_check_layout(root))
     found_seal = read_seal(root)
-    if seal is not None and seal.strip().lower() != found_seal:
+    is_proved = seal is not None and seal.strip().lower() == found_seal
+    if seal is not None and not is_proved:
         problems.append("the seal does not fit: this is not the folder that the run has left")
     signed_by: str | None = None
     if allowed_signers is not None:
@@ -129,7 +135,10 @@ def verify(
     if report.state.status.is_terminal:
         checked = len(_check_manifests(root, report, problems))
         problems.extend(_check_story(root, report.state))
-        problems.extend(_check_profile(root, report.state))
+        if report.state.schema_version < SCHEMA_VERSION and not is_proved:
+            problems.append(_FIRST_RELEASE)
+        if report.state.schema_version >= SCHEMA_VERSION:
+            problems.extend(_check_profile(root, report.state))
     elif not report.is_lost:
         problems.append("the run is still under way; its manifests are not final")
     return FolderCheck(
@@ -380,14 +389,9 @@ def _check_story(root: Path, state: RunFolderState) -> Iterator[str]:
         yield from _check_state(root, state, story.closing[0])
         if state.schema_version >= SCHEMA_VERSION:
             yield from _check_times(state, story)
-    if state.schema_version < SCHEMA_VERSION:
-        yield (
-            "the first release of kgent wrote this folder: what it did not record yet (modes,"
-            " counts, the hash of run.json) cannot be checked"
-        )
-    elif state.schema_version > SCHEMA_VERSION:
+    if state.schema_version > SCHEMA_VERSION:
         yield f"a later version of kgent wrote this folder (version {state.schema_version})"
-    else:
+    elif state.schema_version == SCHEMA_VERSION:
         yield from _check_counts(root, state, story)
 
 

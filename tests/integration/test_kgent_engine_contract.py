@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
+from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunOptions
 from kgent.verification import verify
@@ -127,3 +127,22 @@ def test_a_conversation_that_runs_out_of_steps_is_kept(tmp_path: Path, engine: s
     assert state(root)["status"] == "incomplete"
     roles = [one["role"] for one in conversation(root)]
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+def test_both_engines_leave_the_same_records_when_they_are_asked_again(tmp_path: Path) -> None:
+    script: list[Reply] = [Says(text="Done."), CONVERSATION[1], CONVERSATION[-1]]
+    core = conduct(tmp_path / "a", "core", script)
+    other = conduct(tmp_path / "b", "pydantic_ai", script)
+    roles = [message["role"] for message in conversation(core)]
+    assert roles == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+    one, two = records(core), records(other)
+    for name, found in one.items():
+        assert two[name] == found, name
+
+
+@ENGINES
+def test_a_conversation_that_is_cut_off_by_time_is_kept(tmp_path: Path, engine: str) -> None:
+    script: list[Reply] = [CONVERSATION[1], Hangs(text="so ")]
+    root = conduct(tmp_path / "x", engine, script, timeout_seconds=2)
+    assert state(root)["status"] == "incomplete"
+    assert [one["role"] for one in conversation(root)][:3] == ["user", "assistant", "tool"]

@@ -467,3 +467,41 @@ def test_a_run_folder_of_any_size_is_sound(tmp_path: Path) -> None:
     assert result.sandbox_root is not None
     assert verify(result.sandbox_root).problems == []
     assert verify(result.sandbox_root).checked > 4000
+
+
+FIRST_RELEASE = Path(__file__).parent / "kgent_first_release"
+FIRST_SEAL = "accc5bd08b501c5c1f70cf66bd654cb21d264f2f1efc51e4257fcac6cc4bb0e7"
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A run folder that the first release has left; version control keeps no empty folders."""
+    root = tmp_path / "old"
+    shutil.copytree(FIRST_RELEASE, root)
+    for name in ("archive", "workspace"):
+        (root / name).mkdir(exist_ok=True)
+    return root
+
+
+def test_a_folder_of_the_first_release_is_said_to_be_one(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (said,) = verify(old).problems
+    assert said.startswith("the first release of kgent wrote this folder")
+    assert main(["show", str(old)]) == 0
+    assert main(["show", str(old), "--html", str(old.parent / "page.html")]) == 0
+    assert main(["diff", str(old), str(old)]) == 0
+    capsys.readouterr()
+    assert main(["rerun", str(old)]) == 2
+    assert "run the profile again: kgent run --config" in capsys.readouterr().err
+
+
+def test_a_folder_of_the_first_release_is_proved_by_its_seal(old: Path) -> None:
+    assert main(["verify", str(old), "--seal", FIRST_SEAL]) == 0
+    rewrite(old, "deliverables/report.md", lambda _: "It snowed.\n")
+    assert main(["verify", str(old), "--seal", FIRST_SEAL]) == 1
+
+
+def test_a_folder_of_the_first_release_is_checked_as_far_as_it_goes(old: Path) -> None:
+    rewrite(old, "events.jsonl", lambda text: text.replace("run.completed", "run.failed"))
+    assert "events.jsonl was changed" in "\n".join(verify(old).problems)

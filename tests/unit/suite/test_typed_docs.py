@@ -1,0 +1,59 @@
+"""What the documents write in Python passes the strict type checker as it is written."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WORDS = re.compile(r"\W+")
+SETTINGS = {
+    "typeCheckingMode": "strict",
+    "pythonVersion": "3.11",
+    "extraPaths": [str(ROOT / "src")],
+}
+
+
+def blocks() -> dict[str, str]:
+    """The Python of every page by a name; what the reference shows are no programs."""
+    return {
+        f"{WORDS.sub('_', page.relative_to(ROOT).as_posix())}_{number}": block
+        for page in PAGES
+        if page.parent.name != "reference"
+        for number, block in enumerate(
+            re.findall(r"^```python\n(.+?)^```$", page.read_text("utf-8"), re.S | re.M), start=1
+        )
+    }
+
+
+@pytest.mark.timeout(180)
+def test_every_block_passes_as_it_stands_or_as_a_part_of_its_example(tmp_path: Path) -> None:
+    examples = {
+        WORDS.sub("_", path.relative_to(ROOT).as_posix()): path.read_text("utf-8")
+        for path in sorted(ROOT.glob("examples/**/*.py"))
+    }
+    found = blocks()
+    assert len(found) > 30
+    checked: dict[str, str] = {}
+    for name, block in found.items():
+        example = next((known for known, text in examples.items() if block in text), None)
+        checked |= {name: block} if example is None else {example: examples[example]}
+    for name, text in checked.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    settings = tmp_path / "pyrightconfig.json"
+    settings.write_text(json.dumps(SETTINGS), encoding="utf-8")
+    command = [sys.executable, "-m", "pyright", "-p", str(settings), "--outputjson"]
+    done = subprocess.run(  # noqa: S603 - the type checker of this environment
+        [*command, "--pythonpath", sys.executable], capture_output=True, text=True, check=False
+    )
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == len(checked)
+    assert [
+        f"{Path(each['file']).name}:{each['range']['start']['line'] + 1} {each['message']}"
+        for each in report["generalDiagnostics"]
+        if each["severity"] == "error"
+    ] == []

@@ -66,7 +66,6 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
             "Making tools": (
                 *("tool", "ToolContext", "ToolRetry", "ToolRegistry"),
                 *("Toolset", "McpStdio", "McpHttp"),
-                *("Toolset", "McpStdio", "McpHttp"),
             ),
             "Calls and results": ("ToolDefinition", "ToolPermission", "ToolCall", "ToolResult"),
         },

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from agent_core.testing.models import allow_real_models, function_model
     from agent_core.testing.recording import record, replay
     from agent_core.testing.runtime import ScriptedRuntime
+    from agent_core.testing.tools import FakeToolContext
 
 _HOMES = {
     **dict.fromkeys(("allow_real_models", "function_model"), "agent_core.testing.models"),
     **dict.fromkeys(("record", "replay"), "agent_core.testing.recording"),
+    "FakeToolContext": "agent_core.testing.tools",
     "ScriptedRuntime": "agent_core.testing.runtime",
 }
 
@@ -40,6 +42,7 @@ __all__ = [
     "Answer",
     "Calls",
     "Fails",
+    "FakeToolContext",
     "Hangs",
     "Pauses",
     "Piece",

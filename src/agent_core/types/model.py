@@ -1,7 +1,8 @@
 """The one protocol between core and models: requests out, events in, no vendor type in sight."""
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -33,6 +34,16 @@ class ModelMessage(Frozen):
     role: Role
     content: list[ContentBlock]
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:  # names of enum members are taken, too
+
+        def __init__(
+            self,
+            *,
+            role: Role | Literal["user", "assistant", "tool"],
+            content: Sequence[ContentBlock],
+            metadata: dict[str, Any] = ...,
+        ) -> None: ...
 
 
 FINAL_ANSWER = "final_answer"

@@ -1,6 +1,7 @@
 """Budgets of runs and sessions: what is reserved and settled, and how a run ends without one."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 
 from agent_core import AgentRuntime, Budget, RunError, RunOptions, ToolContext, tool
+from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
+from agent_core.providers.base import ProviderAdapter
 from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCall, ScriptedProvider
 from agent_core.types import EventType, ModelRequest, ReplayResult, RunStatus, Usage
 from isolation import Home
 from model_server import ModelServer, Status
-from runtimes import CONFIG, collect, runtime
+from runtimes import CONFIG, Asked, collect, runtime
 
 PRICED = CONFIG + "[model.price]\ninput = 1.0\noutput = 10.0\n"
 
@@ -455,6 +458,45 @@ async def test_time_that_is_over_stops_a_tool_in_the_middle(home: Home, project:
         assert (await made.run("go on", session_id="s1")).text == "again"
     assert error.details["limit"] == "wall_s"
     assert page.runs[0].status is RunStatus.FAILED
+
+
+async def test_time_that_is_over_ends_the_processes_of_a_command(home: Home, project: Path) -> None:
+    command = "echo $$ > pid; exec sleep 600"
+    arguments = {"argv": ["sh", "-c", command]}
+    script = [Calls(calls=[ScriptedCall(name="code.run_command", arguments=arguments)])]
+    made = runtime(home, project, script, permission_callback=Asked("allow_once"))
+    async with made:
+        await refused(made, Budget(wall_s=1.5))
+    pid = int((project / "pid").read_text(encoding="utf-8"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_time_that_is_over_ends_the_children(home: Home, project: Path) -> None:
+    model = answers(run=[hires("do this")], this=[Hangs(text="so far")])
+    async with runtime(home, project, model) as made:
+        await refused(made, Budget(wall_s=0.5, requests=9), session_id="s1")
+        (child,) = await runs_of(made, "s1")
+        (use,) = [use for use in (await replayed(made, "s1")).budgets if use.kind == "run"]
+    assert child.status is RunStatus.CANCELLED
+    assert use.spent["requests"] == 2
+    assert use.reserved == {}
+
+
+async def test_budgets_hold_in_memory_as_well() -> None:
+    model = ScriptedProvider([says("one", 100, 10), "never"])
+    config = {"model": {"provider": "x", "name": "x"}, "budget": {"requests": 1}}
+    made = AgentRuntime(config=config, persist=False)
+
+    def factory(_: ModelConfig) -> ProviderAdapter:
+        return model
+
+    made.register_provider("x", factory)
+    async with made:
+        await made.run("one", session_id="s1")
+        with pytest.raises(RunError) as failed:
+            await made.run("two", session_id="s1")
+    assert failed.value.code is ErrorCode.BUDGET_EXCEEDED
 
 
 async def test_time_that_is_over_breaks_off_a_model_call(home: Home, project: Path) -> None:

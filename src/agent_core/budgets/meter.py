@@ -437,7 +437,6 @@ class _PaidCall:
     async def _settle(self, usage: Usage) -> None:
         if self._hold_id is None:
             return
-        hold_id, self._hold_id = self._hold_id, None
         total = max(usage.total_tokens, usage.input_tokens + usage.output_tokens)
         spent = {
             "requests": 1,
@@ -448,6 +447,7 @@ class _PaidCall:
         if self._price is not None:
             spent["nanousd"] = nanousd(self._price.of(usage))
         self.arrived = 0
+        hold_id, self._hold_id = self._hold_id, None
         await self._meter.settle(hold_id, {unit: n for unit, n in spent.items() if n > 0})
 
 

@@ -74,13 +74,14 @@ class ListedPrice(Price):
         from genai_prices import Usage as Counts  # noqa: PLC0415 - loaded with the lists
 
         given, read, written = _parts(usage)
-        counts = Counts(
-            input_tokens=given,
-            output_tokens=max(usage.output_tokens, 0),
-            cache_read_tokens=read,
-            cache_write_tokens=written,
-        )
-        return self._model.calc_price(counts, self._provider).total_price
+        output = max(usage.output_tokens, 0)
+        parts = {"cache_read_tokens": read, "cache_write_tokens": written}
+        try:
+            counts = Counts(input_tokens=given, output_tokens=output, **parts)
+            return self._model.calc_price(counts, self._provider).total_price
+        except (LookupError, ValueError):  # the list has no price for a part
+            counts = Counts(input_tokens=given, output_tokens=output)
+            return self._model.calc_price(counts, self._provider).total_price
 
 
 FREE = ConfiguredPrice(PriceConfig(input=0, output=0))

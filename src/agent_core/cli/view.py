@@ -149,8 +149,9 @@ class PlainView:
 
 
 def format_usage(usage: Usage) -> str:
-    """The tokens of a run in words."""
-    return f"{usage.input_tokens} in, {usage.output_tokens} out, {usage.total_tokens} in all"
+    """The tokens of a run in words, and its cost if that is known."""
+    cost = "" if usage.cost is None else f", ${usage.cost:,.{4 if usage.cost >= 0.01 else 6}f}"
+    return f"{usage.input_tokens} in, {usage.output_tokens} out, {usage.total_tokens} in all{cost}"
 
 
 def _because(payload: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """An agent, and how it runs by itself."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
 from agcore.agent.bundle import AgentBuilder, AgentConfig
-from agcore.agent.role import DepsT, Role
+from agcore.agent.role import DepsT, Role, Usable
 from agcore.agent.session import AgentSession
 from agcore.errors import AgentConfigError, raise_as_agent_error
 from agcore.llm import (
@@ -23,7 +23,7 @@ from agcore.llm import (
     StreamEvent,
 )
 from agcore.memory import ConversationMemory
-from agcore.tools import AnyTool, PermissionConfig, ToolRegistry
+from agcore.tools import PermissionConfig, ToolRegistry
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.providers.base import ProviderAdapter
@@ -56,8 +56,9 @@ class Agent(Role[DepsT, OutputT]):
         system_prompt: the same by its older name.
         model: who answers, where the agent runs by itself. What is named or configured is opened
             and closed with each run or session; an object stays the caller's.
-        tools: what it may use: functions, tools, and names of tools of the bundle it works in; None
-            means all of the bundle's.
+        tools: what it may use: functions, tools, toolsets, and names of tools of the bundle it
+            works in; None means all of the bundle's. A toolset is opened for each run, or once for
+            a session that is used as a context manager, and closed on every way out.
         output_type: the type of its answers, or their JSON Schema; text by default.
         deps_type: what its runs take as `deps`, for type checkers; tools are checked against what
             a run is given.
@@ -83,7 +84,7 @@ class Agent(Role[DepsT, OutputT]):
         *,
         system_prompt: str | None = None,
         model: Model | None = None,
-        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        tools: Collection[Usable] | None = None,
         output_type: None = None,
         deps_type: "TypeForm[_Deps] | None" = None,
         hooks: HookExecutor | None = None,
@@ -100,7 +101,7 @@ class Agent(Role[DepsT, OutputT]):
         *,
         system_prompt: str | None = None,
         model: Model | None = None,
-        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        tools: Collection[Usable] | None = None,
         output_type: "JsonSchema",
         deps_type: "TypeForm[_Deps] | None" = None,
         hooks: HookExecutor | None = None,
@@ -117,7 +118,7 @@ class Agent(Role[DepsT, OutputT]):
         *,
         system_prompt: str | None = None,
         model: Model | None = None,
-        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        tools: Collection[Usable] | None = None,
         output_type: "TypeForm[OutputT]",
         deps_type: "TypeForm[DepsT] | None" = None,
         hooks: HookExecutor | None = None,
@@ -133,7 +134,7 @@ class Agent(Role[DepsT, OutputT]):
         *,
         system_prompt: str | None = None,
         model: Model | None = None,
-        tools: Collection[str | AnyTool | Callable[..., Any]] | None = None,
+        tools: Collection[Usable] | None = None,
         output_type: Any = None,
         deps_type: Any = None,  # noqa: ARG002 - for type checkers
         hooks: HookExecutor | None = None,

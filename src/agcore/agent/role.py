@@ -8,11 +8,15 @@ from typing_extensions import TypeVar
 from agcore.agent.bundle import RuntimeBundle
 from agcore.errors import raise_as_agent_error
 from agcore.llm import AgentSettings
-from agcore.tools import AnyTool, make_tool
+from agcore.tools import AnyTool, Toolset, make_tool
 from agent_core.types import OutputT, ToolDefinition
 
 DepsT = TypeVar("DepsT", default=None)
 """What the tools of an agent find at `ToolContext.deps`."""
+
+
+Usable = str | AnyTool | Toolset | Callable[..., Any]
+"""A name of a tool, a tool, a toolset, or a function to make a tool of."""
 
 
 class Role(Generic[DepsT, OutputT]):
@@ -21,15 +25,15 @@ class Role(Generic[DepsT, OutputT]):
     Attributes:
         name: for people and for notices.
         system_prompt: describes the role to the model; None for an agent of tools alone.
-        tools: what it may use: functions, tools, and names of tools of the bundle it works in; None
-            means all of the bundle's.
+        tools: what it may use: functions, tools, toolsets, and names of tools of the bundle it
+            works in; None means all of the bundle's.
         output_type: the type of its answers, or their JSON Schema; None is text.
         settings: what its turns do differently from the bundle's configuration.
     """
 
     name: str = "agent"
     system_prompt: str | None = None
-    tools: Collection[str | AnyTool | Callable[..., Any]] | None = None
+    tools: Collection[Usable] | None = None
     output_type: Any = None
     settings: AgentSettings = {}
 
@@ -40,7 +44,13 @@ class Role(Generic[DepsT, OutputT]):
             AgentError: `Config`; a function cannot be a tool.
         """
         with raise_as_agent_error():
-            return [make_tool(each) for each in self.tools or () if not isinstance(each, str)]
+            return [
+                make_tool(each) for each in self.tools or () if not isinstance(each, str | Toolset)
+            ]
+
+    def toolsets(self) -> list[Toolset]:
+        """The toolsets that it brings along."""
+        return [each for each in self.tools or () if isinstance(each, Toolset)]
 
     def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
         """What the model is offered of a bundle's tools; it cannot call others of them either."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, Unpack
 
@@ -34,7 +34,7 @@ from agcore.llm import (
     TurnSettings,
 )
 from agcore.memory import ConversationMemory, InMemoryStore
-from agcore.tools import ToolError, ToolRegistry
+from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import to_the_end
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
@@ -110,6 +110,10 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._own_tools = [own] if offers_memory_tool else []
         self._notices: list[ChatMessage] = []
         self._owned = owned
+        self._is_entered = False
+        self._stack = AsyncExitStack()
+        self._kept: tuple[Role[Any, Any], Sequence[Tool]] | None = None
+        self._served: Sequence[Tool] = ()
         self._turn_index = 0
         self._begun = time.monotonic()
         self._lock = asyncio.Lock()
@@ -126,10 +130,13 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     async def close(self) -> None:
         """Close what the session has opened. Harmless when called again."""
+        self._is_entered, self._kept = False, None
+        await self._stack.aclose()
         if isinstance(self._owned, AdapterProvider):
             await self._owned.close()
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -271,10 +278,11 @@ class AgentSession(Generic[DepsT, OutputT]):
                     prompt = self._layers.compose(prompt, more)
                 self._cycle.with_system_prompt(prompt)
                 replies: list[ChatResponse] = []
-                try:
-                    yield replies
-                finally:
-                    await to_the_end(self._remember(self._cycle.added()))
+                async with self._toolsets() as self._served:
+                    try:
+                        yield replies
+                    finally:
+                        await to_the_end(self._remember(self._cycle.added()))
                 if replies:
                     self.last_response = replies[0]
                     end = self._hook_context(HookEvent.ON_TURN_END)
@@ -282,6 +290,20 @@ class AgentSession(Generic[DepsT, OutputT]):
                     await hooks.execute(
                         replace(end, response=replies[0], usage=self._cycle.turn_usage())
                     )
+
+    @asynccontextmanager
+    async def _toolsets(self) -> AsyncGenerator[Sequence[Tool]]:
+        """The tools of the agent's toolsets while these are open; a session in use keeps them."""
+        given = self.agent.toolsets()
+        if not self._is_entered or not given:
+            async with AsyncExitStack() as stack:
+                yield await _open_all(stack, given)
+            return
+        if self._kept is None or self._kept[0] is not self.agent:
+            async with AsyncExitStack() as stack:
+                self._kept = self.agent, await _open_all(stack, given)
+                self._stack.push_async_exit(stack.pop_all())
+        yield self._kept[1]
 
     async def _submit(self, text: Prompt, settings: TurnSettings) -> ChatResponse:
         given = self._with_agents(settings)
@@ -320,10 +342,14 @@ class AgentSession(Generic[DepsT, OutputT]):
         offered = list(self.agent.tool_definitions(self.bundle))
         try:
             registry = self.bundle.tool_registry.only({tool.name for tool in offered})
-            more = ToolRegistry([*self.agent.own_tools(), *self._own_tools])
+            more = ToolRegistry([*self.agent.own_tools(), *self._own_tools, *self._served])
             registry = registry.plus(more.tools())
             tools = registry.for_session(self.session_id).for_run()
         except ToolError as error:
             raise AgentConfigError(error.message) from error
         own = [each for each in tools.definitions if more.get(each.name) is not None]
         return replace(tools, definitions=[*offered, *own], agent_name=self.agent.name)
+
+
+async def _open_all(stack: AsyncExitStack, given: Iterable[Toolset]) -> list[Tool]:
+    return [tool for each in given for tool in await stack.enter_async_context(open_toolset(each))]

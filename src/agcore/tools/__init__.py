@@ -1,7 +1,7 @@
 """Tools: what an agent may do, who may call what, and what comes back."""
 
 from agcore.errors import ToolError
-from agcore.tools.mcp import McpClient
+from agcore.tools.mcp import McpClient, open_toolset
 from agcore.tools.permissions import Permission, PermissionChecker, PermissionConfig
 from agcore.tools.registry import (
     AnyTool,
@@ -12,6 +12,7 @@ from agcore.tools.registry import (
     make_tool,
 )
 from agent_core.tools import Tool, ToolContext, ToolReturn, tool
+from agent_core.tools.toolsets import Toolset
 
 __all__ = [
     "AnyTool",
@@ -27,6 +28,8 @@ __all__ = [
     "ToolOutcome",
     "ToolRegistry",
     "ToolReturn",
+    "Toolset",
     "make_tool",
+    "open_toolset",
     "tool",
 ]

@@ -1,24 +1,26 @@
 """A client for one MCP server, on the engine's connection; the SDK comes with the first start."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import ValidationError
 
-from agcore.errors import McpToolError
+from agcore.errors import McpToolError, tool_error_from
 from agcore.tools.registry import ToolRegistry
 from agent_core.config.models import ToolsConfig
 from agent_core.config.problems import problems_of
 from agent_core.errors import ToolError
-from agent_core.mcp import McpTools, ServerFailure, secret_values
-from agent_core.mcp.config import HttpServer, StdioServer
+from agent_core.mcp import McpTools, McpToolset, ServerFailure, secret_values
+from agent_core.mcp.config import HttpServer, ServerConfig, StdioServer
 from agent_core.mcp.discovery import DiscoveryCache
 from agent_core.mcp.tools import PREFIX
 from agent_core.redaction import Redactor
 from agent_core.tools import Action, Tool, ToolContext, ToolOutput, wrap
+from agent_core.tools.toolsets import ToolFilter, Toolset, opened
 from agent_core.types import ToolDefinition, ToolResult
 
 TIMEOUT_S = 30.0
@@ -75,11 +77,30 @@ class McpClient:
             server = model.model_validate(fields)
         except ValidationError as error:
             raise McpToolError(server_id, str(problems_of(error, model)[0])) from None
+        self._set_up(server_id, server)
+
+    @classmethod
+    def of(cls, toolset: McpToolset) -> Self:
+        """The client of a server that is named as a toolset (`McpStdio`, `McpHttp`)."""
+        server = toolset.server
+        if isinstance(server, StdioServer) and server.cwd is None:
+            server = server.model_copy(update={"cwd": os.sep})
+        client = cls.__new__(cls)
+        client._set_up(toolset.name, server, toolset.filter)  # noqa: SLF001 - one of its own
+        return client
+
+    def _set_up(
+        self, server_id: str, server: ServerConfig, chosen: ToolFilter | None = None
+    ) -> None:
+        milliseconds = server.timeout_ms
         limits = ToolsConfig(default_timeout_ms=milliseconds, max_timeout_ms=milliseconds)
         self._prefix = f"{PREFIX}{server_id}."
         self._server_id = server_id
-        self._timeout_s = timeout_s
-        self._servers = McpTools({server_id: server}, limits, cache=DiscoveryCache())
+        self._timeout_s = milliseconds / 1000
+        filters = {} if chosen is None else {server_id: chosen}
+        self._servers = McpTools(
+            {server_id: server}, limits, cache=DiscoveryCache(), filters=filters
+        )
         self._tools: list[Tool] = []
         self._redactor = Redactor(secret_values({server_id: server}))
 
@@ -132,6 +153,25 @@ class McpClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+@asynccontextmanager
+async def open_toolset(toolset: Toolset) -> AsyncGenerator[Sequence[Tool]]:
+    """The tools of a toolset, an MCP server among them, while it is open.
+
+    Raises:
+        ToolError: it cannot be opened; the message names it.
+    """
+    if isinstance(toolset, McpToolset):
+        async with McpClient.of(toolset) as client:
+            yield client.tools()
+        return
+    async with AsyncExitStack() as stack:
+        try:
+            tools = await stack.enter_async_context(opened(toolset))
+        except ToolError as error:
+            raise tool_error_from(toolset.name, error) from error
+        yield tools
 
 
 def _redact_tool(tool: Tool, redactor: Redactor) -> Tool:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from agent_core.providers.scripted import Calls, Fails, Hangs, Says, ScriptedCal
 from browser import CHROMIUM, tab
 from isolation import Home
 from model_server import ModelServer, Received, Reply
+
+pytestmark = pytest.mark.timeout(120)  # whole programs, one after the other; and a browser
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "examples" / "recipes"
@@ -133,7 +135,9 @@ Event = tuple[str | None, str, dict[str, Any]]
 
 
 @asynccontextmanager
-async def service(home: Home, project: Path, model: ModelServer) -> AsyncGenerator[ClientSession]:
+async def service(
+    home: Home, project: Path, model: ModelServer, *, is_killed: bool = False
+) -> AsyncGenerator[ClientSession]:
     """The web service in a process of its own, and a client of it."""
     command = ["-m", "uvicorn", "--app-dir", str(RECIPES), "--port", "0", "web_service:app"]
     server = await asyncio.create_subprocess_exec(
@@ -148,8 +152,11 @@ async def service(home: Home, project: Path, model: ModelServer) -> AsyncGenerat
             said += line.decode()
         async with ClientSession(found[0]) as client:
             yield client
+        if is_killed:
+            server.kill()
     finally:
-        server.terminate()
+        with suppress(ProcessLookupError):
+            server.terminate()
         _, complaints = await server.communicate()
     assert b"Traceback" not in complaints, complaints.decode()
 
@@ -279,6 +286,22 @@ async def test_a_run_is_cancelled_while_it_asks(home: Home, project: Path) -> No
             assert kinds[-1] == "run_cancelled"
 
 
+async def test_a_question_ends_with_its_server_and_the_session_goes_on(
+    home: Home, project: Path
+) -> None:
+    with ModelServer.in_thread([ASKS, "Here I am."]) as model:
+        async with service(home, project, model, is_killed=True) as client:
+            run_id = await start(client)
+            before = await events_until(client, run_id, "permission_requested")
+        async with service(home, project, model) as client:
+            rest = await all_events(client, run_id, before[-1][0])
+            again = await all_events(client, await start(client))
+    assert rest[-1][1] == "run_failed"
+    assert again[-1][1:] == ("run_completed", again[-1][2])
+    assert again[-1][2]["result"] == "Here I am."
+    assert "sent 2 characters" not in model.requests[1].text
+
+
 async def test_what_makes_no_sense_is_refused(home: Home, project: Path) -> None:
     with ModelServer.in_thread([ASKS, say_what_came_of_it]) as model:
         async with service(home, project, model) as client:
@@ -302,7 +325,6 @@ async def test_what_makes_no_sense_is_refused(home: Home, project: Path) -> None
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium (Debian: apt-get install it)")
-@pytest.mark.timeout(120)
 async def test_the_page_streams_asks_and_survives_being_loaded_again(
     home: Home, project: Path, tmp_path: Path
 ) -> None:

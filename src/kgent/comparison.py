@@ -17,7 +17,7 @@ MAX_DIFF_BYTES = 500_000
 MAX_DIFF_LINES = 5000
 _FACTS = (
     *("status", "failure_reason", "config_fingerprint", "program", "engine", "model"),
-    *("usage", "found", "missing"),
+    *("parameters", "usage", "found", "missing", "invalid"),
 )
 _KEPT = ("inputs/", "archive/skills/", "archive/model/")
 _MAKES = ("deliverables/", "workspace/")

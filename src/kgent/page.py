@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -172,9 +173,15 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
     if state.failure_reason:
         parts.append(f'<p class="notice bad">{plain(state.failure_reason)}</p>')
     parts += [f'<p class="notice bad">{plain(line)}</p>' for line in report.problems]
-    if state.found or state.missing:
-        lines = [f'<li class="good">{plain(path)}: there</li>' for path in state.found]
-        lines += [f'<li class="bad">{plain(path)}: missing</li>' for path in state.missing]
+    lines = [f'<li class="good">{plain(path)}: there</li>' for path in state.found]
+    lines += [f'<li class="bad">{plain(path)}: missing</li>' for path in state.missing]
+    lines += [f'<li class="bad">{plain(path)}: {plain(why)}</li>'
+              for path, why in state.invalid.items()]  # fmt: skip
+    for one in state.checks:
+        kind, command = "good" if one.is_passed else "bad", plain(shlex.join(one.argv))
+        came_out = plain(one.reason or "passed")
+        lines.append(f'<li class="{kind}">check <code>{command}</code>: {came_out}</li>')
+    if lines:
         parts.append(f"<p>Required:</p><ul>{''.join(lines)}</ul>")
     if check is not None:
         parts.append(_verdict(check))
@@ -185,6 +192,7 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
         "Began": _moment(state.started_at or state.created_at),
         "Took": _duration(state.started_at or state.created_at, state.ended_at),
         "Usage": usage,
+        "Parameters": ", ".join(f"{name} = {value}" for name, value in state.parameters.items()),
     }
     return "\n".join([*parts, _facts(facts)])
 

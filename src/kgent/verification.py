@@ -133,7 +133,7 @@ def verify(
     problems = [*report.problems, *problems]
     checked = 0
     if report.state.status.is_terminal:
-        checked = len(_check_manifests(root, report, problems))
+        checked = _check_manifests(root, report, problems)
         problems.extend(_check_story(root, report.state))
         if report.state.schema_version < SCHEMA_VERSION and not is_proved:
             problems.append(_FIRST_RELEASE)
@@ -174,8 +174,8 @@ def _check_layout(root: Path) -> Iterator[str]:
 # --- files and hashes -----------------------------------------------------------------------------
 
 
-def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> list[FileRecord]:
-    """Check everything that the manifests vouch for; returns the files that were compared."""
+def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> int:
+    """Check everything that the manifests vouch for; returns how many files were compared."""
     sandbox = _read_manifest(root, report, SANDBOX_MANIFEST, SandboxManifest, problems)
     produced = _read_manifest(root, report, ARTIFACT_MANIFEST, ArtifactManifest, problems)
     artifacts = produced.artifacts if produced else []
@@ -207,7 +207,8 @@ def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> list
             f"{one.path} {_UNPROVEN[one.status]}" for one in artifacts if one.status in _UNPROVEN
         )
         problems.extend(_check_entries(produced, entries))
-    return records
+    given = sum(one.kind == "file" for one in sandbox.inputs) if sandbox else 0
+    return len(records) + given
 
 
 _UNPROVEN = {

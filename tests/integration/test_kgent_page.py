@@ -14,6 +14,7 @@ from kgent.cli import main
 from kgent.documents import render_document, render_markdown
 from kgent.page import render_page
 from kgent.review import read_report
+from kgent.verification import verify
 from kgent_pages import a_full_run, picture
 from kgent_runs import a_run, calls
 
@@ -141,6 +142,24 @@ def test_the_answer_of_a_run_without_a_conversation_is_shown(tmp_path: Path) -> 
     assert result.sandbox_root is not None
     page = render_page(read_report(result.sandbox_root))
     assert "<em>done</em>" in page
+
+
+def test_checks_parameters_and_what_does_not_fit_are_in_the_outcome(tmp_path: Path) -> None:
+    result = a_run(
+        tmp_path,
+        calls("write_file", path="deliverables/a.json", content="[1]"),
+        "Done.",
+        parameters={"to": {"type": "string", "default": "<Ada>"}},
+        deliverables={"required": [{"path": "deliverables/a.json", "schema": {"type": "object"}}]},
+        checks=[["test", "-f", "deliverables/a.json"], ["test", "-f", "nothing"]],
+    )
+    assert result.sandbox_root is not None
+    page = render_page(read_report(result.sandbox_root), verify(result.sandbox_root))
+    outcome = page.partition('<h2 id="answer">')[0]
+    assert "to = &lt;Ada&gt;" in outcome
+    assert '<li class="bad">deliverables/a.json: ' in outcome
+    assert "<code>test -f deliverables/a.json</code>: passed" in outcome
+    assert '<li class="bad">check <code>test -f nothing</code>' in outcome
 
 
 def test_a_changed_folder_is_said_to_be_changed(tmp_path: Path) -> None:

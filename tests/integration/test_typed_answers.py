@@ -23,7 +23,7 @@ from agent_core import (
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, ScriptedProvider
 from agent_core.types import ModelEvent, ModelRequest, StopReason
 from isolation import Home
-from runtimes import Asked, runtime
+from runtimes import CONFIG, Asked, runtime
 
 
 class City(BaseModel):
@@ -324,3 +324,22 @@ async def test_a_type_checker_knows_what_comes(home: Home, project: Path) -> Non
         assert_type((await made.run("?", output_type=City | int)).output, City | int)
         assert_type((await made.run("?")).output, str)
         assert_type((await made.run("?", output_type={"type": "object"})).output, Any)
+
+
+@pytest.mark.parametrize("way", ["alone", "beside a call", "words"])
+async def test_a_secret_in_an_answer_reaches_no_result(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("CITY_KEY", "sesame-opens-the-city")
+    config = CONFIG + 'api_key_env = "CITY_KEY"\n'
+    leaky = {"name": "sesame-opens-the-city", "people": 3}
+    others = [COUNT] if way == "beside a call" else []
+    reply = json.dumps(leaky) if way == "words" else final(leaky, *others, text="See:")
+    async with runtime(home, project, [reply], config=config) as made:
+        made.register_tool(count_people)
+        result = await made.run("which city?", output_type=City)
+        replay = await made.replay_run(result.run_id)
+    assert result.output.people == 3
+    assert result.output.name.startswith("[redacted")
+    for text in (result.text, result.output.name, *(n.model_dump_json() for n in replay.nodes)):
+        assert "sesame" not in text

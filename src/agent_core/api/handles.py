@@ -178,7 +178,8 @@ class RunHandle(Generic[OutputT]):
                     text, read_next = "", 0
                 if event.event_type is not EventType.MODEL_TEXT_DELTA:
                     continue
-                text += str(event.payload.get("text", ""))
+                said = str(event.payload.get("text", ""))
+                text = said if event.payload.get("from_start") else text + said
                 if len(text) < read_next:
                     continue
                 read_next = len(text) + len(text) // _READS  # reading costs what is there

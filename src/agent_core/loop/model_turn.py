@@ -10,6 +10,7 @@ from typing import Any
 
 from agent_core.aio import stop_if_cancelled
 from agent_core.context.composer import Built
+from agent_core.context.messages import plain_text
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 from agent_core.loop.context import RunContext, RunStats
 from agent_core.providers.adapter_faults import AdapterCheck
@@ -273,7 +274,8 @@ def _write_down(
     )
     if stats.continuations == 0 or answer is not None:
         stats.answer.clear()
-    stats.answer.append(node.text if answer is None else answer)
+    is_answer_alone = answer is not None and not calls
+    stats.answer.append(plain_text(node.content[-1:]) if is_answer_alone else node.text)
     return Reply(calls, completed.stop_reason, answer if calls else None)
 
 
@@ -309,7 +311,7 @@ def _take_answer(
     return calls, kept, answer
 
 
-def release_answer(ctx: RunContext, reply: Reply) -> bool:
+def release_answer(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
     """Write down the answer that came beside calls, if there is one and no call has failed."""
     if reply.held_answer is None:
         return False
@@ -317,7 +319,8 @@ def release_answer(ctx: RunContext, reply: Reply) -> bool:
     if len(answered) < len(reply.calls) or any(result.is_error for result in answered):
         return False
     said = Draft(Role.ASSISTANT, [TextBlock(text=reply.held_answer)])
-    ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload={"role": "assistant"})
+    payload = {"role": "assistant", "tool_calls": 0}
+    stats.answer[:] = [ctx.journal.add(said, EventType.MESSAGE_COMPLETED, payload=payload).text]
     return True
 
 

@@ -99,7 +99,7 @@ async def may_stop(ctx: RunContext, reply: Reply, stats: RunStats) -> bool:
         AgentCoreError: `max_output_tokens`: the answer was cut off too often in a row;
             `output_invalid`: it was not of the expected type too often.
     """
-    if reply.calls and not release_answer(ctx, reply):
+    if reply.calls and not release_answer(ctx, reply, stats):
         return False
     if reply.stop_reason is StopReason.MAX_TOKENS:
         if stats.continuations >= ctx.limits.max_continuations:

@@ -1199,6 +1199,20 @@ async def test_the_holds_of_a_lost_run_are_settled_in_full(session: SessionStore
     assert (await session.budget_uses(["run_1"]))[0].spent == {"total_tokens": 300}
 
 
+async def test_the_time_of_a_lost_run_counts_up_to_its_last_event(
+    store: SessionStore, clock: Clock
+) -> None:
+    clock.ahead = timedelta(seconds=-90)
+    await store.open_run(an_opening(), is_dead=owners_live)
+    clock.ahead = timedelta(0)
+    await store.append(a_batch(an_event()))
+    hold = a_hold("h1", a_scope("session", "s1", wall_ms=10**6), fixed={"requests": 1})
+    await store.reserve_budget(hold)
+    await store.close_lost_runs(owners_are_dead)
+    (use,) = await store.budget_uses(["s1"])
+    assert use.spent["wall_s"] == pytest.approx(90, abs=10)
+
+
 async def test_a_child_gets_its_part_of_what_is_free_and_the_parent_keeps_one(
     session: SessionStore,
 ) -> None:

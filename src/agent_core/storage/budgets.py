@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from weakref import finalize
 
@@ -16,8 +17,8 @@ from agent_core.storage.rows import OPEN_RUN, dumps, loads
 from agent_core.types import Amounts, BudgetGrant, BudgetHold, BudgetScope, BudgetUse
 from agent_core.types.budget import shown
 
-_SHARED_BY_TIME = "wall_ms"
-"""Children work at the same time: each may take as long as its parent has left."""
+_TIME = "wall_ms"
+"""Not shared out: children work at the same time: each may take as long as its parent has left."""
 
 
 @dataclass(slots=True)
@@ -138,12 +139,36 @@ def settle(connection: sqlite3.Connection, hold_id: str, spent: Amounts | None) 
 
 
 def settle_lost(connection: sqlite3.Connection, run_id: str) -> None:
-    """Settle in full what a run of a dead process had reserved."""
+    """Settle in full what a run of a dead process had reserved, and the time up to its last event.
+
+    That time is the session's, if its budget limits it.
+    """
     rows = connection.execute(
         "SELECT hold_id FROM budget_holds WHERE run_id = ?", (run_id,)
     ).fetchall()
     for (hold_id,) in rows:
         settle(connection, hold_id, None)
+    _settle_lost_time(connection, run_id)
+
+
+def _settle_lost_time(connection: sqlite3.Connection, run_id: str) -> None:
+    found = connection.execute(
+        """SELECT budgets.scope_id, limits_json, spent_json, runs.created_at, events.created_at
+        FROM runs JOIN budgets ON scope_id = runs.session_id
+        JOIN events ON events.run_id = runs.run_id
+        WHERE runs.run_id = ? AND parent_run_id IS NULL AND event_type != 'run_failed'
+        ORDER BY run_seq DESC LIMIT 1""",
+        (run_id,),
+    ).fetchone()
+    if found is None or _TIME not in loads(found[1]):
+        return
+    scope_id, _, spent, began, ended = found
+    lasted = datetime.fromisoformat(ended) - datetime.fromisoformat(began)
+    wall = Counter({_TIME: max(round(lasted.total_seconds() * 1000), 0)})
+    connection.execute(
+        "UPDATE budgets SET spent_json = ? WHERE scope_id = ?",
+        (dumps(dict(_amounts(spent) + wall)), scope_id),
+    )
 
 
 def uses(connection: sqlite3.Connection, scope_ids: Iterable[str]) -> list[BudgetUse]:
@@ -228,7 +253,7 @@ def _share(
     limits = dict(scope.limits)
     for row in above:
         for unit in row.limits:
-            if unit == _SHARED_BY_TIME:
+            if unit == _TIME:
                 continue
             share = max(row.free(unit) - lent[unit], 0) // (open_children + 1)
             limits[unit] = min(limits.get(unit, share), share)

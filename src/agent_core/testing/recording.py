@@ -148,15 +148,20 @@ class _Names:
             self._shown[raw] = f"<{kind}_{number}>"
         return self._shown[raw]
 
-    def hide(self, value: Any, *, times: bool = True) -> Any:
-        """A JSON-like value with these in place of what differs from run to run."""
+    def hide(self, value: Any, *, is_reply: bool = False) -> Any:
+        """A JSON-like value with these in place of what differs from run to run.
+
+        A reply keeps what could not be put back: times, and ids that its request has not.
+        """
         if isinstance(value, str):
             text = join_surrogates(value)
             if self._project and self._project != "/":
                 text = text.replace(self._project, "<project>")
+            if is_reply:
+                return _IDS.sub(lambda found: self._shown.get(found[0], found[0]), text)
             text = _IDS.sub(lambda found: self.id(found[0], found[1]), text)
-            return _TIMES.sub("<time>", text) if times else text
-        return _walk(value, lambda inner: self.hide(inner, times=times))
+            return _TIMES.sub("<time>", text)
+        return _walk(value, lambda inner: self.hide(inner, is_reply=is_reply))
 
     def restore(self, value: Any) -> Any:
         """A recorded value with what they stand for in this request."""
@@ -205,7 +210,7 @@ def _message(message: ModelMessage, names: _Names) -> dict[str, Any]:
     return {message.role.value: content}
 
 
-def _block(block: ContentBlock, names: _Names, *, times: bool = True) -> dict[str, Any]:
+def _block(block: ContentBlock, names: _Names, *, is_reply: bool = False) -> dict[str, Any]:
     plain: dict[str, Any]
     match block:
         case TextBlock(text=text):
@@ -226,7 +231,7 @@ def _block(block: ContentBlock, names: _Names, *, times: bool = True) -> dict[st
         case _:
             plain = block.model_dump(mode="json", exclude_defaults=True, exclude={"metadata"})
             plain = {block.type: plain}
-    return names.hide(plain, times=times)
+    return names.hide(plain, is_reply=is_reply)
 
 
 def _calls_of(
@@ -259,7 +264,7 @@ def _calls_of(
         elif event.event_type is EventType.MESSAGE_COMPLETED and event.node_id in nodes:
             node = nodes[event.node_id]
             if node.role is Role.ASSISTANT:
-                content = [_block(block, names, times=False) for block in node.content]
+                content = [_block(block, names, is_reply=True) for block in node.content]
                 usage = Usage.model_validate(reported["usage"])
                 counts = usage.model_dump(exclude={"raw_usage"}, exclude_defaults=True)
                 reply = {"content": content, "stop_reason": str(reported["stop_reason"])}

@@ -172,6 +172,19 @@ async def test_children_and_the_ids_in_their_reports_are_replayed(tmp_path: Path
     model.assert_complete()
 
 
+async def test_ids_that_a_model_has_made_up_and_times_in_its_words_stay(tmp_path: Path) -> None:
+    made_up = f"art_{'1' * 28}"
+    script = [calls("stock", item=made_up), f"It was {made_up} at 2026-11-22T10:00:00Z."]
+    made = runtime(script, tmp_path)
+    async with made:
+        said = await made.run("Look.", session_id="s")
+        path = await record(made.session("s"), tmp_path / "r.yaml")
+    model = replay(path, project_dir=tmp_path)
+    async with runtime(model, tmp_path) as again:
+        assert (await again.run("Look.")).text == said.text
+    model.assert_complete()
+
+
 async def test_what_looks_like_a_secret_is_not_recorded_and_does_not_matter(tmp_path: Path) -> None:
     key = "sk-" + "a1B2c3D4" * 5
     made = ScriptedRuntime(["Noted."], project_dir=tmp_path)

@@ -272,6 +272,7 @@ def _find_kept(place: Path, job: BatchJob) -> RunResult | None:
         checks=state.checks,
         seal=check.seal,
         usage=state.usage,
+        cost=state.cost,
         config_fingerprint=state.config_fingerprint,
     )
 

@@ -14,7 +14,16 @@ from pydantic import (
 )
 
 from agent_core.config.model_names import model_fields, public_service
-from agent_core.config.models import Bytes, Count, Section, Temperature, Tokens, VariableName
+from agent_core.config.models import (
+    BudgetConfig,
+    Bytes,
+    Count,
+    PriceConfig,
+    Section,
+    Temperature,
+    Tokens,
+    VariableName,
+)
 
 DELIVERABLES = "deliverables"
 SQLITE = "sqlite:"
@@ -58,6 +67,7 @@ class ModelSection(Section):
     context_window: Tokens = 32_768
     max_output_tokens: Tokens = 4096
     temperature: Temperature | None = None
+    price: PriceConfig = Field(default_factory=PriceConfig)
 
     @model_validator(mode="before")
     @classmethod
@@ -362,7 +372,8 @@ class CheckSpec(Section):
 class RuntimeSection(Section):
     """How far a run may go, and its engine. `timeout_seconds` is for the engine's part.
 
-    `nudges`: how often the model is asked to go on when it ends before its deliverables are there.
+    `budget` is the most that the run may spend. `nudges`: how often the model is asked to go on
+    when it ends before its deliverables are there.
     """
 
     stream: bool = False
@@ -370,6 +381,7 @@ class RuntimeSection(Section):
     timeout_seconds: Seconds = 600
     nudges: Annotated[int, Field(ge=0, le=20)] = 1
     engine: Literal["core", "pydantic_ai", "mock"] = "core"
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
 
 
 class KgentConfig(Section):

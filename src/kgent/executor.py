@@ -112,6 +112,7 @@ class _Outcome:
 
     text: str | None = None
     usage: Mapping[str, int] = field(default_factory=dict[str, int])
+    cost: float | None = None
     failure: ErrorInfo | None = None
     interruption: ErrorInfo | None = None
     check: DeliverableCheck | None = None
@@ -320,7 +321,7 @@ class RunExecutor:
         if self._callback is not None:
             self._callback.finish()
         text = self._redactor.text(result.final_text) if result.final_text else None
-        outcome = _Outcome(text, result.usage)
+        outcome = _Outcome(text, result.usage, result.cost)
         if result.status is EngineStatus.COMPLETED:
             return outcome
         unknown = f"the engine says {result.status} and not why"
@@ -406,9 +407,13 @@ class RunExecutor:
         """End `incomplete` where the model had ended too early, and asking it again has failed."""
         ends = (outcome.failure, outcome.interruption)
         is_engine = all(
-            one is None or (one.category is ErrorCategory.ENGINE and not self._cancellation.reason)
+            one is None
+            or (
+                one.category is ErrorCategory.ENGINE and one.code != ErrorCode.BUDGET_EXCEEDED.value
+            )
             for one in ends
         )
+        is_engine = is_engine and not self._cancellation.reason
         if self._nudges and is_engine and outcome.check is not None and outcome.check.error:
             return replace(outcome, failure=None, interruption=None)
         return outcome
@@ -473,6 +478,7 @@ class RunExecutor:
             invalid=check.invalid if check else {},
             checks=check.checks if check else [],
             usage=dict(outcome.usage),
+            cost=outcome.cost,
             config_fingerprint=self._env.config_fingerprint,
             seal=compute_seal(hashes) if is_whole else None,
         )
@@ -521,6 +527,7 @@ class RunExecutor:
             error=error,
             ended_at=when,
             usage=dict(outcome.usage),
+            cost=outcome.cost,
             counts=dict(counts),
             found=check.found if check else [],
             missing=list(check.missing) if check else [],

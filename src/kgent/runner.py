@@ -1,5 +1,6 @@
 """One run, from a profile and a prompt to a finished run folder. Read `run` first."""
 
+import asyncio
 import shutil
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -7,11 +8,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agcore.memory import MemoryStore
+from agent_core.budgets.prices import Prices
 from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from kgent.cancellation import Cancellation
 from kgent.config import KgentConfig
-from kgent.engine.base import AgentEngine, EngineWithSecrets, EventCallback, require_model
+from kgent.engine.base import (
+    AgentEngine,
+    EngineWithSecrets,
+    EventCallback,
+    core_model,
+    require_model,
+)
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
 from kgent.errors import ErrorCategory, config_error, error_info
@@ -113,6 +121,16 @@ def find_obstacles(config: KgentConfig) -> list[str]:
         for server in config.tools.mcp
         if server.command and "/" not in server.command and not shutil.which(server.command)
     ]
+    budget = config.runtime.budget
+    if budget.usd is not None and config.runtime.engine != "core":
+        found.append("runtime.budget.usd: only the engine core can keep it")
+    elif budget.usd is not None and "on_unknown_price" not in budget.model_fields_set:
+        model = core_model(config)
+        if asyncio.run(Prices().of(model)) is None:
+            found.append(
+                f"runtime.budget.usd: the price of {model.provider}:{model.name} is not known; give"
+                " it in model.price, or set on_unknown_price"
+            )
     files, shell = config.tools.filesystem, config.tools.shell
     can_write = (files.enabled and files.write) or (shell.enabled and shell.allowed_commands)
     if config.deliverables.required and not can_write:

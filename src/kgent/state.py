@@ -143,6 +143,7 @@ class RunResult(Record):
     invalid: dict[str, str] = {}
     checks: list[CheckResult] = []
     usage: dict[str, int] = {}
+    cost: float | None = None
     config_fingerprint: str | None = None
     seal: str | None = None
 
@@ -184,6 +185,7 @@ class RunFolderState(Record):
     ended_at: str | None = None
     updated_at: str
     usage: dict[str, int] = {}
+    cost: float | None = None
     counts: dict[str, int] = {}
     found: list[str] = []
     missing: list[str] = []

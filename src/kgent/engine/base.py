@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from agent_core.config.models import ModelConfig
 from agent_core.errors import ErrorCode
 from agent_core.tools.base import Tool
 from kgent.cancellation import Cancellation, run_in_loop
@@ -91,11 +92,15 @@ class AgentRunRequest:
 
 
 class AgentResult(Record):
-    """How an engine's part ended. `usage` counts tokens and model calls, by name."""
+    """How an engine's part ended. `usage` counts tokens and model calls, by name.
+
+    `cost` is in US dollars; None where the price of the model is not known.
+    """
 
     status: EngineStatus
     final_text: str | None = None
     usage: dict[str, int] = {}
+    cost: float | None = None
     error: ErrorInfo | None = None
 
 
@@ -131,9 +136,15 @@ def run_engine(
     token, seconds = request.cancellation_token, request.timeout_seconds
     message = f"the run took longer than {seconds or 0:g} s (runtime.timeout_seconds)"
     clock = threading.Timer(seconds or 0, lambda: token.cancel(message, code=ErrorCode.TIMEOUT))
-    clock.daemon = True
-    if seconds is not None:
-        clock.start()
+    wall_s = request.env.config.runtime.budget.wall_s
+    spent = f"the time of the run is over: it may take {wall_s or 0:g} s (runtime.budget.wall_s)"
+    budget = threading.Timer(
+        wall_s or 0, lambda: token.cancel(spent, code=ErrorCode.BUDGET_EXCEEDED)
+    )
+    for timer, limit in ((clock, seconds), (budget, wall_s)):
+        timer.daemon = True
+        if limit is not None:
+            timer.start()
     try:
         if token.is_cancelled:
             return interrupted(token.reason)
@@ -151,15 +162,16 @@ def run_engine(
         return AgentResult(status=EngineStatus.FAILED, error=info)
     finally:
         clock.cancel()
+        budget.cancel()
 
 
 def interrupted(
     reason: ErrorInfo | None, *, text: str | None = None, usage: Mapping[str, int] | None = None
 ) -> AgentResult:
-    """The engine was stopped before it had finished."""
-    return AgentResult(
-        status=EngineStatus.INTERRUPTED, final_text=text, error=reason, usage=dict(usage or {})
-    )
+    """The engine was stopped before it had finished; where its budget was spent, it has failed."""
+    is_spent = reason is not None and reason.code == ErrorCode.BUDGET_EXCEEDED.value
+    status = EngineStatus.FAILED if is_spent else EngineStatus.INTERRUPTED
+    return AgentResult(status=status, final_text=text, error=reason, usage=dict(usage or {}))
 
 
 def out_of_steps(
@@ -168,6 +180,31 @@ def out_of_steps(
     """The engine was stopped because it had made as many model calls as it may."""
     message = f"no final answer after {max_steps} model calls; raise runtime.max_steps"
     return interrupted(engine_error(ErrorCode.MAX_TURNS, message), text=text, usage=usage)
+
+
+def out_of_budget(
+    limit: str, *, text: str | None = None, usage: Mapping[str, int] | None = None
+) -> AgentResult:
+    """The engine was stopped because the run has spent what it may of something."""
+    message = f"the budget of the run is spent; raise runtime.budget.{limit}"
+    error = engine_error(ErrorCode.BUDGET_EXCEEDED, message, details={"limit": limit})
+    return interrupted(error, text=text, usage=usage)
+
+
+def core_model(config: KgentConfig) -> ModelConfig:
+    """The model of a profile as agent_core has it.
+
+    Raises:
+        KgentError: category `config`; the profile names none.
+    """
+    provider, name = require_model(config)
+    model = config.model
+    return ModelConfig(
+        provider=provider,
+        name=name,
+        path=str(config.place(model.path)) if model.path else None,
+        **model.model_dump(exclude={"provider", "name", "path"}),
+    )
 
 
 def model_secrets(config: KgentConfig) -> dict[str, str]:

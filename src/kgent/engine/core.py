@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from agent_core.config.models import ContextConfig, ModelConfig
+from agent_core.budgets.meter import Budgets, MeteredAdapter
+from agent_core.budgets.prices import Prices
+from agent_core.config.models import BudgetConfig, ContextConfig, ModelConfig
 from agent_core.context.composer import Composer
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode
@@ -12,7 +14,9 @@ from agent_core.loop import Outcome, RunLimits
 from agent_core.loop.assembly import StandaloneRun, build_run
 from agent_core.loop.context import NullCollaborators
 from agent_core.providers.base import ProviderRegistry
-from agent_core.types import EndReason, EventType, RunIdentity, new_id, user_text
+from agent_core.runtime.guards import MeteringGuard
+from agent_core.storage.budgets import UnstoredBudgets
+from agent_core.types import Budget, EndReason, EventType, RunIdentity, new_id, user_text
 from kgent.config import KgentConfig
 from kgent.conversation import CONVERSATION, messages_of
 from kgent.engine.base import (
@@ -21,10 +25,10 @@ from kgent.engine.base import (
     EngineEventKind,
     EngineStatus,
     api_key,
+    core_model,
     interrupted,
     model_secrets,
     out_of_steps,
-    require_model,
     run_engine,
 )
 from kgent.errors import config_error, engine_error
@@ -57,16 +61,9 @@ class CoreAgentEngine:
         Raises:
             KgentError: category `config`; the profile names no model, or one that cannot be used.
         """
-        config, model = request.env.config, request.env.config.model
-        provider, name = require_model(config)
-        api_key(config)  # a missing one is found before anything is sent
-        core_model = ModelConfig(
-            provider=provider,
-            name=name,
-            path=str(config.place(model.path)) if model.path else None,
-            **model.model_dump(exclude={"provider", "name", "path"}),
-        )
-        return run_engine(request, partial(self._run_loop, request, core_model))
+        model = core_model(request.env.config)
+        api_key(request.env.config)  # a missing one is found before anything is sent
+        return run_engine(request, partial(self._run_loop, request, model))
 
     async def _run_loop(self, request: AgentRunRequest, model: ModelConfig) -> AgentResult:
         env = request.env
@@ -75,13 +72,22 @@ class CoreAgentEngine:
         except AgentCoreError as error:
             raise config_error(f"model: {error.message}", error.code) from error
         system = system_block("kgent.profile", "profile", request.system_prompt)
+        identity = RunIdentity(
+            session_id=env.ids.session_id, agent_id=new_id("agent"), run_id=env.ids.run_id
+        )
+        limits = env.config.runtime.budget
+        policy = BudgetConfig(on_unknown_price=limits.on_unknown_price)
+        budgets = Budgets(UnstoredBudgets(), policy, scale=lambda _: 1.0)
+        meter = budgets.of_run(
+            identity,
+            Budget.model_validate(limits.model_dump(exclude={"on_unknown_price", "wall_s"})),
+        )
         run = build_run(
-            provider=provider,
+            provider=MeteredAdapter(provider, model, prices=Prices(), meter=meter),
             composer=Composer(model=model, context=ContextConfig(), static=[system]),
             tools=request.tools,
-            run=RunIdentity(
-                session_id=env.ids.session_id, agent_id=new_id("agent"), run_id=env.ids.run_id
-            ),
+            run=identity,
+            guard=MeteringGuard(NullCollaborators(), meter) if meter else None,
             redactor=env.records.redactor,
             hooks=_EndHook(request.ask_further),
             limits=RunLimits(max_turns=request.max_steps or RunLimits().max_turns),
@@ -132,7 +138,12 @@ async def _watch(request: AgentRunRequest, run: StandaloneRun) -> None:
 
 
 def _build_result(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
-    counts = outcome.usage.model_dump(exclude={"raw_usage"})
+    result = _end_of(outcome, request)
+    return result.model_copy(update={"cost": outcome.usage.cost})
+
+
+def _end_of(outcome: Outcome, request: AgentRunRequest) -> AgentResult:
+    counts = outcome.usage.model_dump(exclude={"raw_usage", "cost", "is_estimated"})
     usage = {name: count for name, count in counts.items() if count}
     usage["model_calls"] = outcome.turns
     text = outcome.text or None

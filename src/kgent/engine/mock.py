@@ -16,6 +16,7 @@ from kgent.engine.base import (
     EngineEventKind,
     EngineStatus,
     interrupted,
+    out_of_budget,
     out_of_steps,
     run_engine,
 )
@@ -84,7 +85,7 @@ class MockAgentEngine:
 async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentResult:
     token, usage = request.cancellation_token, {"model_calls": 0}
     text: str | None = None
-    steps = list(reversed(script))
+    steps, budget, made = list(reversed(script)), request.env.config.runtime.budget, 0
     try:
         while steps:
             step = steps.pop()
@@ -98,6 +99,8 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
                 continue
             if usage["model_calls"] == request.max_steps:
                 return out_of_steps(request.max_steps, text=text, usage=usage)
+            if usage["model_calls"] == budget.requests:
+                return out_of_budget("requests", text=text, usage=usage)
             usage["model_calls"] += 1
             if isinstance(step, MockFailure):
                 error = engine_error(step.code, step.fail, retryable=step.retryable)
@@ -107,25 +110,36 @@ async def _play(script: Sequence[MockStep], request: AgentRunRequest) -> AgentRe
                 text = step
                 request.report(EngineEventKind.TEXT, step)
             else:
-                call_id = new_id("call")
-                tool = next((tool for tool in request.tools if tool.name == step.tool), None)
-                if tool is not None:
-                    await call_tool(tool, step.args, request.env, call_id=call_id)
-                else:
-                    await record_rejected_call(
-                        request.env,
-                        call_id=call_id,
-                        name=step.tool,
-                        args=step.args,
-                        code=ErrorCode.TOOL_NOT_AVAILABLE.value,
-                        message=f"there is no tool {step.tool[:80]} in this run",
-                    )
+                made += 1
+                is_spent = budget.tool_calls is not None and made > budget.tool_calls
+                await _call(step, request, is_spent=is_spent)
+                if is_spent:
+                    return out_of_budget("tool_calls", text=text, usage=usage)
             await asyncio.sleep(0)  # a cancellation is noticed here
     except asyncio.CancelledError:
         if not token.is_cancelled:
             raise
         return interrupted(token.reason, text=text, usage=usage)
     return AgentResult(status=EngineStatus.COMPLETED, final_text=text, usage=usage)
+
+
+async def _call(step: MockCall, request: AgentRunRequest, *, is_spent: bool) -> None:
+    """Call the tool; a call that there is no tool or no budget for is recorded and not made."""
+    call_id = new_id("call")
+    tool = next((tool for tool in request.tools if tool.name == step.tool), None)
+    if tool is not None and not is_spent:
+        await call_tool(tool, step.args, request.env, call_id=call_id)
+        return
+    code = ErrorCode.BUDGET_EXCEEDED if is_spent else ErrorCode.TOOL_NOT_AVAILABLE
+    message = f"there is no tool {step.tool[:80]} in this run"
+    await record_rejected_call(
+        request.env,
+        call_id=call_id,
+        name=step.tool,
+        args=step.args,
+        code=code.value,
+        message="the budget of the run has no call of a tool left" if is_spent else message,
+    )
 
 
 def _load_script(request: AgentRunRequest) -> list[MockStep]:

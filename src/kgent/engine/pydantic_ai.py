@@ -21,10 +21,11 @@ from pydantic_ai import (
 from pydantic_ai.models import Model
 from pydantic_core import SchemaValidator, core_schema
 
+from agent_core.budgets.prices import Prices
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import require_real_models
 from agent_core.tools.base import Concurrency, Tool
-from agent_core.types import JsonBlock, new_id
+from agent_core.types import JsonBlock, Usage, new_id
 from kgent.config import KgentConfig
 from kgent.conversation import (
     CONVERSATION,
@@ -40,7 +41,9 @@ from kgent.engine.base import (
     EngineEventKind,
     EngineStatus,
     api_key,
+    core_model,
     model_secrets,
+    out_of_budget,
     out_of_steps,
     require_model,
     run_engine,
@@ -59,6 +62,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode, bool], ...] = (
     (exceptions.ModelServerError, ErrorCode.PROVIDER_ERROR, True),
 )
 _MAX_MESSAGE = 500
+_LIMITS = ("input_tokens", "output_tokens", "total_tokens", "tool_calls")
 _MAX_RETRIES = 1_000_000  # a call that cannot be made is answered; the steps of a run are limited
 _TIMEOUT_S, _CONNECT_S = 600, 10
 _ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema()))
@@ -92,7 +96,19 @@ class PydanticAIAgentEngine:
         config = request.env.config
         client = build_http_client(config)
         model = self._model or build_model(config, client)
-        return run_engine(request, partial(_run_agent, request, model, client))
+        return run_engine(request, partial(self._run_priced, request, model, client))
+
+    async def _run_priced(
+        self, request: AgentRunRequest, model: Model, client: httpx2.AsyncClient
+    ) -> AgentResult:
+        """Run the agent, and say what its calls have cost, where that is known."""
+        result = await _run_agent(request, model, client)
+        if self._model is not None or not result.usage:
+            return result
+        price = await Prices().of(core_model(request.env.config))
+        counts = {name: count for name, count in result.usage.items() if name != "model_calls"}
+        cost = float(price.of(Usage.model_validate(counts))) if price and counts else None
+        return result.model_copy(update={"cost": cost})
 
 
 async def _run_agent(
@@ -107,6 +123,15 @@ async def _run_agent(
         tools=[_adapt_tool(tool, request) for tool in request.tools],
     )
     answer: str | None = None
+    budget = request.env.config.runtime.budget
+    steps = [limit for limit in (request.max_steps, budget.requests) if limit is not None]
+    limits = UsageLimits(
+        request_limit=min(steps, default=None),
+        input_tokens_limit=budget.input_tokens,
+        output_tokens_limit=budget.output_tokens,
+        total_tokens_limit=budget.total_tokens,
+        tool_calls_limit=budget.tool_calls,
+    )
     try:
         async with client, agent:  # the connections are closed at the end of the block
             prompt, history = request.prompt, None
@@ -115,14 +140,18 @@ async def _run_agent(
                     done = await agent.run(
                         prompt,
                         message_history=history,
-                        usage_limits=UsageLimits(request_limit=request.max_steps),
+                        usage_limits=limits,
                         usage=usage,
                         event_stream_handler=partial(_watch, request, sent),
                     )
                 answer, history = done.output, done.all_messages()
                 prompt = await request.ask_further()
-    except exceptions.UsageLimitExceeded:
-        return out_of_steps(request.max_steps, text=answer, usage=_count_usage(usage))
+    except exceptions.UsageLimitExceeded as error:
+        counts = _count_usage(usage)
+        unit = next((name for name in _LIMITS if f"{name}_limit" in str(error)), "requests")
+        if unit == "requests" and limits.request_limit != budget.requests:
+            return out_of_steps(request.max_steps, text=answer, usage=counts)
+        return out_of_budget(unit, text=answer, usage=counts)
     except exceptions.AgentRunError as error:
         code, retryable = ErrorCode.PROVIDER_ERROR, False
         for kind, known, may_retry in _CODES:

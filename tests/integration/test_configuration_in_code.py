@@ -46,10 +46,12 @@ WAYS: list[dict[str, Any]] = [
     {"config": Config(model=ModelConfig(provider="custom", name="script"))},
     {"config": {"tools": {"disabled": ["code.run_command"]}}, "model": "custom:script"},
     {"config": {"model": "openai:gpt-5"}, "model": "custom:script"},
+    {"config": {"model": ScriptedProvider(["hello", "again"])}},
+    {"model": ScriptedProvider(["hello", "again"])},
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", WAYS, ids=map(str, range(len(WAYS))))
 async def test_a_runtime_needs_no_file(home: Home, project: Path, way: dict[str, Any]) -> None:
     home.write_config(BROKEN)
     providers = registry("hello", "again")
@@ -76,6 +78,17 @@ async def test_a_home_need_not_exist(project: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in home.iterdir()) == ["sessions", "sessions.sqlite"]
 
 
+async def test_where_there_is_no_home_at_all_a_program_can_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOONG_AGENT_HOME", "~nobody-of-this-name/x")
+    async with AgentRuntime(project, model=ScriptedProvider(["hello"]), persist=False) as made:
+        assert (await made.run("hi")).text == "hello"
+    with pytest.raises(ConfigError, match="home"):
+        async with AgentRuntime(project, model=ScriptedProvider(["hello"])):
+            pass
+
+
 WRONG: list[tuple[Any, str]] = [
     ({"model": {"provider": "custom"}}, "model.name is missing"),
     ({"tools": {"disabled": []}}, "model is missing"),
@@ -85,7 +98,12 @@ WRONG: list[tuple[Any, str]] = [
     ({"model": "custom:x", "compact": {"model_profile": "cheap"}}, "compact.model_profile"),
     ({"model": "custom:x", "plan": {"default_dir": "${HOME}/x"}}, "plan.default_dir"),
     ({"model": "gpt-5"}, "model cannot be used: 'gpt-5' is no model string"),
-    ("config.toml", "must be a Config or a mapping, not a str"),
+    ({"model": "custom:x", "tools": {"disabled": ("a",)}}, "must be an array, not a tuple"),
+    ({"model": "custom:x", "plan": {"default_dir": Path("/x")}}, "string, not a PosixPath"),
+    ({"model": "custom:x", "tools": None}, "tools must be a table, not a NoneType"),
+    ({"model": "custom:x", 1: 2}, '"1" Keys should be strings'),
+    ({"model": ScriptedProvider}, "model must be a table, not a "),
+    ("config.toml", "not a str; a file is named by config_path"),
     (7, "must be a Config or a mapping, not a int"),
 ]
 

@@ -158,6 +158,8 @@ MALFORMED: list[tuple[dict[str, Any], str, str]] = [
     ({"output_retries": -1}, "output_retries", "greater than or equal to 0"),
     ({"output_mode": "json"}, "output_mode", "'native'"),
     ({"budget": 3}, "budget", "Budget"),
+    ({"budget": {"usd": -1}}, "budget", "greater than or equal to 0"),
+    ({"model": RunOptions}, "model", "an adapter, not a type"),
     ({"metadata": []}, "metadata", "is a dict"),
     ({"metadata": {"when": {1, 2}}}, "metadata", "JSON"),
     ({"metadata": {"part": float("nan")}}, "metadata", "JSON"),

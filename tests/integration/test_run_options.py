@@ -12,6 +12,7 @@ import pytest
 
 from agent_core import (
     AgentCoreError,
+    AgentDefinition,
     AgentRuntime,
     ConfigError,
     EventType,
@@ -274,6 +275,32 @@ async def test_children_have_the_runs_model_and_no_more_tools(home: Home, projec
         "code.read_file"
     }
     assert "pirate" not in system_of(child)
+
+
+async def test_a_budget_may_be_a_mapping(home: Home, project: Path) -> None:
+    budget: Any = {"requests": 1}
+    async with runtime(home, project, [calls("code.list_dir", path="."), "never"]) as made:
+        with pytest.raises(RunError) as caught:
+            await made.run("one", budget=budget)
+    assert caught.value.code == "budget_exceeded"
+
+
+async def test_a_definition_names_its_model_in_one_string(home: Home, project: Path) -> None:
+    definition = AgentDefinition(
+        agent_definition_id="looker", name="Looker", description="Looks.", model_profile="other:own"
+    )
+    delegate = calls("agent.create_sub_agent", task="look", agent_definition_id="looker")
+    async with runtime(home, project, [delegate, "done"]) as made:
+        other = other_provider(made, "other", "child")
+        made.register_agent_definition(definition)
+        await made.run("one")
+        with pytest.raises(ConfigError, match="no model string"):
+            made.register_agent_definition(
+                definition.model_copy(
+                    update={"agent_definition_id": "other", "model_profile": "own"}
+                )
+            )
+    assert [request.model for request in other.requests] == ["own"]
 
 
 async def test_a_definition_with_a_model_keeps_it(home: Home, project: Path) -> None:

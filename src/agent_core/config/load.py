@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from agent_core.config.model_names import model_fields, password_in, public_service
-from agent_core.config.models import Config, ModelConfig, ModelProfile
+from agent_core.config.models import Config, ModelConfig, ModelProfile, as_model
 from agent_core.config.paths import (
     Setup,
     check_placeholders,
@@ -30,6 +30,7 @@ CONFIG_NAME = "config.toml"
 MODEL_VARIABLE = "SOONG_AGENT_MODEL"
 """Names the model in place of `[model]`, where a program or a command names none."""
 
+_NO_HOME = Path("/nonexistent/.soong-agent")
 _IN_CODE = "the configuration given in code"
 _SHOWN_PROBLEMS = 5
 _AnyModel = TypeVar("_AnyModel", ModelConfig, ModelProfile, str | ModelProfile | None)
@@ -58,7 +59,12 @@ def read_setup(
     Raises:
         ConfigError: something of this cannot be used; the message names the place and the cure.
     """
-    home = resolve_home(home_dir)
+    home = _NO_HOME
+    try:
+        home = resolve_home(home_dir)
+    except ConfigError:
+        if persist or home_dir is not None or (config is None and model is None):
+            raise  # otherwise nothing is looked for there
     project = resolve_project(project_dir)
     file = Path(config_path).expanduser().absolute() if config_path else home / CONFIG_NAME
     is_in_code = config is not None or model is not None
@@ -163,19 +169,14 @@ def build_config(config: Config | Mapping[str, Any] | None, model: Any = None) -
             raise _invalid(_IN_CODE, problems)
         return _with_model(config, model) if model is not None else config
     if not isinstance(cast("object", config), Mapping | None):
-        reason = f"it must be a Config or a mapping, not a {type(config).__name__}"
+        kind = type(config).__name__
+        reason = f"it must be a Config or a mapping, not a {kind}; a file is named by config_path"
         raise _unusable(_IN_CODE, reason)
     sections = dict(config or {})
     if model is not None and "model" not in sections:
         return _validate(sections | {"model": model}, _IN_CODE)
     found = _validate(sections, _IN_CODE)
     return _with_model(found, model) if model is not None else found
-
-
-def as_model(model: Any) -> Any:
-    """What a program gives as a model: an adapter is one, too."""
-    is_adapter = all(callable(getattr(model, name, None)) for name in ("stream", "close"))
-    return ModelConfig.of_adapter(model) if is_adapter else model
 
 
 def _validate(table: Mapping[str, Any], place: Path | str) -> Config:

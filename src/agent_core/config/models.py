@@ -275,10 +275,17 @@ def _placed(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"path": str(Path(path).expanduser().absolute())} if path else fields
 
 
+def as_model(model: Any) -> Any:
+    """What a program gives as a model: an adapter is one, too."""
+    methods = () if isinstance(model, type) else ("stream", "close")
+    is_adapter = methods and all(callable(getattr(model, name, None)) for name in methods)
+    return ModelConfig.of_adapter(model) if is_adapter else model
+
+
 def _named_model(value: object) -> object:
     """The model that a string names, with the key of its public service."""
     if not isinstance(value, str):
-        return value
+        return as_model(value)
     fields = _placed(model_fields(value))
     if service := public_service(fields["provider"], fields.get("base_url")):
         fields |= {"api_key_env": service.key, "context_window": service.window}

@@ -8,6 +8,7 @@ import json
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -154,18 +155,26 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
 def _describe_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    kind = next((name for cls, name in _TOML_TYPES.items() if type(value) is cls), "a date or time")
+    kind = next((name for cls, name in _TOML_TYPES.items() if type(value) is cls), None)
+    if kind is None:
+        is_moment = isinstance(value, date | time)
+        return "a date or time" if is_moment else f"a {_type_name(value)}"
     if not isinstance(value, int | float):
         return kind
     return f"{kind} ({value})" if abs(value) < _LONGEST_SHOWN else f"{kind} of many digits"
 
 
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
 def _dotted_key(loc: list[int | str]) -> str:
     parts: list[str] = []
     for part in loc:
-        if isinstance(part, int):
+        if isinstance(part, int) and parts:
             parts[-1] += f"[{part}]"
         else:
+            part = str(part)
             parts.append(part if part.replace("-", "_").isidentifier() else f'"{part}"')
     return ".".join(parts)
 

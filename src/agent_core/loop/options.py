@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, cast
 
 from pydantic import ValidationError
 
-from agent_core.config.load import as_model
-from agent_core.config.models import ModelConfig
+from agent_core.config.models import ModelConfig, as_model
 from agent_core.config.problems import nearest
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.providers.base import ProviderAdapter
@@ -159,8 +158,8 @@ def asked_options(options: object, given: Mapping[str, Any]) -> RunOptions[Any]:
     asked = replace(asked, **given)
     if asked.tools:
         asked = replace(asked, tools=[_made_tool(each) for each in _items("tools", asked.tools)])
-    stored_options(asked)
-    return asked
+    stored = stored_options(asked)
+    return asked if asked.budget is None else replace(asked, budget=stored.budget)
 
 
 def stored_options(options: RunOptions[Any]) -> StoredOptions:

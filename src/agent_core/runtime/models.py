@@ -11,8 +11,8 @@ import orjson
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.budgets.meter import Budgets, Meter, MeteredAdapter
 from agent_core.budgets.prices import Prices, may_have_price
-from agent_core.config.load import Profile, as_model, resolve_model
-from agent_core.config.models import Config, ModelConfig
+from agent_core.config.load import Profile, resolve_model
+from agent_core.config.models import Config, ModelConfig, as_model
 from agent_core.context.messages import TokenScale
 from agent_core.context.system_prompt import system_block
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError, StorageError

@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 1_000_000
 
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 
-_TOML_TYPES = {
+_TOML_TYPES: dict[type, str] = {
     str: "a string",
     int: "an integer",
     float: "a float",
@@ -152,20 +152,16 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
     return f" (did you mean {elsewhere[0]}?)" if elsewhere else ""
 
 
-def _describe_value(value: Any) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    kind = next((name for cls, name in _TOML_TYPES.items() if type(value) is cls), None)
-    if kind is None:
-        is_moment = isinstance(value, date | time)
-        return "a date or time" if is_moment else f"a {_type_name(value)}"
+    if isinstance(value, date | time):
+        return "a date or time"
+    cls = type(value)
+    kind = _TOML_TYPES.get(cls, f"a {cls.__name__}")
     if not isinstance(value, int | float):
         return kind
     return f"{kind} ({value})" if abs(value) < _LONGEST_SHOWN else f"{kind} of many digits"
-
-
-def _type_name(value: object) -> str:
-    return type(value).__name__
 
 
 def _dotted_key(loc: list[int | str]) -> str:

@@ -289,16 +289,22 @@ def run_service(side, _, port, scratch):
     return wall, usage.ru_utime + usage.ru_stime
 
 
-def measure(side, program, repeats):
+def measure(chosen, program, repeats):
+    """Medians by side; the sides take turns, so that what else the machine does meets all of them."""
     run = run_service if program == "web_service" else run_script
-    samples = []
+    samples = {side.name: [] for side in chosen}
     with model_server() as port:
         for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                lay_out(Path(folder))
-                samples.append(run(side, program, port, Path(folder)))
-    walls, cpus = zip(*samples, strict=True)
-    return {"wall_s": median(walls), "cpu_s": median(cpus)}
+            for side in chosen:
+                print(f"{program} {side.name}", file=sys.stderr, flush=True)
+                with tempfile.TemporaryDirectory() as folder:
+                    lay_out(Path(folder))
+                    samples[side.name].append(run(side, program, port, Path(folder)))
+    found = {}
+    for name, taken in samples.items():
+        walls, cpus = zip(*taken, strict=True)
+        found[name] = {"wall_s": median(walls), "cpu_s": median(cpus)}
+    return found
 
 
 # ---- the table -----------------------------------------------------------------
@@ -334,22 +340,26 @@ def main():
     if options.install:
         install(options.venvs)
     programs = options.programs.split(",")
-    results, notes = {}, []
     load = os.getloadavg()[0]
-    for side in sides(options.venvs):
-        if side.name not in (options.sides or [side.name]) or not side.python.exists():
-            continue
-        results[side.name] = {}
-        notes.append(versions(side))
+    chosen = [
+        side
+        for side in sides(options.venvs)
+        if side.name in (options.sides or [side.name]) and side.python.exists()
+    ]
+    results = {side.name: {} for side in chosen}
+    for program in programs:
+        for name, found in measure(chosen, program, options.repeats).items():
+            results[name][program] = found
+    for side in chosen:
         for program in programs:
-            print(f"{side.name} {program}", file=sys.stderr, flush=True)
-            found = measure(side, program, options.repeats)
-            found["lines"] = lines_of(side.folder / f"{program}.py")
-            results[side.name][program] = found
+            file = side.folder / f"{program}.py"
+            results[side.name][program]["lines"] = lines_of(file)
     shown = table(results, programs)
     where = f"CPython {platform.python_version()}, {os.cpu_count()} cores"
     loads = f"load average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
-    shown += f"\n\nMedians of {options.repeats} on {where}, {loads}: {'; '.join(notes)}."
+    shown += (
+        f"\n\nMedians of {options.repeats} on {where}, {loads}: {'; '.join(map(versions, chosen))}."
+    )
     print(shown)
     if options.page:
         text = PAGE.read_text(encoding="utf-8")

@@ -430,7 +430,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from kgent.verification import verify  # noqa: PLC0415 - one command
+    from kgent.verification import has_signature, verify  # noqa: PLC0415 - one command
 
     if arguments.signer is not None and arguments.allowed_signers is None:
         raise UsageError("--signer needs --allowed-signers, which says whose key is whose")
@@ -451,6 +451,8 @@ def _verify(arguments: argparse.Namespace) -> int:
         _print(f"seal     {check.seal}")
         if check.signer is not None:
             _print_line(f"signed   {check.signer}")
+        elif has_signature(arguments.run_dir.resolve()):
+            _print("There is a signature; pass --allowed-signers to check whose it is.")
         elif arguments.seal is None:
             _print("Compare the seal with the one that the run printed, or pass it with --seal.")
     return COMPLETED if check.is_sound else FAILED

@@ -240,12 +240,16 @@ class RunFiles:
     def restore(self) -> None:
         """Put back every growing file that was removed or replaced, and flush all of them.
 
-        The rights of every file that the run wrote are what they were.
+        The rights of every file that the run wrote are what they were, as far as the file system
+        has any; what they are then is recorded.
         """
         with self._lock:
             for name, written in self._written.items():
                 with suppress(OSError):
                     make_readable(self.root, name, mode=written.mode)
+                with suppress(OSError):
+                    found = (self.root / name).stat(follow_symlinks=False).st_mode
+                    written.mode = stat.S_IMODE(found)
                 if written.descriptor is None:
                     continue
                 if _is_same_file(self.root / name, written.descriptor):
@@ -292,7 +296,8 @@ class RunFiles:
             replace_file(path, raw, before=before, unfinished=self.unfinished)
         except ToolError as error:  # not an ordinary file, or changed in between
             raise OSError(errno.EEXIST, error.message) from error
-        make_readable(self.root, name, mode=mode)
+        with suppress(OSError):  # not every file system has rights
+            make_readable(self.root, name, mode=mode)
 
     def _drop(self, name: str) -> None:
         known = self._written.get(name)

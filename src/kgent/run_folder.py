@@ -325,8 +325,11 @@ def list_entries(root: Path, *, takes_rights: bool = False) -> list[FolderEntry]
             found.append(FolderEntry(name, "folder", mode=mode))
         waiting += [entry.name for entry in entries if entry.kind == "folder"]
         found += [entry for entry in entries if entry.kind != "folder"]
-    signature = FolderEntry(SIGNATURE_FILE, "file", mode=mode_text(PRIVATE_FILE))
-    others = (entry for entry in found if entry.name not in FILES and entry != signature)
+    others = (
+        entry
+        for entry in found
+        if entry.name not in FILES and (entry.name, entry.kind) != (SIGNATURE_FILE, "file")
+    )
     return sorted(others, key=lambda entry: os.fsencode(entry.name))
 
 

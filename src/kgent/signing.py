@@ -15,7 +15,7 @@ from kgent.run_folder import SIGNATURE_FILE
 NAMESPACE = "kgent"
 """What an SSH signature is for: one made for another purpose does not count here."""
 
-MAX_SIGNATURE_BYTES = 65_536
+_MAX_SIGNATURE_BYTES = 65_536
 _TIMEOUT_S = 120
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -76,7 +76,7 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
         raise config_error(f"{allowed} is no file; --allowed-signers takes a file of ssh-keygen")
     try:
         with open_file(root / SIGNATURE_FILE) as file:
-            signature = file.read(MAX_SIGNATURE_BYTES)
+            signature = file.read(_MAX_SIGNATURE_BYTES)
     except (OSError, AgentCoreError):
         raise _unproven("the folder is not signed") from None
     with tempfile.TemporaryDirectory() as place:

@@ -33,6 +33,7 @@ from kgent.run_folder import (
     FOLDERS,
     RECORDS,
     SANDBOX_MANIFEST,
+    SIGNATURE_FILE,
     ArtifactManifest,
     FolderEntry,
     OtherRecord,
@@ -52,6 +53,8 @@ from kgent.state import (
 
 M = TypeVar("M", bound=BaseModel)
 
+MAX_SIGNATURE_BYTES = 65_536
+_SIGNATURE_HEAD = b"-----BEGIN SSH SIGNATURE-----"
 _REDACTED = b"[redacted:"
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _ENDS = (RunFolderStatus.COMPLETED, RunFolderStatus.INCOMPLETE, RunFolderStatus.FAILED)
@@ -161,6 +164,15 @@ def read_seal(root: Path) -> str | None:
     return compute_seal(hashes)
 
 
+def has_signature(root: Path) -> bool:
+    """Whether there is something in the place of a signature that looks like one."""
+    try:
+        head = read_bytes(root / SIGNATURE_FILE, MAX_SIGNATURE_BYTES + 1)
+    except (OSError, AgentCoreError):
+        return False
+    return head.startswith(_SIGNATURE_HEAD) and len(head) <= MAX_SIGNATURE_BYTES
+
+
 def _check_layout(root: Path) -> Iterator[str]:
     links = {name for name in (*FILES, *FOLDERS) if (root / name).is_symlink()}
     for name in FILES:
@@ -169,6 +181,8 @@ def _check_layout(root: Path) -> Iterator[str]:
     for name in FOLDERS:
         if name in links or not (root / name).is_dir():
             yield f"{name}/ is missing, or is not a folder"
+    if (root / SIGNATURE_FILE).is_file() and not has_signature(root):
+        yield f"{SIGNATURE_FILE} is no SSH signature"
 
 
 # --- files and hashes -----------------------------------------------------------------------------
@@ -195,8 +209,8 @@ def _check_manifests(root: Path, report: RunReport, problems: list[str]) -> int:
     ]
     for record in records:
         problems.extend(_check_file(root, record))
-    if report.state.schema_version >= SCHEMA_VERSION:
-        problems.extend(_check_rights(root))
+    if report.state.schema_version >= SCHEMA_VERSION and sandbox is not None:
+        problems.extend(_check_rights(root, sandbox))
     entries = list_entries(root)
     if sandbox is not None:
         problems.extend(_check_inputs(root, sandbox.inputs, entries))
@@ -255,10 +269,11 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
         yield f"{record.path} was changed: its mode was {record.mode}, and is {now.mode} now"
 
 
-def _check_rights(root: Path) -> Iterator[str]:
-    """Find files with other rights than a run gives them, of those that no manifest has."""
-    expected = mode_text(PRIVATE_FILE)
-    for name in _SEALED:
+def _check_rights(root: Path, sandbox: SandboxManifest) -> Iterator[str]:
+    """Find other rights than those of the events, of the files that no manifest has."""
+    modes = (record.mode for record in sandbox.files if record.path == EVENTS_FILE)
+    expected = next(modes, None) or mode_text(PRIVATE_FILE)
+    for name in (*_SEALED, SIGNATURE_FILE):
         with suppress(OSError):  # reported as missing
             mode = mode_text((root / name).stat(follow_symlinks=False).st_mode)
             if mode != expected:

@@ -209,6 +209,7 @@ AFTER: dict[str, list[Change]] = {
     "says that the first release made the folder": [lambda root: forge(root, schema_version=1)],
     "takes out a call, with its line and every hash, but not its events": [take_out_a_call],
     "turns the time of an event back, with every hash": [turn_a_time_back],
+    "adds what is no signature as `seal.sig`": [lambda root: (root / "seal.sig").touch()],
     "edits a deliverable and every hash that depends on it": [forge_report],
     "edits the outcome in `run.json` and in the events, and every hash": [forge_outcome],
     "puts the folder of another run in its place": [replace_folder],

@@ -318,6 +318,19 @@ def test_a_file_of_terabytes_keeps_no_run_from_closing(tmp_path: Path, script: s
     assert state(root)["status"] == result.status
 
 
+def test_a_run_on_a_file_system_without_rights_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("kgent.run_files.set_rights", refuse)
+    result = run_script(tmp_path, "echo x > a; chmod 644 ../prompt.md")
+    assert (result.status, result.error) == (RunFolderStatus.COMPLETED, None)
+    (tmp_path / "run" / "run.json").chmod(0o600)  # such a file system has one mode for all
+    assert verify(tmp_path / "run", seal=result.seal).problems == []
+
+
 def test_a_clock_that_is_turned_back_leaves_records_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_signed_run_is_proved_by_its_signer(
 ) -> None:
     allowed = str(allow(tmp_path, "auditor"))
     assert check(signed) == 0
+    assert "pass --allowed-signers to check whose it is" in capsys.readouterr().out
     assert check(signed, "--allowed-signers", allowed) == 0
     assert "signed   auditor@example.org" in capsys.readouterr().out
     named = ["--allowed-signers", allowed, "--signer", "auditor@example.org"]
@@ -100,7 +101,13 @@ def test_a_signature_for_another_purpose_does_not_count(signed: Path, tmp_path: 
 @pytest.mark.parametrize("content", [b"", b"x", b"\0" * 100])
 def test_what_is_no_signature_does_not_fit(signed: Path, tmp_path: Path, content: bytes) -> None:
     (signed / "seal.sig").write_bytes(content)
+    assert check(signed) == 1
     assert check(signed, "--allowed-signers", str(allow(tmp_path, "auditor"))) == 1
+
+
+def test_a_signature_that_others_may_write_is_noticed(signed: Path) -> None:
+    (signed / "seal.sig").chmod(0o666)
+    assert check(signed) == 1
 
 
 def test_something_else_in_the_place_of_the_signature_is_noticed(signed: Path) -> None:

@@ -475,13 +475,18 @@ def _exceeded(use: BudgetUse, grant: BudgetGrant) -> AgentCoreError:
     spent, limit = use.spent.get(name, 0), use.limits[name]
     needed = shown({grant.unit: grant.needed})[name]
     reserved = use.reserved.get(name, 0)
-    waits = f", {reserved:,} of it reserved by calls under way" if reserved else ""
+    waits = f", {_figure(reserved)} of it reserved by calls under way" if reserved else ""
+    taken = _figure(spent + reserved)
     return AgentCoreError(
         ErrorCode.BUDGET_EXCEEDED,
-        f"the budget of the {use.kind} is spent: {spent + reserved:,} of {limit:,} {name}{waits},"
-        f" and the next step needs {needed:,}; {_CURES[use.kind].format(name=name)}",
+        f"the budget of the {use.kind} is spent: {taken} of {_figure(limit)} {name}{waits},"
+        f" and the next step needs {_figure(needed)}; {_CURES[use.kind].format(name=name)}",
         details={"limit": name, "needed": needed, **_facts(use)},
     )
+
+
+def _figure(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.6g}"
 
 
 def _out_of_time(use: BudgetUse) -> AgentCoreError:

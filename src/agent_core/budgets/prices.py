@@ -1,6 +1,7 @@
 """What a model call costs in US dollars: by the model's own price, or by the public price lists."""
 
 import asyncio
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from urllib.parse import urlsplit
 
 from agent_core.config.models import ModelConfig, PriceConfig
 from agent_core.types import Usage
+
+logger = logging.getLogger(__name__)
 
 _MILLION = Decimal(1_000_000)
 
@@ -103,8 +106,12 @@ class Prices:
         if not may_have_price(model):
             return None
         key = (model.provider, model.base_url, model.name)
-        if key not in self._known:  # half a second of imports, and once
-            self._known[key] = await asyncio.to_thread(_look_up, model)
+        if key not in self._known:
+            try:
+                self._known[key] = await asyncio.to_thread(_look_up, model)
+            except Exception as error:  # noqa: BLE001 - no run fails for want of a price list
+                logger.warning("the price lists cannot be read: %s", error)
+                self._known[key] = None
         return self._known[key]
 
 

@@ -185,8 +185,9 @@ class ExpectedOutput:
         A service in a strict mode writes null for what is absent.
         """
         table: Json = cast("Json", value) if isinstance(value, dict) else {}
-        inner = list(table.values()) if self._is_wrapped and len(table) == 1 else []
-        given: list[Any] = [*inner, value] if _WRAPPED in table else [value, *inner]
+        inner = list(table.values()) if len(table) == 1 else []
+        is_wrapped = self._is_wrapped and _WRAPPED in table
+        given: list[Any] = [*inner, value] if is_wrapped else [value, *inner]
         for found in given:
             yield found
             bare = _NullsLeftOut(self.schema).of(found, self.schema)

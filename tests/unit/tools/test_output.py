@@ -68,6 +68,7 @@ READ: list[tuple[Any, str, object]] = [
     (City, '{"name": "Rom", "people": 3}', City(name="Rom", people=3)),
     (City, '```json\n{"name": "Rom"}\n```', City(name="Rom")),
     (City, '{"name": "Rom", "people": null}', City(name="Rom")),
+    (City, '{"city": {"name": "Rom"}}', City(name="Rom")),
     (Point, '{"x": 1}', Point(1)),
     (Point, '{"x": 1, "y": null}', Point(1)),
     (Row, '{"key": "a", "inner": {"n": 1}}', {"key": "a", "inner": {"n": 1}}),

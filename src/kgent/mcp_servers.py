@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -138,7 +139,7 @@ class McpServers:
 
         try:
             offered = {tool.name: tool for tool in loop.run(discover())}
-        except (asyncio.CancelledError, TimeoutError):
+        except (asyncio.CancelledError, CancelledError):
             message = "the run was cancelled while its MCP servers were connected"
             raise KgentError(ErrorCode.CANCELLED, message, category=ErrorCategory.ENGINE) from None
         found: dict[str, Tool] = {}

@@ -195,3 +195,15 @@ def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
             process.kill()
     (call,) = recorded(result)
     assert (call["tool_name"], call["status"]) == ("mcp_shop_greet", "completed")
+
+
+def test_a_run_can_be_cancelled_while_a_server_does_not_answer(tmp_path: Path) -> None:
+    tools = server(["echo"], args=["-c", "import time; time.sleep(60)"])
+    token, config = Cancellation(), profile(tmp_path, tools=tools)
+    timer = threading.Timer(1, lambda: token.cancel("enough"))
+    timer.start()
+    options = RunOptions(sandbox=tmp_path / "run")
+    result = run(config, "x", options, cancellation=token)
+    timer.cancel()
+    assert result.status == "incomplete"
+    assert "enough" in str(result.error)

@@ -225,9 +225,10 @@ async def test_a_message_whose_process_dies_before_its_first_step_is_still_reada
         await handle.wait()
     with sqlite3.connect(home.path / "sessions.sqlite") as db:
         db.execute(
-            "INSERT INTO runs SELECT 'run_lost', session_id, agent_id, NULL, mode, 'pending',"
-            " NULL, NULL, NULL, 0, '{}', NULL, '{}', created_at, updated_at,"
-            """ '{"content": [{"type": "text", "text": "lost words"}]}', NULL FROM runs"""
+            "INSERT INTO runs (run_id, session_id, agent_id, mode, status, turn_count, usage_json,"
+            " metadata_json, created_at, updated_at, prompt_json)"
+            " SELECT 'run_lost', session_id, agent_id, mode, 'pending', 0, '{}', '{}', created_at,"
+            """ updated_at, '{"content": [{"type": "text", "text": "lost words"}]}' FROM runs"""
         )
     db.close()
     async with runtime(home, project, ScriptedProvider(echo)) as made:

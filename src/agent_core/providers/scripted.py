@@ -22,7 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -53,6 +53,8 @@ from agent_core.types import (
     Usage,
 )
 
+StopWord = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "content_filter", "error"]
+
 
 class Says(Frozen):
     """Text, after reasoning if there is some, in `chunks` deltas; usage is estimated by default."""
@@ -63,6 +65,18 @@ class Says(Frozen):
     chunks: Annotated[int, Field(gt=0)] = 3
     stop_reason: StopReason = StopReason.END_TURN
     usage: Usage | None = None
+
+    if TYPE_CHECKING:  # the words that the values have are taken as well
+
+        def __init__(
+            self,
+            *,
+            text: str,
+            reasoning: str = "",
+            chunks: int = 3,
+            stop_reason: StopReason | StopWord = ...,
+            usage: Usage | None = None,
+        ) -> None: ...
 
 
 class ScriptedCall(Frozen):
@@ -83,6 +97,18 @@ class Calls(Frozen):
     stop_reason: StopReason = StopReason.TOOL_USE
     usage: Usage | None = None
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            calls: Sequence[ScriptedCall],
+            text: str = "",
+            reasoning: str = "",
+            stop_reason: StopReason | StopWord = ...,
+            usage: Usage | None = None,
+        ) -> None: ...
+
 
 class Fails(Frozen):
     """The call fails, after `text` if there is some."""
@@ -93,6 +119,18 @@ class Fails(Frozen):
     retryable: bool = False
     text: str = ""
     details: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            message: str = ...,
+            code: ErrorCode | str = ...,
+            retryable: bool = False,
+            text: str = "",
+            details: dict[str, Any] = ...,
+        ) -> None: ...
 
 
 class Hangs(Frozen):

@@ -51,7 +51,7 @@ Plain = dict[str, Any]
 """A request as it is recorded and compared: `system`, `tools` and `messages`."""
 
 
-async def record(session: Session, path: str | Path) -> Path:
+async def record(session: Session, path: str | Path | None = None) -> Path:
     """Write the model calls of a stored session, those of its children included, as a fixture.
 
     What looks like a secret is left out, as it is where a session is replayed. Calls that were
@@ -59,7 +59,11 @@ async def record(session: Session, path: str | Path) -> Path:
 
     Args:
         session: `runtime.session("id")`.
-        path: of the fixture, for example `tests/recordings/lamps.yaml`.
+        path: of the fixture, for example `tests/recordings/lamps.yaml`; by default the session's
+            id with `.yaml`, in the current folder.
+
+    Returns:
+        The path of the fixture.
 
     Raises:
         StorageError: `session_not_found`, or the file cannot be written.
@@ -83,7 +87,7 @@ async def record(session: Session, path: str | Path) -> Path:
     calls.sort(key=lambda call: call[0])
     recording = {"recording": FORMAT, "tools": tools, "calls": list(_shortened(calls))}
     text = yaml.dump(recording, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
-    target = Path(path)
+    target = Path(path or f"{session.session_id}.yaml")
     try:
         await asyncio.to_thread(_write, target, text)
     except OSError as error:

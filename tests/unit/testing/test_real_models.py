@@ -18,8 +18,9 @@ from agent_core.testing import ScriptedProvider, allow_real_models
 from agent_core.types import ModelMessage, ModelRequest, Role, TextBlock
 from isolation import Home
 from kgent import KgentError, load_config
+from kgent.engine.core import CoreAgentEngine
 from kgent.engine.pydantic_ai import build_model
-from kgent_runs import profile
+from kgent_runs import a_run, profile
 from model_server import ModelServer
 
 HELLO = ModelRequest(
@@ -106,6 +107,14 @@ async def test_the_other_engine_of_profiles_asks_none_either(tmp_path: Path) -> 
     async with httpx2.AsyncClient() as client:
         with allow_real_models(False), pytest.raises(KgentError, match="real one"):
             build_model(config, client)
+
+
+def test_a_profile_is_blocked_before_its_service_is_asked(tmp_path: Path) -> None:
+    model = {"provider": "openai", "name": "m", "base_url": "http://127.0.0.1:9/v1"}
+    with allow_real_models(False):
+        result = a_run(tmp_path, engine=CoreAgentEngine(), runtime={"engine": "core"}, model=model)
+    assert result.error is not None
+    assert "real one" in result.error.message
 
 
 def test_a_plain_call_stays_and_a_context_manager_restores() -> None:

@@ -185,6 +185,23 @@ async def test_ids_that_a_model_has_made_up_and_times_in_its_words_stay(tmp_path
     model.assert_complete()
 
 
+async def test_a_long_session_is_recorded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ScriptedRuntime([f"answer {number}" for number in range(110)], project_dir=tmp_path)
+    async with made, made.session("long") as session:
+        for number in range(110):
+            await session.run(f"message {number}", tools=())
+        assert (await session.replay()).next_seq is not None, "more than one page"
+        monkeypatch.chdir(tmp_path)
+        path = await record(session)
+    assert path == Path("long.yaml")
+    calls_made = yaml.load(path.read_text("utf-8"), Loader=_LOADER)["calls"]  # noqa: S506
+    assert [call["request"]["messages"][-1] for call in calls_made] == [
+        {"user": f"message {number}"} for number in range(110)
+    ]
+
+
 async def test_what_looks_like_a_secret_is_not_recorded_and_does_not_matter(tmp_path: Path) -> None:
     key = "sk-" + "a1B2c3D4" * 5
     made = ScriptedRuntime(["Noted."], project_dir=tmp_path)

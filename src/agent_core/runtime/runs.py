@@ -402,7 +402,8 @@ class Runs:
             AgentCoreError: `validation_error`: there is no tool of a name.
         """
         self._project.toolboxes.check_options(options)
-        self._project.learn_secrets(model)
+        if options.model is not None:
+            self._project.learn_secrets(model)
         plain = stored_options(options).model_dump(mode="json", exclude_defaults=True)
         clean = self._journal_redactor.metadata(plain)
         if clean.get("model") != plain.get("model"):
@@ -539,7 +540,8 @@ class Runs:
             return NO_OPTIONS
         options = restored_options(stored)
         self._project.toolboxes.check_options(options)
-        self._project.learn_secrets(self._models.resolve(instead=options.model))
+        if options.model is not None:
+            self._project.learn_secrets(self._models.resolve(instead=options.model))
         return options
 
     @asynccontextmanager

@@ -140,6 +140,30 @@ async def test_it_is_closed_on_every_way_out(tmp_path: Path, way: str) -> None:
         assert (db.opened, db.closed) == (1, 1)
 
 
+async def test_runs_side_by_side_share_what_is_open(tmp_path: Path) -> None:
+    db, all_here = Database(), asyncio.Barrier(3)
+
+    @tool(permission="readonly")
+    async def meet() -> None:
+        """Wait for the others."""
+        await all_here.wait()
+
+    script = [call("meet")] * 3 + ["done"] * 3
+    async with opened(tmp_path, script) as (made, _):
+        await asyncio.gather(*(made.run("look", tools=[db, meet]) for _ in range(3)))
+        assert (db.opened, db.closed) == (1, 1)
+
+
+async def test_children_have_the_tools_of_a_run(tmp_path: Path) -> None:
+    child = call("agent.create_sub_agent", task="look")
+    script = [child, call("query", text="a"), "child done", "done"]
+    db = Database()
+    async with opened(tmp_path, script) as (made, provider):
+        await made.run("look", tools=["agent.create_sub_agent", db])
+    assert "rows of a" in str(provider.requests[2].messages)
+    assert (db.opened, db.closed) == (1, 1)
+
+
 async def test_one_that_cannot_be_opened_fails_the_run_with_its_name(tmp_path: Path) -> None:
     db = Database("accounts", fails=1)
     async with opened(tmp_path, ["done"]) as (made, provider):

@@ -1,5 +1,6 @@
 """Toolsets: named groups of tools that are opened before they are used, and closed after."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ class Toolset:
 
     Tools that need something open, a connection for example, are a subclass that overrides `open`
     and `close`. A toolset is opened once for the run it is given to, or for the runtime, and closed
-    on every way out.
+    on every way out; runs that have it at the same time share what was opened for the first.
 
     Args:
         name: for people; errors name it.
@@ -44,6 +45,9 @@ class Toolset:
         self.tools = list(tools)
         self.prefix = prefix
         self.filter = filter
+        self._users = 0
+        self._turn = asyncio.Lock()
+        self._given: list[Tool | Callable[..., Any]] = []
 
     async def open(self) -> Iterable[Tool | Callable[..., Any]]:
         """Open what the tools need, and return the tools."""
@@ -51,6 +55,25 @@ class Toolset:
 
     async def close(self) -> None:
         """Close what `open` has opened; also called where that has failed halfway."""
+
+    async def take(self) -> list[Tool | Callable[..., Any]]:
+        """The tools, opened unless another run has them open; `give_back` has to follow."""
+        async with self._turn:
+            self._users += 1
+            if self._users == 1:
+                self._given = list(await self.open())
+            return self._given
+
+    async def give_back(self) -> None:
+        """Close what was opened, unless another run has it."""
+        async with self._turn:
+            self._users -= 1
+            if self._users:
+                return
+            try:
+                await self.close()
+            except Exception:
+                logger.exception("the toolset %r cannot be closed", self.name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -73,7 +96,7 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
     """
     try:
         try:
-            given = list(await toolset.open())
+            given = await toolset.take()
         except AgentCoreError:
             raise
         except Exception as error:
@@ -84,7 +107,7 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
             raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message, details=details) from error
         yield [made for each in given if (made := _made(toolset, each)) is not None]
     finally:
-        await to_the_end(_close(toolset))
+        await to_the_end(toolset.give_back())
 
 
 def _made(toolset: Toolset, given: Tool | Callable[..., Any]) -> Tool | None:
@@ -98,10 +121,3 @@ def _made(toolset: Toolset, given: Tool | Callable[..., Any]) -> Tool | None:
     check_own_name(name)
     definition = ToolDefinition.model_validate({**made.definition.model_dump(), "name": name})
     return replace(made, definition=definition)
-
-
-async def _close(toolset: Toolset) -> None:
-    try:
-        await toolset.close()
-    except Exception:
-        logger.exception("the toolset %r cannot be closed", toolset.name)

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,28 @@ async def test_guards_of_one_kind_follow_each_other(made: AgentRuntime, model: P
 
     model.play("zero")
     assert (await made.run("hello", guards=[first, second])).text == "zero one two"
+
+
+async def test_a_guard_may_be_a_method_a_partial_function_or_an_object(
+    made: AgentRuntime, model: Played
+) -> None:
+    class Ending:
+        def __init__(self, ending: str) -> None:
+            self.ending = ending
+
+        async def __call__(self, text: str) -> str:
+            return text + self.ending
+
+        async def add(self, text: str) -> str:
+            return text + self.ending
+
+    async def end(ending: str, text: str) -> str:
+        return text + ending
+
+    guards = [on_answer(Ending("1")), on_answer(Ending("2").add), on_answer(partial(end, "3"))]
+    model.play("0")
+    assert (await made.run("hello", guards=guards)).text == "0123"
+    assert [guard.name for guard in guards] == ["Ending", "add", "end"]
 
 
 async def test_a_guard_gets_the_run_and_its_dependencies(made: AgentRuntime, model: Played) -> None:

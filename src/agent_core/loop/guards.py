@@ -137,9 +137,10 @@ def _decorated(
     point: Point, check: Callable[..., Any] | None, *, look_only: bool
 ) -> RunGuard | Callable[[Any], RunGuard]:
     def decorate(function: Callable[..., Any]) -> RunGuard:
-        name = str(getattr(function, "__name__", type(function).__name__))
-        called = function if inspect.isroutine(function) else type(function).__call__
-        if not inspect.iscoroutinefunction(called):
+        named: object = getattr(function, "func", function)  # what a partial one calls
+        name = str(getattr(named, "__name__", type(named).__name__))
+        is_async = inspect.iscoroutinefunction(function)
+        if not (is_async or inspect.iscoroutinefunction(type(function).__call__)):
             message = f"the guard {name} is no async function; write `async def {name}`"
             raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
         return RunGuard(point=point, name=name, check=function, look_only=look_only)

@@ -188,9 +188,9 @@ async def test_ids_that_a_model_has_made_up_and_times_in_its_words_stay(tmp_path
 async def test_a_long_session_is_recorded_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = ScriptedRuntime([f"answer {number}" for number in range(110)], project_dir=tmp_path)
+    made = ScriptedRuntime([f"answer {number}" for number in range(130)], project_dir=tmp_path)
     async with made, made.session("long") as session:
-        for number in range(110):
+        for number in range(130):
             await session.run(f"message {number}", tools=())
         assert (await session.replay()).next_seq is not None, "more than one page"
         monkeypatch.chdir(tmp_path)
@@ -198,7 +198,7 @@ async def test_a_long_session_is_recorded_whole(
     assert path == Path("long.yaml")
     calls_made = yaml.load(path.read_text("utf-8"), Loader=_LOADER)["calls"]  # noqa: S506
     assert [call["request"]["messages"][-1] for call in calls_made] == [
-        {"user": f"message {number}"} for number in range(110)
+        {"user": f"message {number}"} for number in range(130)
     ]
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from agent_core.providers.scripted import calls as model_calls
 from kgent.cancellation import Cancellation
 from kgent.cli import main
+from kgent.engine.base import EventCallback
 from kgent.engine.mock import MockAgentEngine, MockFailure, MockStep
 from kgent.runner import run
 from kgent.state import RunOptions, RunResult
@@ -159,11 +161,14 @@ def test_no_server_outlives_a_run_however_it_ends(tmp_path: Path) -> None:
         tools = server(["echo", "slow"], args=["-c", code])
         token = Cancellation()
         config = profile(folder, tools=tools)
-        timer = threading.Timer(2.5, token.cancel)
-        timer.start()
-        engine = MockAgentEngine([step])
+        timer = threading.Timer(0.5, token.cancel)
         result = run(
-            config, "x", RunOptions(sandbox=folder / "run"), engine=engine, cancellation=token
+            config,
+            "x",
+            RunOptions(sandbox=folder / "run"),
+            engine=MockAgentEngine([step]),
+            cancellation=token,
+            event_callback=_once(timer.start if step is slow else lambda: None),
         )
         timer.cancel()
         assert result.status == status
@@ -173,6 +178,12 @@ def test_no_server_outlives_a_run_however_it_ends(tmp_path: Path) -> None:
                 break
             time.sleep(0.05)
         assert not _is_alive(pid)
+
+
+def _once(start: Callable[[], None]) -> EventCallback:
+    """Calls `start` when the first step begins: the servers are connected by then."""
+    pending = [start]
+    return lambda _: pending.pop()() if pending else None
 
 
 def _is_alive(pid: int) -> bool:

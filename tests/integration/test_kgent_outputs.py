@@ -104,6 +104,10 @@ def test_a_schema_in_a_file_is_part_of_the_resolved_profile(tmp_path: Path) -> N
         ({"path": "deliverables/a.json", "schema": {"type": "thing"}}, "cannot be used"),
         ({"path": "deliverables/a.json", "schema": {"$ref": "http://x.test/"}}, "not in it"),
         ({"path": "deliverables/a.md", "schema": {}}, "JSON, YAML and CSV"),
+        (
+            {"path": "deliverables/a.md", "shema": {}},
+            "did you mean deliverables.required[0].schema",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_found_by_validate(

@@ -146,8 +146,10 @@ def _suggest_key(loc: list[int | str], root: type[Section]) -> str:
             if section is None:
                 break
     prefix = f"{_dotted_key(parents)}." if parents else ""
-    if section and (hint := nearest(word, section.model_fields, prefix)):
-        return hint
+    if section:
+        known = [field.alias or name for name, field in section.model_fields.items()]
+        if hint := nearest(word, known, prefix):
+            return hint
     elsewhere = [".".join(path) for path in _keys(root) if path[-1] == word]
     return f" (did you mean {elsewhere[0]}?)" if elsewhere else ""
 

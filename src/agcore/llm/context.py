@@ -40,7 +40,8 @@ class CompactConfig:
     """When a conversation is made shorter, and how much of it stays as it is.
 
     Attributes:
-        max_tokens: the budget of a request, in estimated tokens.
+        max_tokens: the budget of a request, in estimated tokens. A request for a summary takes
+            about 1000, where the budget is smaller.
         keep_recent: how many of the last messages are not summarised, as far as they fit.
         max_failures: after so many summaries that failed in a row, no more are asked for.
     """

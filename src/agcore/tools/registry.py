@@ -20,6 +20,7 @@ from agent_core.errors import (
 )
 from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, ToolReturn, tool_from
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
+from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import check_own_name
 from agent_core.tools.results import OpenCall, text_of
@@ -245,9 +246,20 @@ class ToolRegistry:
         )
 
     async def invoke(
-        self, name: str, arguments: Mapping[str, Any], *, timeout_s: float | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        deps: object = None,
     ) -> Any:
         """Call a tool and return its answer as a plain value.
+
+        Args:
+            name: of the tool.
+            arguments: for it.
+            timeout_s: how long it may take, in seconds.
+            deps: what it finds at `ToolContext.deps`.
 
         Raises:
             ToolError: of the kind that fits; a tool that answers with an error has failed.
@@ -261,6 +273,7 @@ class ToolRegistry:
                 self._permissions.check(name)
             with OpenCall(lambda _: None, writer, lambda: is_cancelled(task)) as opened:
                 tool, parsed = Toolbox(self._tools.values()).resolve(call)
+                check_deps([tool], deps)
                 context = ToolContext(
                     run=run,
                     tool_call_id=call.tool_call_id,
@@ -268,6 +281,7 @@ class ToolRegistry:
                     progress=opened.progress,
                     artifact=opened.artifact,
                     is_cancelled=opened.is_cancelled,
+                    deps=deps,
                 )
                 action = await _with_timeout(tool, timeout_s or self._timeout_s).prepare(
                     parsed, context
@@ -277,6 +291,8 @@ class ToolRegistry:
                 )
                 returned = await action.run()
             result = (await self._results.limit(returned, run, call, tool=tool)).result
+        except ConfigError as error:
+            raise ToolExecutionError(name, error.message) from error
         except (CoreToolError, PermissionDeniedError) as error:
             known = tool_error_from(name, error)
             raise known from (None if known is error else error)
@@ -290,7 +306,11 @@ class ToolRegistry:
         raise ToolExecutionError(name, reason)
 
     async def invoke_all(
-        self, invocations: Sequence[ToolInvocation], timeout_s: float | None = None
+        self,
+        invocations: Sequence[ToolInvocation],
+        timeout_s: float | None = None,
+        *,
+        deps: object = None,
     ) -> list[ToolOutcome]:
         """Make several calls at once: one outcome for each, in order, whatever happens to others.
 
@@ -299,11 +319,14 @@ class ToolRegistry:
         Args:
             invocations: the calls.
             timeout_s: how long each may take, in seconds.
+            deps: what they find at `ToolContext.deps`.
         """
 
         async def outcome(wanted: ToolInvocation) -> ToolOutcome:
             try:
-                value = await self.invoke(wanted.name, wanted.arguments, timeout_s=timeout_s)
+                value = await self.invoke(
+                    wanted.name, wanted.arguments, timeout_s=timeout_s, deps=deps
+                )
             except ToolError as error:
                 return ToolOutcome(wanted.name, error=error)
             return ToolOutcome(wanted.name, value)

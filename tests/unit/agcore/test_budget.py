@@ -1,8 +1,10 @@
 """A compaction budget is a bound: whatever a conversation holds, what is sent stays under it."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from agcore.llm import (
     ChatMessage,
@@ -139,3 +141,42 @@ async def test_a_summary_of_a_long_history_takes_a_few_calls() -> None:
     assert "[user]\nNever push to main." in provider.requests[0].messages[1].text
     assert SUMMARY in provider.requests[-1].messages[0].text
     assert "Never push to main." in provider.requests[-1].messages[0].text
+
+
+TEXTS = st.sampled_from(["short", "always be brief", "x" * 3000, "雪" * 900, "word " * 3000])
+EXCHANGES = st.lists(st.tuples(st.booleans(), TEXTS), max_size=12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    EXCHANGES,
+    TEXTS,
+    TEXTS,
+    st.sampled_from([SUMMARY, "so " * 3000, LlmError.Other("cannot")]),
+    st.integers(min_value=1200, max_value=8000),
+)
+def test_whatever_is_said_what_is_sent_stays_under_any_budget(
+    history: list[tuple[bool, str]],
+    system: str,
+    prompt: str,
+    summary: str | LlmError,
+    most: int,
+) -> None:
+    provider = MockProvider(lambda request: summary if is_summary(request) else "ok")
+
+    async def talk() -> None:
+        config = CompactConfig(max_tokens=most)
+        cycle = LlmCycle(provider).with_compact_config(config).with_system_prompt(system)
+        said = [
+            exchange(str(n), text) if is_call else [ChatMessage.user_text(text)]
+            for n, (is_call, text) in enumerate(history)
+        ]
+        cycle.with_messages(message for some in said for message in some)
+        for _ in range(2):
+            try:
+                await cycle.submit(prompt)
+            except LlmError.ContextLength:
+                return  # it said so, and sent nothing that is too large
+
+    asyncio.run(talk())
+    assert [cost(request) for request in provider.requests if cost(request) > most] == []

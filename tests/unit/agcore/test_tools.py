@@ -494,3 +494,19 @@ async def test_cancelling_the_caller_cancels_the_tools() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(calls, 0.05)
     assert ended == ["waits"] * 3
+
+
+async def test_a_tool_is_called_with_its_dependencies() -> None:
+    @tool(permission="readonly")
+    def stock(item: str, context: ToolContext[dict[str, int]]) -> int:
+        """How many there are."""
+        return context.deps[item]
+
+    registry = ToolRegistry([stock])
+    assert await registry.invoke("stock", {"item": "lamp"}, deps={"lamp": 12}) == 12
+    (outcome,) = await registry.invoke_all(
+        [ToolInvocation("stock", {"item": "lamp"})], deps={"lamp": 7}
+    )
+    assert outcome.value == 7
+    with pytest.raises(ToolError.ExecutionFailed, match=r"ToolContext\[dict\[str, int\]\]"):
+        await registry.invoke("stock", {"item": "lamp"}, deps=[1])

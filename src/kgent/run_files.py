@@ -247,9 +247,6 @@ class RunFiles:
             for name, written in self._written.items():
                 with suppress(OSError):
                     make_readable(self.root, name, mode=written.mode)
-                with suppress(OSError):
-                    found = (self.root / name).stat(follow_symlinks=False).st_mode
-                    written.mode = stat.S_IMODE(found)
                 if written.descriptor is None:
                     continue
                 if _is_same_file(self.root / name, written.descriptor):
@@ -264,6 +261,11 @@ class RunFiles:
                     lambda n=name, c=bytes(content): self._replace(n, c), name
                 )
                 self._drop(name)  # the next line goes to the file that was put back
+            for name, written in self._written.items():
+                with suppress(OSError):
+                    found = (self.root / name).stat(follow_symlinks=False).st_mode
+                    if stat.S_ISREG(found):
+                        written.mode = stat.S_IMODE(found)
 
     def overwrite(self, name: str, content: str) -> None:
         """Write over a file in its place: for a disk that has no room for a second copy."""

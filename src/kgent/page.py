@@ -192,6 +192,7 @@ def _outcome(report: RunReport, check: FolderCheck | None) -> str:
         "Began": _moment(state.started_at or state.created_at),
         "Took": _duration(state.started_at or state.created_at, state.ended_at),
         "Usage": usage,
+        "Cost": f"{state.cost:.6f} USD" if state.cost is not None else "",
         "Parameters": ", ".join(f"{name} = {value}" for name, value in state.parameters.items()),
     }
     return "\n".join([*parts, _facts(facts)])

@@ -142,6 +142,8 @@ class Agent(Role[DepsT, OutputT]):
         config: AgentConfig | None = None,
         **settings: Unpack[AgentSettings],
     ) -> None:
+        if unknown := settings.keys() - AgentSettings.__annotations__.keys():
+            raise TypeError(f"Agent() got an unexpected keyword argument {min(unknown)!r}")
         prompt = instructions if system_prompt is None else system_prompt
         given = {"name": name, "system_prompt": prompt, "tools": tools, "model": model}
         given |= {"output_type": output_type, "settings": settings or None}
@@ -171,6 +173,11 @@ class Agent(Role[DepsT, OutputT]):
         if chosen is None:
             message = f"the agent {self.name!r} has no model; give it one, such as openai:gpt-5"
             raise AgentConfigError(message)
+        if named := [each for each in self.tools or () if isinstance(each, str)]:
+            message = (
+                f"the agent {self.name!r} names the tool {named[0]!r}; only a bundle has tools"
+            )
+            raise AgentConfigError(f"{message} by name, so give it the tool itself")
         with raise_as_agent_error():
             provider = _open_provider(chosen)
         parts = AgentBuilder().provider(provider).hook_executor(self._hooks or HookExecutor())
@@ -284,5 +291,10 @@ def _open_provider(model: Model) -> LlmProvider:
         return AdapterProvider.open(model)
     if hasattr(model, "chat"):
         return cast("LlmProvider", model)
+    if not hasattr(model, "stream"):
+        message = (
+            f"a {type(model).__name__} is no model; give provider:name, or what answers requests"
+        )
+        raise AgentConfigError(message)
     adapter = cast("ProviderAdapter", model)
     return AdapterProvider(adapter, type(adapter).__name__)

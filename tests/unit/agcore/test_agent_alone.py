@@ -210,6 +210,7 @@ async def test_hooks_permissions_and_limits_hold_in_its_own_runs() -> None:
         ("gpt-5", "provider:name"),
         ("", "provider:name"),
         ("nowhere:m", "nowhere"),
+        (42, "a int is no model"),
     ],
 )
 async def test_a_model_that_is_none_is_refused_with_the_form(model: Any, reason: str) -> None:
@@ -289,3 +290,11 @@ async def test_a_cancelled_run_takes_its_tools_with_it() -> None:
 async def test_a_response_of_no_type_is_the_text_even_if_it_is_empty() -> None:
     agent = Agent("a", model=MockProvider([""]))
     assert (await agent.run("go")).output == ""
+
+
+async def test_a_name_of_a_tool_needs_a_bundle_and_a_setting_must_be_known() -> None:
+    with pytest.raises(AgentError.Config, match="names the tool 'echo'"):
+        await Agent("a", model=MockProvider(["ok"]), tools=["echo"]).run("go")
+    wrong: Any = {"modle": "openai:gpt-5"}
+    with pytest.raises(TypeError, match="modle"):
+        Agent("a", **wrong)

@@ -189,6 +189,35 @@ async def test_missing_usage_is_settled_at_the_estimate_and_flagged(
     assert use.spent["usd"] == pytest.approx(result.cost)
 
 
+@pytest.mark.parametrize(
+    ("reported", "given", "taken"),
+    [
+        (Usage(total_tokens=5000), 4496, 504),
+        (Usage(output_tokens=15), None, 15),
+        (Usage(input_tokens=100, total_tokens=100), 100, 504),
+        (Usage(input_tokens=100, total_tokens=700), 100, 600),
+        (Usage(input_tokens=-5, output_tokens=-5, total_tokens=-10), None, 504),
+    ],
+    ids=["total", "output", "input", "input and total", "negative"],
+)
+async def test_what_a_service_leaves_out_of_its_usage_is_never_free(
+    home: Home, project: Path, reported: Usage, given: int | None, taken: int
+) -> None:
+    script = [Says(text="word " * 400, usage=reported)] * 2
+    async with runtime(home, project, script, config=PRICED) as made:
+        result = await made.run("hello", budget=Budget(usd=1))
+        (use,) = (await replayed(made, result.session_id)).budgets
+        without = await made.run("hello")
+    usage = result.usage
+    assert usage.is_estimated
+    assert usage.output_tokens == taken
+    assert usage.input_tokens == given if given else usage.input_tokens > 1000
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+    assert use.spent["total_tokens"] == usage.total_tokens
+    assert use.spent["usd"] == pytest.approx((usage.input_tokens + 10 * taken) / 10**6)
+    assert (without.cost, without.usage.is_estimated) == (None, True)
+
+
 async def test_a_cancelled_call_is_settled_with_its_prompt_and_what_had_arrived(
     home: Home, project: Path
 ) -> None:

@@ -274,6 +274,23 @@ async def test_a_guard_that_fails_stops_the_run(
     assert seen == []
 
 
+async def test_a_guard_that_cancels_itself_has_not_passed(
+    made: AgentRuntime, model: Played
+) -> None:
+    async def gives_up(_: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    model.play("never", "never")
+    for guard in (on_message(look_only=True)(gives_up), on_answer(look_only=True)(gives_up)):
+        with pytest.raises(RunError) as caught:
+            await made.run("hello", guards=[guard])
+        assert caught.value.code is ErrorCode.GUARD_STOPPED
+        assert caught.value.details["reason"] == "guard_failed"
+
+
 async def test_the_model_is_asked_beside_a_guard_that_only_looks(
     made: AgentRuntime, model: Played, seen: list[str]
 ) -> None:

@@ -318,7 +318,7 @@ class MeteredAdapter:
             async for event in events:
                 if isinstance(event, ModelCompleted):
                     price, usage = await looking_up, event.usage
-                    if not _is_reported(usage):
+                    if not _is_reported(event):
                         usage = usage.model_copy(update={"is_estimated": True})
                         price = None
                     event = _with_cost(event, usage, price)
@@ -407,12 +407,10 @@ class _PaidCall:
             self.request = self.request.model_copy(update={"max_output_tokens": self._most})
 
     async def settle(self, completed: ModelCompleted) -> ModelCompleted:
-        """Settle a whole reply by what was reported, or by the estimate if nothing was."""
+        """Settle a whole reply by what was reported, and by the estimate where nothing was."""
         usage = completed.usage
-        if not _is_reported(usage):
-            output = estimate_blocks(completed.content)
-            usage = Usage.from_input_output(self._prompt, output)
-            usage = usage.model_copy(update={"is_estimated": True})
+        if not _is_reported(completed):
+            usage = _completed_usage(usage, self._prompt, estimate_blocks(completed.content))
         await self._settle(usage)
         return _with_cost(completed, usage, self._price)
 
@@ -451,8 +449,26 @@ class _PaidCall:
         await self._meter.settle(hold_id, {unit: n for unit, n in spent.items() if n > 0})
 
 
-def _is_reported(usage: Usage) -> bool:
-    return bool(usage.input_tokens or usage.output_tokens or usage.total_tokens)
+def _is_reported(completed: ModelCompleted) -> bool:
+    """Whether the service has said what the prompt took, and what the reply did if it has one."""
+    usage = completed.usage
+    return usage.input_tokens > 0 and (usage.output_tokens > 0 or not completed.content)
+
+
+def _completed_usage(reported: Usage, prompt: int, output: int) -> Usage:
+    """What was reported, with the rest of the total or the estimate for what was not."""
+    given, taken = max(reported.input_tokens, 0), max(reported.output_tokens, 0)
+    total = max(reported.total_tokens, 0)
+    rest = max(total - given - taken, 0)
+    taken = taken or (rest if given else min(rest, output)) or output
+    given = given or max(total - taken, 0) or prompt
+    update = {
+        "input_tokens": given,
+        "output_tokens": taken,
+        "total_tokens": max(total, given + taken),
+        "is_estimated": True,
+    }
+    return reported.model_copy(update=update)
 
 
 def _with_cost(completed: ModelCompleted, usage: Usage, price: Price | None) -> ModelCompleted:

@@ -286,13 +286,14 @@ class RunGuards:
                     self._stop(guard, "it only looks, and returned a text all the same")
             except AgentCoreError:
                 pass  # it is in `stopped`
+            except asyncio.CancelledError:  # one that has not passed does not count as passed
+                self._stop(guard, "it was cancelled")
+                raise
 
-        looking = [asyncio.create_task(look(guard)) for guard in guards]
+        looking = waiting = {asyncio.create_task(look(guard)) for guard in guards}
         try:
-            for done in asyncio.as_completed(looking):
-                await done
-                if self.stopped is not None:
-                    return
+            while waiting and self.stopped is None:
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in looking:
                 task.cancel()

@@ -407,6 +407,26 @@ async def test_guards_look_at_the_calls_of_children(
     assert seen == []
 
 
+async def test_a_stop_in_a_child_ends_the_run_that_has_started_it(
+    made: AgentRuntime, model: Played, seen: list[str]
+) -> None:
+    @on_tool_call
+    async def at_home(call: ToolCall) -> None:
+        if call.name == "look":
+            raise GuardStop("not abroad")
+
+    script = model.play(
+        calling("agent.create_sub_agent", task="look around"),
+        calling("look", place="abroad"),
+        "never",
+    )
+    error = await stopped(made, [at_home])
+    assert (error.details["guard"], error.details["reason"]) == ("at_home", "not abroad")
+    assert (len(script.requests), seen) == (2, [])
+    page = await made.replay_session("s1")
+    assert [result.is_error for node in page.nodes for result in node.results] == [True]
+
+
 class Town(BaseModel):
     name: str
 

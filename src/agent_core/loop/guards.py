@@ -151,12 +151,26 @@ def _decorated(
 class RunGuards:
     """The guards of one run at work.
 
+    Args:
+        guards: of its options.
+        journal: of the run.
+        deps: given to the run.
+        parent: those of the run that has started it: a stop ends that one as well.
+
     Attributes:
         stopped: why the run must end; nothing more is asked or called then.
     """
 
-    def __init__(self, guards: Sequence[RunGuard], journal: Journal, deps: Any) -> None:
+    def __init__(
+        self,
+        guards: Sequence[RunGuard],
+        journal: Journal,
+        deps: Any,
+        *,
+        parent: "RunGuards | None" = None,
+    ) -> None:
         self.stopped: AgentCoreError | None = None
+        self._parent = parent
         self._guards = guards
         self._journal = journal
         self._context = GuardContext(run=journal.run, deps=deps)
@@ -210,6 +224,8 @@ class RunGuards:
             AgentCoreError: `guard_stopped`; nothing more is asked or called.
         """
         await self.passed()
+        if self._parent is not None and self._parent.stopped is not None:
+            raise self._parent.stopped
         for guard in self._of("tool_call"):
             text = await self._run(guard, call)
             if text is not None:
@@ -329,6 +345,8 @@ class RunGuards:
         }
         error = AgentCoreError(ErrorCode.GUARD_STOPPED, message, details=details)
         self.stopped = self.stopped or error
+        if self._parent is not None:
+            self._parent.stopped = self._parent.stopped or error
         if self._call is not None:
             self._call.cancel()
         return self.stopped

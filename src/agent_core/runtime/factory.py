@@ -4,7 +4,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 from agent_core.agents.definitions import load_compact_definition
 from agent_core.agents.spawner import OpenJournal, RunSpec
@@ -42,6 +43,9 @@ from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
 from agent_core.types import Claim, Node, RunIdentity, utc_now
+
+if TYPE_CHECKING:
+    from agent_core.loop.guards import RunGuards
 
 T = TypeVar("T")
 
@@ -100,6 +104,7 @@ class RunFactory:
         self._composers: OrderedDict[str, Composer] = OrderedDict()
         self._surroundings: OrderedDict[str, Surroundings] = OrderedDict()
         self._models_of_runs: OrderedDict[str, ModelConfig] = OrderedDict()
+        self._guards_of_runs: WeakValueDictionary[str, RunGuards] = WeakValueDictionary()
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -165,7 +170,9 @@ class RunFactory:
                 RunGuards,
             )
 
-            checks = spec.guards or RunGuards(options.guards, journal, options.deps)
+            above = self._guards_of_runs.get(run.parent_run_id or "")
+            checks = spec.guards or RunGuards(options.guards, journal, options.deps, parent=above)
+            self._guards_of_runs[run.run_id] = checks
             provider = CheckedProvider(provider, checks, toolbox.expected)
             guard = CheckedCalls(guard, checks)
         if meter and meter.limits("tool_calls"):

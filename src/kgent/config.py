@@ -29,6 +29,7 @@ DELIVERABLES = "deliverables"
 SQLITE = "sqlite:"
 """How a memory provider begins that is a database; the file's name follows."""
 DEFAULT_SANDBOX = "runs/{run_id}"
+_LONGEST_NAME = 255  # of a file, in bytes
 SANDBOX_PLACEHOLDERS = ("{session_id}", "{task_id}", "{run_id}")
 
 
@@ -333,6 +334,8 @@ class DeliverableSpec(Section):
         parts = PurePosixPath(value).parts
         if len(parts) < 2 or parts[0] != DELIVERABLES or ".." in parts or "\0" in value:
             raise ValueError(f"must be a path below {DELIVERABLES}/, like {DELIVERABLES}/report.md")
+        if any(len(part.encode("utf-8", "replace")) > _LONGEST_NAME for part in parts):
+            raise ValueError(f"has a name in it of more than {_LONGEST_NAME} bytes")
         return str(PurePosixPath(value))
 
 

@@ -356,6 +356,12 @@ class RunExecutor:
         failures = [outcome.failure] if outcome.failure is not None else []
         check: DeliverableCheck | None = None
         try:
+            required, emit = self._env.config.deliverables.required, self._records.emit
+            data: dict[str, object] = {"required": [one.path for one in required]}
+            summary, actor = f"required deliverables: {len(required)}", "governance"
+            emit("deliverable.check.started", summary, data, actor=actor)
+            # The profile's own checks are programs: what they leave behind is what is judged.
+            results, outcome = self._run_own_checks(outcome)
             if changed := self._files.find_changed():
                 listed = ", ".join(f"{name} ({why})" for name, why in sorted(changed.items()))
                 error = ErrorInfo(
@@ -367,12 +373,7 @@ class RunExecutor:
                 failures.append(error)
             for failure in failures:
                 self._record_error(failure)
-            required, emit = self._env.config.deliverables.required, self._records.emit
-            data: dict[str, object] = {"required": [one.path for one in required]}
-            summary, actor = f"required deliverables: {len(required)}", "governance"
-            emit("deliverable.check.started", summary, data, actor=actor)
-            check = check_deliverables(self._env.sandbox_root, required)
-            check, outcome = self._run_own_checks(check, outcome)
+            check = judge(check_deliverables(self._env.sandbox_root, required), results)
             for path, reason in check.missing.items():
                 data = {"path": path, "reason": reason}
                 text = f"{path}: {reason}"
@@ -388,20 +389,18 @@ class RunExecutor:
         outcome = replace(outcome, failure=failures[0] if failures else None, check=check)
         return self._forget_failed_nudge(outcome)
 
-    def _run_own_checks(
-        self, check: DeliverableCheck, outcome: _Outcome
-    ) -> tuple[DeliverableCheck, _Outcome]:
+    def _run_own_checks(self, outcome: _Outcome) -> tuple[list[CheckResult], _Outcome]:
         """Run the profile's checks, unless the engine has failed or was stopped."""
         results, token = self._results, self._cancellation
         if outcome.failure is not None or outcome.interruption is not None:
-            return judge(check, results or []), outcome
+            return results or [], outcome
         if results is None or self._is_outdated:
             work = partial(run_checks, self._env, self._env.config.checks)
             try:
                 results = run_in_loop(work, cancellation=token)
             except asyncio.CancelledError:
-                return check, replace(outcome, interruption=token.reason)
-        return judge(check, results), outcome
+                return [], replace(outcome, interruption=token.reason)
+        return results, outcome
 
     def _forget_failed_nudge(self, outcome: _Outcome) -> _Outcome:
         """End `incomplete` where the model had ended too early, and asking it again has failed."""

@@ -258,7 +258,7 @@ def write_artifact_manifest(records: RunRecords, required: Iterable[DeliverableS
             produced.append(file)
     present = {file.path for file in produced}
     for path, deliverable in specs.items():
-        if path not in present and not (files.root / path).is_dir():
+        if path not in present and not os.path.isdir(files.root / path):  # noqa: PTH112 - any path
             missing = ProducedFile(
                 path=path,
                 kind=deliverable.kind,
@@ -401,17 +401,11 @@ def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> Deliv
     missing: dict[str, str] = {}
     invalid: dict[str, str] = {}
     for deliverable in required:
-        path, parts = root / deliverable.path, Path(deliverable.path).parts
-        problem: str | None = None
-        if any(root.joinpath(*parts[: n + 1]).is_symlink() for n in range(len(parts))):
-            problem = "it is a link, or behind one"
-        elif path.is_dir():
-            if not deliverable.allow_empty and not any(names for _, _, names in os.walk(path)):
-                problem = "the folder has no file in it"
-        elif not path.is_file():
-            problem = "it is no ordinary file" if path.exists() else "it does not exist"
-        elif path.stat().st_size == 0 and not deliverable.allow_empty:
-            problem = "it is empty"
+        path = root / deliverable.path
+        try:
+            problem = _find_absence(root, deliverable)
+        except OSError as error:
+            problem = f"it cannot be read: {error.strerror or error}"
         if problem is not None:
             missing[deliverable.path] = problem
             continue
@@ -444,6 +438,21 @@ def check_deliverables(root: Path, required: Iterable[DeliverableSpec]) -> Deliv
         missing=missing,
         invalid=invalid,
     )
+
+
+def _find_absence(root: Path, deliverable: DeliverableSpec) -> str | None:
+    """Why a deliverable does not count as there; None if it does."""
+    path, parts = root / deliverable.path, Path(deliverable.path).parts
+    if any(root.joinpath(*parts[: n + 1]).is_symlink() for n in range(len(parts))):
+        return "it is a link, or behind one"
+    if path.is_dir():
+        has_files = deliverable.allow_empty or any(names for _, _, names in os.walk(path))
+        return None if has_files else "the folder has no file in it"
+    if not path.is_file():
+        return "it is no ordinary file" if path.exists() else "it does not exist"
+    if path.stat().st_size == 0 and not deliverable.allow_empty:
+        return "it is empty"
+    return None
 
 
 def governance_status(error: ErrorInfo) -> GovernanceStatus:

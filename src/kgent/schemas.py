@@ -8,10 +8,11 @@ import csv
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
+from urllib.parse import unquote
 
 import yaml
 
@@ -42,6 +43,7 @@ _CONTENT_TYPES: Mapping[str, Literal["json", "yaml", "csv"]] = {
     "text/yaml": "yaml",
     "text/csv": "csv",
 }
+_CHOICES = ("anyOf", "oneOf", "allOf")
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 
@@ -85,6 +87,8 @@ def find_fault(path: Path, spec: DeliverableSpec, schema: Schema) -> str | None:
         return "it has a key that is no text"
     except (OSError, AgentCoreError, _InvalidContentError) as error:
         return str(error)
+    except (ArithmeticError, ValueError) as error:  # such as a number of a thousand digits
+        return f"it cannot be compared with its schema: {bounded_line(str(error))}"
     return f"it does not fit its schema: {'; '.join(found)}" if found else None
 
 
@@ -133,11 +137,41 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def _read_yaml(path: Path) -> Any:
-    text = _read_text(path, MAX_YAML_BYTES)
+    loader = _PlainLoader(_read_text(path, MAX_YAML_BYTES))
     try:
-        return yaml.load(text, _PlainLoader)  # noqa: S506 - a safe loader
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _count_nodes(node, {})
+        construct = cast("Callable[[yaml.Node], Any]", loader.construct_document)  # pyright: ignore[reportUnknownMemberType] - untyped
+        return construct(node)
+    except _InvalidContentError:
+        raise
     except (yaml.YAMLError, ValueError) as error:
         raise _InvalidContentError(f"it is not YAML: {bounded_line(str(error))}") from None
+    finally:
+        loader.dispose()
+
+
+def _count_nodes(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """How many nodes there are once every alias is written out, as merged keys are.
+
+    Raises:
+        _InvalidContentError: there are more than any file has without aliases.
+    """
+    if node in known:
+        if not known[node]:
+            raise _InvalidContentError("it contains itself")
+        return known[node]
+    known[node], number = 0, 1
+    if not isinstance(node, yaml.ScalarNode):
+        for item in cast("Iterable[Any]", node.value):
+            parts = cast("tuple[yaml.Node, ...]", item) if isinstance(item, tuple) else (item,)
+            number += sum(_count_nodes(part, known) for part in parts)
+    if number > MAX_YAML_BYTES:
+        raise _InvalidContentError("it repeats itself until it is far too large")
+    known[node] = number
+    return number
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -149,6 +183,8 @@ def _table_faults(schema: Schema, path: Path) -> Iterator[str]:
     row_schema = schema
     if is_list:
         row_schema = cast("Schema", items) if isinstance(items, dict) else dict[str, Any]()
+    while isinstance(part := _find_part(schema, row_schema.get("$ref")), dict):  # never in circles
+        row_schema = cast("Schema", part)
     if path.stat().st_size > MAX_CHECKED_BYTES:
         reason = f"it has more than {MAX_CHECKED_BYTES:,} bytes; a schema checks no more"
         raise _InvalidContentError(reason)
@@ -160,7 +196,7 @@ def _table_faults(schema: Schema, path: Path) -> Iterator[str]:
             if columns is None:
                 raise _InvalidContentError("it has no header")
             yield from _header_faults(row_schema, columns)
-            rows = _rows(lines, columns, row_schema)
+            rows = _rows(lines, columns, row_schema, root=schema)
             if is_list:
                 yield from _faults(schema, [row for _, row in rows])
                 return
@@ -186,10 +222,12 @@ def _header_faults(schema: Schema, columns: list[str]) -> Iterator[str]:
         yield f"columns that the schema does not have: {bounded_line(', '.join(more))}"
 
 
-def _rows(lines: Any, columns: list[str], schema: Schema) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(
+    lines: Any, columns: list[str], schema: Schema, *, root: Schema
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """The number of the line that a row ends at, and its values by column."""
     properties = cast("Mapping[str, Any]", schema.get("properties", {}))
-    types = [_types_of(properties.get(name)) for name in columns]
+    types = [_types_of(properties.get(name), root) for name in columns]
     for values in lines:
         if not values:
             continue  # an empty line
@@ -200,9 +238,41 @@ def _rows(lines: Any, columns: list[str], schema: Schema) -> Iterator[tuple[int,
         yield lines.line_num, dict(zip(columns, read, strict=True))
 
 
-def _types_of(schema: object) -> set[str]:
-    kinds = cast("Schema", schema).get("type", ()) if isinstance(schema, Mapping) else ()
-    return {kinds} if isinstance(kinds, str) else set(cast("Iterable[str]", kinds))
+def _types_of(schema: object, root: Schema) -> set[str]:
+    """The types that the values of a column may have, by everything that its schema says."""
+    kinds, seen, waiting = set[str](), set[int](), [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, Mapping) or id(cast("Schema", part)) in seen:
+            continue
+        table = cast("Schema", part)
+        seen.add(id(table))
+        if "type" in table:
+            named: object = table["type"]
+            kinds |= {named} if isinstance(named, str) else set(cast("Iterable[str]", named))
+        else:
+            values = [*table.get("enum", ()), *([table["const"]] if "const" in table else ())]
+            kinds |= {_type_of(value) for value in values}
+        waiting += [one for word in _CHOICES for one in table.get(word, ())]
+        waiting.append(_find_part(root, table.get("$ref")))
+    return kinds
+
+
+def _type_of(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    return "number" if isinstance(value, int | float) else "string"
+
+
+def _find_part(root: Schema, place: object) -> Any:
+    """The part of a schema that a reference like `#/$defs/row` leads to; None for others."""
+    if not isinstance(place, str) or not place.startswith("#/"):
+        return None
+    found: Any = root
+    for word in place.removeprefix("#/").split("/"):
+        name = unquote(word).replace("~1", "/").replace("~0", "~")
+        found = cast("Schema", found).get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def _read_cell(text: str, kinds: set[str]) -> Any:

@@ -23,6 +23,22 @@ ROWS = {
     "required": ["id", "price"],
     "additionalProperties": False,
 }
+CHOICES = {
+    "properties": {
+        "id": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "price": {"enum": [2, 3]},
+    },
+}
+ROW_BY_REFERENCE = {
+    "type": "array",
+    "items": {"$ref": "#/$defs/row"},
+    "$defs": {
+        "id": {"type": ["integer", "null"]},
+        "price": {"oneOf": [{"const": 2}, {"const": 3}]},
+        "row": {"properties": {"id": {"$ref": "#/$defs/id"}, "price": {"$ref": "#/$defs/price"}}},
+    },
+}
+MERGED = "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 60))
 
 
 def delivered(tmp_path: Path, name: str, content: str, schema: Any, **spec: Any) -> RunResult:
@@ -40,6 +56,10 @@ def delivered(tmp_path: Path, name: str, content: str, schema: Any, **spec: Any)
         ("a.yaml", "when: 2024-01-01\n", {"properties": {"when": {"type": "string"}}}),
         ("a.csv", "id,price\n1,2.5\n2,\n", ROWS),
         ("a.csv", "id,price\n1,2\n", {"type": "array", "items": ROWS, "minItems": 1}),
+        ("a.csv", "id,price\n1,2\n,3\n", CHOICES),
+        ("a.csv", "id,price\n1,2\n,3\n", ROW_BY_REFERENCE),
+        ("a.yaml", "a: &a {b: 1}\nc: {<<: [*a, *a], d: *a}\n", {"required": ["a", "c"]}),
+        ("a.yaml", "# nothing\n", {"type": "null"}),
     ],
 )
 def test_content_that_fits_its_schema_completes_a_run(
@@ -61,6 +81,10 @@ def test_content_that_fits_its_schema_completes_a_run(
         ("a.json", "[" * 100_000, {}, "nested too deeply"),
         ("a.yaml", "a: [", {}, "it is not YAML"),
         ("a.yaml", "1: b\n", {"patternProperties": {"a": {}}}, "a key that is no text"),
+        ("a.yaml", f"a0: &a0 {{b: 1}}\n{MERGED}", {}, "repeats itself"),
+        ("a.yaml", "a: &a [*a]\n", {}, "contains itself"),
+        ("a.yaml", f"0x{'f' * 9000}", {"type": "string"}, "it cannot be compared"),
+        ("a.json", "1" * 500, {"multipleOf": 0.1}, "it cannot be compared"),
         ("a.csv", "id\n1\n", ROWS, "it lacks the columns: price"),
         ("a.csv", "id,price,x\n", ROWS, "does not have: x"),
         ("a.csv", "id,price\n1,2\nx,2\n", ROWS, "line 3.id: 'x' is not of type 'integer'"),
@@ -159,6 +183,41 @@ def test_a_check_that_fails_makes_a_run_incomplete(tmp_path: Path, check: Any, r
     assert reason in (result.checks[0].reason or "")
     assert result.checks[1].is_passed
     assert state(result.sandbox_root)["checks"][0]["is_passed"] is False
+
+
+def test_what_a_check_leaves_behind_is_judged(tmp_path: Path) -> None:
+    write = calls("write_file", path="deliverables/a.md", content="x")
+    required = {"required": ["deliverables/a.md"]}
+    removes = python("import os; os.remove('deliverables/a.md')")
+    result = a_run(tmp_path, write, checks=[removes], deliverables=required)
+    assert (result.status, result.missing) == ("incomplete", ["deliverables/a.md"])
+    assert result.sandbox_root
+    assert verify(result.sandbox_root).problems == []
+
+
+@pytest.mark.parametrize("name", ["prompt.md", "config.yaml", "events.jsonl", "logs/tools.jsonl"])
+def test_a_check_that_edits_a_record_fails_the_run(tmp_path: Path, name: str) -> None:
+    result = a_run(tmp_path, checks=[python(f"open({name!r}, 'a').write('x')")])
+    assert result.status == "failed"
+    assert result.error
+    assert result.error.code == "records_changed"
+    assert name in result.error.message
+
+
+def test_a_deliverable_that_cannot_be_looked_at_is_missing(tmp_path: Path) -> None:
+    path = "deliverables/" + "/".join(["x" * 200] * 25)  # longer than a system call takes
+    result = a_run(tmp_path, deliverables={"required": [path]})
+    assert (result.status, result.missing) == ("incomplete", [path])
+    assert result.sandbox_root
+    assert verify(result.sandbox_root).problems == []
+
+
+def test_a_deliverable_with_a_name_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    required = {"required": ["deliverables/{{ to }}.md"]}
+    config = profile(tmp_path, deliverables=required, parameters={"to": {}})
+    result = run(config, "x", RunOptions(parameters={"to": "ä" * 150}))
+    assert result.is_blocked
+    assert "more than 255 bytes" in str(result.error)
 
 
 def test_what_a_check_prints_is_bounded(tmp_path: Path) -> None:

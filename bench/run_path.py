@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any
 
 from agent_core import AgentRuntime
-from agent_core.providers.scripted import ScriptedProvider, calls
+from agent_core.providers.scripted import Says, ScriptedProvider, calls
+from agent_core.types import Usage
 
 _PACKAGE = "/agent_core/"
 _CONFIG = '[model]\nprovider = "custom"\nname = "scripted"\ncontext_window = 32000\n'
@@ -93,7 +94,10 @@ async def measure(folder: Path) -> RunPath:
     (project / "a.txt").write_text("hello\n")
     (home / "config.toml").write_text(_CONFIG)
     runtime = AgentRuntime(project_dir=project, home_dir=home)
-    script = [calls("code.read_file", path="a.txt"), "done"] * 2
+    # With what a service reports: estimating it is the script's own work.
+    usage = Usage.from_input_output(100, 10)
+    call = calls("code.read_file", path="a.txt").model_copy(update={"usage": usage})
+    script = [call, Says(text="done", usage=usage)] * 2
     runtime.register_provider("custom", lambda _: ScriptedProvider(script))
     seen = RunPath()
     async with runtime:

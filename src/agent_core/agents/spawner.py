@@ -102,6 +102,7 @@ class SpawnerDeps:
         build_context: builds everything a run of any role needs, or raises `AgentCoreError`.
         work_tools: all but the built-in `agent.*` and `internal.*` tools, as the user's settings
             and a run's options leave them; with their effective permissions and tags.
+        are_sessions_limited: every run has a budget, its session's.
         is_disabled: the user's settings take the tool of this name away from every run.
         can_ask: there is a way to ask for a permission.
         task_logs: by session, where they are not written; None: they are.
@@ -114,6 +115,7 @@ class SpawnerDeps:
     workers: Workers
     build_context: Callable[[RunSpec], Awaitable[RunContext]]
     work_tools: Callable[[RunOptions], Awaitable[Mapping[str, ToolDefinition]]]
+    are_sessions_limited: bool
     is_disabled: Callable[[str], bool]
     can_ask: bool
     open_journal: OpenJournal
@@ -133,11 +135,8 @@ class ChildSpawner:
     ) -> None:
         self._deps = deps
         self._parent = parent
-        self._options = options.for_child()
-        of_session = deps.setup.config.budget.model_dump(exclude={"on_unknown_price"})
-        self._is_limited = options.budget is not None or any(
-            limit is not None for limit in of_session.values()
-        )
+        self._options = options if options is NO_OPTIONS else options.for_child()
+        self._is_limited = deps.are_sessions_limited or options.budget is not None
 
     @property
     def tools(self) -> list[Tool]:

@@ -20,9 +20,8 @@ from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import BudgetStore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
-from agent_core.providers.estimates import estimate_blocks, estimate_tools
-from agent_core.providers.requests import IdentityCache
-from agent_core.text import BYTES_PER_TOKEN, estimate_text
+from agent_core.providers.estimates import PromptEstimates, estimate_blocks
+from agent_core.text import BYTES_PER_TOKEN
 from agent_core.types import (
     Amounts,
     Budget,
@@ -34,7 +33,6 @@ from agent_core.types import (
     ModelCompleted,
     ModelEvent,
     ModelFailed,
-    ModelMessage,
     ModelReasoningDelta,
     ModelRequest,
     ModelRetry,
@@ -42,7 +40,6 @@ from agent_core.types import (
     ModelTextDelta,
     RunIdentity,
     ToolCallDelta,
-    ToolDefinition,
     Usage,
     new_id,
 )
@@ -81,8 +78,7 @@ class Budgets:
         self._session_limits = limits_of(Budget.model_construct(**values))
         self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
         self._settled = asyncio.Event()
-        self._messages: IdentityCache[ModelMessage, int] = IdentityCache()
-        self._tools: IdentityCache[ToolDefinition, int] = IdentityCache()
+        self._estimates = PromptEstimates()
 
     def of_purpose(self, session_id: str, purpose: str, run: RunIdentity | None) -> "Meter | None":
         """Who pays for calls beside the loops: the run that waits for them, else the session."""
@@ -118,11 +114,8 @@ class Budgets:
         return Meter(self, run, scopes) if scopes else None
 
     def estimate(self, request: ModelRequest) -> int:
-        """Tokens of the prompt; what was estimated once is not looked at again."""
-        total = sum(estimate_text(block.content) for block in request.system)
-        total += sum(self._messages.get_all(request.messages, _message_tokens))
-        total += sum(self._tools.get_all(request.tools, _tool_tokens))
-        return round(total * self.scale(request.model))
+        """Tokens of the prompt."""
+        return round(self._estimates.prompt(request) * self.scale(request.model))
 
     def note_settled(self) -> None:
         """Have everything that waits for room look again."""
@@ -476,14 +469,6 @@ def _with_cost(completed: ModelCompleted, usage: Usage, price: Price | None) -> 
     if usage is completed.usage and cost is None:
         return completed
     return completed.model_copy(update={"usage": usage.model_copy(update={"cost": cost})})
-
-
-def _message_tokens(message: ModelMessage) -> int:
-    return estimate_blocks(message.content)
-
-
-def _tool_tokens(tool: ToolDefinition) -> int:
-    return estimate_tools([tool])
 
 
 def _exceeded(use: BudgetUse, grant: BudgetGrant) -> AgentCoreError:

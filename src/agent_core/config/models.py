@@ -351,6 +351,11 @@ class BudgetConfig(Section):
     wall_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     on_unknown_price: Literal["ignore_usd", "refuse"] = "ignore_usd"
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a session has a limit of any kind."""
+        return self.model_copy(update={"on_unknown_price": "ignore_usd"}) != BudgetConfig()
+
 
 class CompactionConfig(Section):
     """When and how long histories are summarised."""

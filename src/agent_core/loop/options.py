@@ -92,11 +92,6 @@ class RunOptions(Generic[OutputT]):
             guards=[guard for guard in self.guards if guard.point == "tool_call"],
         )
 
-    @property
-    def bounds_tools(self) -> bool:
-        """Some tools are not for this run."""
-        return self.tools is not None or bool(self.disabled_tools)
-
     def offers(self, name: str, *, is_free: bool = False) -> bool:
         """Whether the run may have the tool of this name; `is_free`: `tools` does not bound it."""
         if name in self.disabled_tools:

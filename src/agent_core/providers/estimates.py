@@ -7,12 +7,15 @@ from collections.abc import Iterable
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from agent_core.providers.requests import IdentityCache
 from agent_core.text import BYTES_PER_TOKEN, estimate_text
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
     ImageBlock,
     JsonBlock,
+    ModelMessage,
+    ModelRequest,
     ReasoningBlock,
     TextBlock,
     ToolCallBlock,
@@ -75,3 +78,25 @@ def estimate_tools(tools: Iterable[ToolDefinition]) -> int:
         - (-len(json_bytes(tool.input_schema)) // BYTES_PER_TOKEN)
         for tool in tools
     )
+
+
+class PromptEstimates:
+    """Estimates the prompts of requests; a message or tool is looked at once."""
+
+    def __init__(self) -> None:
+        self._messages: IdentityCache[ModelMessage, int] = IdentityCache()
+        self._tools: IdentityCache[ToolDefinition, int] = IdentityCache()
+
+    def prompt(self, request: ModelRequest) -> int:
+        """Tokens of the system prompt, the messages and the tools of a request."""
+        total = sum(block.token_count or estimate_text(block.content) for block in request.system)
+        total += sum(self._messages.get_all(request.messages, _message_tokens))
+        return total + sum(self._tools.get_all(request.tools, _tool_tokens))
+
+
+def _message_tokens(message: ModelMessage) -> int:
+    return estimate_blocks(message.content)
+
+
+def _tool_tokens(tool: ToolDefinition) -> int:
+    return estimate_tools([tool])

@@ -29,18 +29,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
-from agent_core.providers.estimates import estimate_blocks, estimate_tools
+from agent_core.providers.estimates import PromptEstimates, estimate_blocks
 from agent_core.providers.failures import WITHOUT_TOOLS, Called
 from agent_core.providers.reply import ReplyAccumulator
-from agent_core.providers.requests import IdentityCache
-from agent_core.text import estimate_text
 from agent_core.types import (
     ErrorPayload,
     Frozen,
     ModelCompleted,
     ModelEvent,
     ModelFailed,
-    ModelMessage,
     ModelReasoningDelta,
     ModelRequest,
     ModelRetry,
@@ -49,7 +46,6 @@ from agent_core.types import (
     StopReason,
     ToolCall,
     ToolCallDelta,
-    ToolDefinition,
     Usage,
 )
 
@@ -190,8 +186,7 @@ class ScriptedProvider:
         self._played = 0
         self._missing = 0
         self._broken: Exception | None = None
-        self._message_tokens: IdentityCache[ModelMessage, int] = IdentityCache()
-        self._tool_tokens: IdentityCache[ToolDefinition, int] = IdentityCache()
+        self._estimates = PromptEstimates()
         if isinstance(replies, str):
             self.add(replies)
         elif not callable(replies):
@@ -271,8 +266,12 @@ class ScriptedProvider:
         try:
             for reply in taken:
                 async for piece in _pieces_of(reply, request):
-                    async for event in draft.take(piece):
+                    if isinstance(piece, Pauses):
+                        await asyncio.sleep(piece.seconds)
+                    for event in draft.play(piece):
                         yield event
+                    if isinstance(piece, Hangs):
+                        await asyncio.Event().wait()
                     if draft.is_over:
                         return
         except AgentCoreError as failure:
@@ -286,15 +285,8 @@ class ScriptedProvider:
         except Exception as error:
             self._broken = self._broken or error
             raise
-        *deltas, completed = draft.finish()
-        for event in deltas:
+        for event in draft.finish(self._estimates):
             yield event
-        if draft.usage is None and isinstance(completed, ModelCompleted):
-            usage = Usage.from_input_output(
-                self._estimate(request), estimate_blocks(completed.content)
-            )
-            completed = completed.model_copy(update={"usage": usage})
-        yield completed
 
     async def close(self) -> None:
         """Remember that it was closed."""
@@ -316,15 +308,6 @@ class ScriptedProvider:
                 f"this is request {len(self.requests)}",
             )
         ]
-
-    def _estimate(self, request: ModelRequest) -> int:
-        """Tokens of a request, counted as the runtime counts before it asks."""
-        messages = self._message_tokens.get_all(
-            request.messages, lambda message: estimate_blocks(message.content)
-        )
-        tools = self._tool_tokens.get_all(request.tools, lambda tool: estimate_tools([tool]))
-        system = [block.token_count or estimate_text(block.content) for block in request.system]
-        return sum(messages) + sum(tools) + sum(system)
 
 
 async def _pieces_of(reply: object, request: ModelRequest) -> AsyncGenerator[object]:
@@ -348,88 +331,72 @@ class _Draft:
 
     def __init__(self, provider: str, request: ModelRequest) -> None:
         self.is_over = False
-        self.usage: Usage | None = None
+        self._request = request
+        self._usage: Usage | None = None
         self._stop: StopReason | None = None
         self._has_calls = False
         self._reply = ReplyAccumulator(
             Called(provider, request.model), str, history=request.messages
         )
 
-    async def take(self, piece: object) -> AsyncGenerator[ModelEvent]:
-        """Play one piece.
+    def finish(self, estimates: PromptEstimates) -> Iterator[ModelEvent]:
+        """The last deltas and the finished reply; its usage is estimated if the script has none."""
+        stop = self._stop or (StopReason.TOOL_USE if self._has_calls else StopReason.END_TURN)
+        for event in self._reply.finish(stop, stop.value, usage=self._usage or Usage()):
+            if self._usage is None and isinstance(event, ModelCompleted):
+                prompt, answer = estimates.prompt(self._request), estimate_blocks(event.content)
+                usage = Usage.from_input_output(prompt, answer)
+                event = event.model_copy(update={"usage": usage})
+            yield event
+
+    def play(self, piece: object) -> Iterator[ModelEvent]:
+        """Add one piece, and yield its events.
 
         Raises:
             TypeError: a function has given something that is no piece of a reply.
         """
-        if isinstance(piece, Pauses):
-            await asyncio.sleep(piece.seconds)
-        for event in self._play(piece):
-            yield event
-        self.is_over = True
-        match piece:
-            case Hangs():
-                await asyncio.Event().wait()
-            case Fails():
-                failure = ProviderError(piece.code, piece.message, piece.retryable, piece.details)
-                yield ModelFailed(error=ErrorPayload.of(failure))
-            case AgentCoreError():
-                yield ModelFailed(error=ErrorPayload.of(piece))
-            case ModelFailed() | ModelCompleted():
-                yield piece
-            case _:
-                self.is_over = False
+        for part in self._parts(piece) if isinstance(piece, Says | Calls) else (piece,):
+            match part:
+                case str(text) | ModelTextDelta(text=text) | Hangs(text=text) | Fails(text=text):
+                    if text:
+                        self._reply.add_text(text)
+                case ModelReasoningDelta(text=text):
+                    self._reply.add_reasoning(text)
+                case ScriptedCall() | ToolCall():
+                    self._add_call(part)
+                case ModelRetry() | ToolCallDelta() | ModelFailed() | ModelCompleted():
+                    yield part
+                case AgentCoreError():
+                    yield ModelFailed(error=ErrorPayload.of(part))
+                case ModelStarted() | Pauses():
+                    pass
+                case _:
+                    raise TypeError(
+                        f"a scripted reply was a {type(part).__name__}; it may be text, tool "
+                        "calls, events of a model, an error, or a list of these"
+                    )
+            yield from self._reply.deltas()
+        if isinstance(piece, Fails):
+            failure = ProviderError(piece.code, piece.message, piece.retryable, piece.details)
+            yield ModelFailed(error=ErrorPayload.of(failure))
+        self.is_over = isinstance(piece, Fails | AgentCoreError | ModelFailed | ModelCompleted)
 
-    def finish(self) -> list[ModelEvent]:
-        """The last deltas and the finished reply."""
-        stop = self._stop or (StopReason.TOOL_USE if self._has_calls else StopReason.END_TURN)
-        return self._reply.finish(stop, stop.value, usage=self.usage or Usage())
-
-    def _play(self, piece: object) -> Iterator[ModelEvent]:
-        match piece:
-            case Says() | Calls():
-                yield from self._play_reply(piece)
-            case ScriptedCall() | ToolCall():
-                yield from self._play_call(piece)
-            case str(text) | ModelTextDelta(text=text) | Hangs(text=text) | Fails(text=text):
-                yield from self._play_text(text)
-            case ModelReasoningDelta(text=text):
-                self._reply.add_reasoning(text)
-                yield from self._reply.deltas()
-            case ModelRetry() | ToolCallDelta():
-                yield piece
-            case AgentCoreError() | ModelStarted() | ModelFailed() | ModelCompleted() | Pauses():
-                pass
-            case _:
-                raise TypeError(
-                    f"a scripted reply was a {type(piece).__name__}; it may be text, tool calls, "
-                    "events of a model, an error, or a list of these"
-                )
-
-    def _play_reply(self, reply: Says | Calls) -> Iterator[ModelEvent]:
-        self.usage = reply.usage or self.usage
+    def _parts(self, reply: Says | Calls) -> Iterator[object]:
+        self._usage = reply.usage or self._usage
         if "stop_reason" in reply.model_fields_set:
             self._stop = reply.stop_reason
         if reply.reasoning:
-            self._reply.add_reasoning(reply.reasoning)
-            yield from self._reply.deltas()
-        for text in pieces(reply.text, reply.chunks if isinstance(reply, Says) else 1):
-            yield from self._play_text(text)
-        for call in reply.calls if isinstance(reply, Calls) else ():
-            yield from self._play_call(call)
+            yield ModelReasoningDelta(text=reply.reasoning)
+        yield from pieces(reply.text, reply.chunks if isinstance(reply, Says) else 1)
+        yield from reply.calls if isinstance(reply, Calls) else ()
 
-    def _play_text(self, text: str) -> Iterator[ModelEvent]:
-        if text:
-            self._reply.add_text(text)
-            yield from self._reply.deltas()
-
-    def _play_call(self, call: ScriptedCall | ToolCall) -> Iterator[ModelEvent]:
+    def _add_call(self, call: ScriptedCall | ToolCall) -> None:
         self._has_calls = True
         opened = self._reply.open_call(call.tool_call_id, call.name)
         written = call.arguments
         self._reply.feed(
             opened, written if isinstance(written, str) else jsontext.dump_text(written)
         )
-        yield from self._reply.deltas()
 
 
 def create(config: ModelConfig) -> ScriptedProvider:

@@ -150,7 +150,7 @@ class RunFactory:
         if run.parent_run_id is None:
             recall = self._memory.tools(journal, spec.view)
             spec = replace(spec, tools=[*spec.tools, *recall])
-        expected = spec.options.expected()
+        expected = options.expected() if options.output_type is not None else None
         toolbox = await self._project.toolboxes.fill(
             spec,
             expected=expected,
@@ -160,7 +160,7 @@ class RunFactory:
         )
         composer = self._build_composer(spec, model, toolbox, found)
         source = await self.compactions.watch(composer, journal)
-        meter = self._models.budgets.of_run(run, spec.options.budget)
+        meter = self._models.meter(run, options.budget)
         provider: ProviderAdapter = self._models.open(model, composer.use, meter=meter)
         guard: Guard = self._project.guard
         if options.guards:

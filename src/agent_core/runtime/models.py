@@ -23,6 +23,7 @@ from agent_core.providers.fallback import FallbackProvider
 from agent_core.providers.requests import IdentityCache
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.types import (
+    Budget,
     ModelCompleted,
     ModelEvent,
     ModelMessage,
@@ -68,7 +69,9 @@ class Models:
         self.scale = TokenScale()
         self.prices = Prices()
         self.budgets = Budgets(store, config.budget, scale=self.scale.of)
-        self._adapters: dict[str, ProviderAdapter] = {}
+        self._is_limited = config.budget.is_limited
+        self._adapters: dict[str, RedactingAdapter] = {}
+        self._priced: dict[str, ProviderAdapter] = {}
 
     def resolve(
         self, *profiles: Profile, instead: str | ModelConfig | ProviderAdapter | None = None
@@ -87,21 +90,11 @@ class Models:
             return base
         return resolve_model(self._config.model_copy(update={"model": base}), *profiles)
 
-    def adapter(self, model: ModelConfig) -> ProviderAdapter:
-        """The adapter for a resolved model; made once. One that a program brings is never closed.
-
-        Raises:
-            ConfigError: its provider is not registered, or the configuration does not suit it.
-        """
-        if model.adapter is not None:
-            return RedactingAdapter(model.adapter, self._redactor)
-        key = model.model_dump_json()
-        if key not in self._adapters:
-            adapter = self._registry.create(model)
-            if self._traces and isinstance(adapter, Traceable):
-                adapter.trace(self._traces.keep_exchange)
-            self._adapters[key] = RedactingAdapter(adapter, self._redactor)
-        return self._adapters[key]
+    def meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
+        """Who pays for the calls of a run; None if nothing limits what it may spend."""
+        if budget is None and not self._is_limited and run.parent_run_id is None:
+            return None
+        return self.budgets.of_run(run, budget)
 
     def open(
         self,
@@ -121,17 +114,37 @@ class Models:
         Raises:
             ConfigError: a provider is not registered, or a configuration does not suit it.
         """
-        first = self._metered(model, meter)
+        first = self._adapter(model, meter)
         others = [
-            (other, self._metered(other, meter))
+            (other, self._adapter(other, meter))
             for other in (self._config.model_fallbacks if model.fallbacks else ())
             if (other.provider, other.name, other.base_url)
             != (model.provider, model.name, model.base_url)
         ]
         return FallbackProvider([(model, first), *others], on_switch) if others else first
 
-    def _metered(self, model: ModelConfig, meter: Meter | None) -> ProviderAdapter:
-        adapter = self.adapter(model)
+    def _adapter(self, model: ModelConfig, meter: Meter | None) -> ProviderAdapter:
+        """The adapter for a resolved model; made once. One that a program brings is never closed.
+
+        Raises:
+            ConfigError: its provider is not registered, or the configuration does not suit it.
+        """
+        if model.adapter is not None:
+            return self._price(RedactingAdapter(model.adapter, self._redactor), model, meter)
+        key = model.model_dump_json()
+        if key not in self._adapters:
+            adapter = self._registry.create(model)
+            if self._traces and isinstance(adapter, Traceable):
+                adapter.trace(self._traces.keep_exchange)
+            self._adapters[key] = RedactingAdapter(adapter, self._redactor)
+            self._priced[key] = self._price(self._adapters[key], model, None)
+        if meter is None:
+            return self._priced[key]
+        return self._price(self._adapters[key], model, meter)
+
+    def _price(
+        self, adapter: ProviderAdapter, model: ModelConfig, meter: Meter | None
+    ) -> ProviderAdapter:
         if meter is None and not may_have_price(model):
             return adapter
         return MeteredAdapter(adapter, model, prices=self.prices, meter=meter)
@@ -139,6 +152,7 @@ class Models:
     async def close(self) -> None:
         """Close every adapter. Later runs would get new ones."""
         adapters, self._adapters = list(self._adapters.values()), {}
+        self._priced = {}
         for adapter in adapters:
             await adapter.close()
 

@@ -192,6 +192,8 @@ class Project:
             ToolError: `tool_not_available`: one cannot be opened; a later run tries again.
             ConfigError: `validation_error`: a name is taken.
         """
+        if not self._toolsets:
+            return
         async with self._opening:
             while self._toolsets:
                 async with AsyncExitStack() as stack:

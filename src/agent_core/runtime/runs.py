@@ -154,6 +154,7 @@ class Runs:
             children=self.children,
             workers=Workers(config.agents, project.definitions),
             build_context=self._contexts.context,
+            are_sessions_limited=config.budget.is_limited,
             work_tools=project.toolboxes.work_tools,
             is_disabled=project.toolboxes.is_disabled,
             can_ask=project.toolboxes.can_ask,
@@ -490,7 +491,7 @@ class Runs:
     async def _conduct(self, run: Run) -> None:
         run.journal.begin()
         asked = run.options or run.stored_options
-        meter = self._models.budgets.of_run(run.identity, asked.budget if asked else None)
+        meter = self._models.meter(run.identity, asked.budget if asked else None)
         try:
             async with (
                 conclude(run.journal, run.finish) as stats,

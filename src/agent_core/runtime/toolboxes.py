@@ -13,7 +13,7 @@ from agent_core.context.instructions import InstructionCatalog, LoadedInstructio
 from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.events import Journal
-from agent_core.loop.options import RunOptions, malformed_option, tool_name
+from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, tool_name
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
 from agent_core.tools.base import Tool
@@ -163,7 +163,7 @@ class Toolboxes:
             wanted = self._wanted([*own, *await self._served(seat.journal, reported)])
             chosen = select_tools(seat.run.role, wanted, granted=seat.granted)
             chosen += self._resource_tools(seat, chosen)
-            if not seat.options.bounds_tools:
+            if seat.options is NO_OPTIONS:
                 return chosen
             offers = seat.options.offers
             return [

@@ -138,20 +138,21 @@ def settle(connection: sqlite3.Connection, hold_id: str, spent: Amounts | None) 
     connection.execute("DELETE FROM budget_holds WHERE hold_id = ?", (hold_id,))
 
 
-def settle_lost(connection: sqlite3.Connection, run_id: str) -> None:
-    """Settle in full what a run of a dead process had reserved, and the time up to its last event.
-
-    That time is the session's, if its budget limits it.
-    """
+def settle_holds(connection: sqlite3.Connection, run_id: str) -> None:
+    """Settle in full what a run has reserved, or a session for work beside its runs."""
     rows = connection.execute(
         "SELECT hold_id FROM budget_holds WHERE run_id = ?", (run_id,)
     ).fetchall()
     for (hold_id,) in rows:
         settle(connection, hold_id, None)
-    _settle_lost_time(connection, run_id)
 
 
-def _settle_lost_time(connection: sqlite3.Connection, run_id: str) -> None:
+def settle_lost(connection: sqlite3.Connection, run_id: str) -> None:
+    """Settle in full what a run of a dead process had reserved, and the time up to its last event.
+
+    That time is the session's, if its budget limits it.
+    """
+    settle_holds(connection, run_id)
     found = connection.execute(
         """SELECT budgets.scope_id, limits_json, spent_json, runs.created_at, events.created_at
         FROM runs JOIN budgets ON scope_id = runs.session_id

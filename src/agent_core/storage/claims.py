@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage.budgets import settle_lost
+from agent_core.storage.budgets import settle_holds, settle_lost
 from agent_core.storage.rows import (
     OPEN_RUN,
     OWNER_LOST,
@@ -331,7 +331,7 @@ def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[
         is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
         if not is_queued or run.prompt is None:
             lost.append(_close_as_lost(connection, run))
-    settle_lost(connection, session.session_id)  # of work beside its runs
+    settle_holds(connection, session.session_id)  # of work beside its runs
     changes = {
         "owner": None,
         "lease_expires_at": None,

@@ -324,6 +324,9 @@ async def test_a_type_checker_knows_what_comes(home: Home, project: Path) -> Non
         assert_type((await made.run("?", output_type=City | int)).output, City | int)
         assert_type((await made.run("?")).output, str)
         assert_type((await made.run("?", output_type={"type": "object"})).output, Any)
+    assert_type(RunOptions(output_type={"type": "object"}, max_turns=3), RunOptions[Any])
+    assert_type(RunOptions(output_type=list[City]), RunOptions[list[City]])
+    assert_type(RunOptions(max_turns=3), RunOptions[str])
 
 
 @pytest.mark.parametrize("way", ["alone", "beside a call", "words"])

@@ -11,13 +11,16 @@ FORM = (
 )
 
 _MODEL = re.compile(
-    r"(?P<provider>[A-Za-z][\w.-]*):(?!//)(?P<name>[^\s@]\S*?)(?:@(?P<base_url>https?://\S+))?"
+    r"(?P<provider>[A-Za-z][\w.-]*):(?!//|@https?://)(?P<name>\S+?)(?:@(?P<base_url>https?://\S+))?",
+    re.IGNORECASE,
 )
-_AN_ADDRESS = re.compile(r"://|@(localhost|[\w.-]+:\d{1,5})(/|$)")
+_AN_ADDRESS = re.compile(
+    r"://|@(localhost|\d+\.\d+\.\d+\.\d+|[\w.-]+:\d{1,5})(/|$)|@(//|\[)", re.IGNORECASE
+)
 """What is meant as an address, and must not be sent as a part of the name."""
 
-_FILES = {"local", "scripted"}
-"""Providers whose models are files."""
+_FILE = re.compile(r"(?P<provider>local|scripted):(?!//)(?P<path>\S(?:.*\S)?)")
+"""Of providers whose models are files."""
 
 
 class PublicService(NamedTuple):
@@ -47,6 +50,9 @@ def model_fields(text: str) -> dict[str, Any]:
     Raises:
         ValueError: it is no model string; says what one looks like.
     """
+    if file := _FILE.fullmatch(text.strip()):
+        path = file["path"]
+        return {"provider": file["provider"], "name": Path(path).stem or path, "path": path}
     found = _MODEL.fullmatch(text.strip())
     name = found["name"] if found else ""
     if found is None or name.endswith("@") or _AN_ADDRESS.search(name):
@@ -55,8 +61,6 @@ def model_fields(text: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"provider": found["provider"], "name": name}
     if found["base_url"]:
         fields["base_url"] = found["base_url"]
-    if found["provider"] in _FILES:
-        fields |= {"name": Path(name).stem or name, "path": name}
     return fields
 
 
@@ -68,6 +72,7 @@ def public_service(provider: str, base_url: str | None) -> PublicService | None:
     try:
         address = urlsplit(base_url.strip())
         is_its_own = (address.scheme, address.hostname) == ("https", service.host)
+        is_its_own = is_its_own and "@" not in address.netloc  # read otherwise elsewhere
         return service if is_its_own and address.port in {None, 443} else None
     except ValueError:
         return None

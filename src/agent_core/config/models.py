@@ -67,7 +67,10 @@ def _sendable(options: dict[str, Any]) -> dict[str, Any]:
         value = pending.pop()
         match value:
             case dict():
-                pending.extend(cast("dict[str, object]", value).values())
+                table = cast("dict[Any, object]", value)
+                if unfit := [key for key in table if not isinstance(key, str)]:
+                    raise ValueError(f"must have strings for keys, and {unfit[0]!r} is none")
+                pending.extend(table.values())
             case list():
                 pending.extend(cast("list[object]", value))
             case None | str() | bool():

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast, overload
 
 from pydantic import ValidationError
 
@@ -68,6 +68,18 @@ class RunOptions(Generic[OutputT]):
     max_turns: int | None = None
     guards: "Sequence[RunGuard]" = ()
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:  # the answer to a JSON Schema is of any type
+
+        @overload
+        def __init__(
+            self: "RunOptions[Any]", *, output_type: JsonSchema, **fields: "Unpack[RunFields]"
+        ) -> None: ...
+
+        @overload
+        def __init__(self, **fields: "Unpack[TypedRunFields[OutputT]]") -> None: ...
+
+        def __init__(self, **fields: Any) -> None: ...
 
     def expected(self) -> "ExpectedOutput | None":
         """What the answer of the run has to be; None for plain text.

@@ -14,7 +14,10 @@ _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multi
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
 )
-_SILENT = frozenset(("title", "default", "examples", "discriminator", "$schema", "deprecated"))
+_DEFINITIONS = ("$defs", "definitions")
+_SILENT = frozenset(
+    ("title", "default", "examples", "discriminator", "deprecated", "$schema", "$id", "$comment")
+)
 """Words that say nothing of what fits."""
 
 _BEYOND = frozenset(
@@ -47,10 +50,10 @@ class SchemaForm:
             CannotSayError: it has none: an object with names that are not known before, or a part
                 of which nothing is said.
         """
-        definitions = cast("Json", schema.get("$defs", {}))
-        written = self._part({key: schema[key] for key in schema if key != "$defs"})
-        if definitions:
-            written["$defs"] = {name: self._part(part) for name, part in definitions.items()}
+        written = self._part({key: schema[key] for key in schema if key not in _DEFINITIONS})
+        for key in _DEFINITIONS:
+            if definitions := cast("Json", schema.get(key, {})):
+                written[key] = {name: self._part(part) for name, part in definitions.items()}
         return written
 
     def _part(self, schema: Any) -> Json:

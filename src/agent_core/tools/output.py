@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -28,8 +28,15 @@ _MAX_SCHEMA_SHOWN = 8_000
 _MAX_NAME = 64
 _MAX_STEPS = 100_000
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]+")
-_PARTIAL = "trailing-strings"
-_JSON_BEGINS = re.compile(r"[\[{]")
+_Partial = Literal["on", "trailing-strings"]
+_CUT_OFF_NUMBER = re.compile(r"\d[\d.eE+-]*\Z")
+_JSON_BEGINS = re.compile(r"[\[{\"]")
+_OF_THE_ROOT = frozenset(("$defs", "definitions", "$schema", "$id"))
+_DEFINITIONS = ("#/$defs/", "#/definitions/")
+_BY_NAME = frozenset(
+    ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+)
+_VALUES = frozenset(("const", "enum", "default", "examples"))
 _WRAPPED = "answer"
 """The one property of an answer that is no object: tools and schema modes take objects only."""
 
@@ -127,18 +134,17 @@ class ExpectedOutput:
             OutputMisfitError: it is none yet.
         """
         found = _JSON_BEGINS.search(text)
-        try:
-            value: Any = from_json(text[found.start() if found else 0 :], allow_partial=_PARTIAL)
-        except ValueError:
-            raise OutputMisfitError([{"path": "$", "message": "it is not JSON yet"}]) from None
-        if self._is_wrapped and isinstance(value, dict) and _WRAPPED in value:
-            value = cast("Json", value)[_WRAPPED]
-        if not isinstance(self._check, TypeAdapter):
-            return self._validated(value)
-        try:
-            return self._check.validate_python(value, experimental_allow_partial=_PARTIAL)
-        except (ValidationError, RecursionError) as error:
-            raise OutputMisfitError([{"path": "$", "message": str(error)[:_MAX_MESSAGE]}]) from None
+        if found is None:  # the beginning of a number or of a date is another one
+            raise OutputMisfitError([{"path": "$", "message": "it is not JSON yet"}])
+        whole = _CUT_OFF_NUMBER.sub("", text[found.start() :])
+        try:  # a text at the end counts if it may go on in any way
+            longer = self._read_part(f"{whole}~", "trailing-strings")
+        except OutputMisfitError:
+            return self._read_part(whole, "on")
+        with suppress(OutputMisfitError):
+            if (shorter := self._read_part(whole, "on")) == longer:
+                return shorter
+        return self._read_part(whole, "trailing-strings")
 
     def objection(self, misfit: OutputMisfitError) -> str:
         """What a model reads of an answer that does not fit."""
@@ -160,6 +166,21 @@ class ExpectedOutput:
             f"the answer does not have the expected shape after {self.retries} retries: {misfit}",
             details={"errors": misfit.errors, "text": shorten_text(text, _MAX_TEXT)},
         )
+
+    def _read_part(self, text: str, partial: _Partial) -> Any:
+        """The value of a text whose end is not there, with the text at its end or without."""
+        try:
+            value: Any = from_json(text, allow_partial=partial)
+        except ValueError:
+            raise OutputMisfitError([{"path": "$", "message": "it is not JSON yet"}]) from None
+        if self._is_wrapped and isinstance(value, dict) and _WRAPPED in value:
+            value = cast("Json", value)[_WRAPPED]
+        if not isinstance(self._check, TypeAdapter):
+            return self._validated(value)
+        try:
+            return self._check.validate_python(value, experimental_allow_partial=partial)
+        except (ValidationError, RecursionError) as error:
+            raise OutputMisfitError([{"path": "$", "message": str(error)[:_MAX_MESSAGE]}]) from None
 
     def _read(self, text: str) -> Any:
         if not text.strip():
@@ -252,14 +273,32 @@ def _unusable(reason: str) -> ConfigError:
 
 def _wrapped(schema: Json) -> Json:
     """The schema of an object whose one property is the answer; definitions stay at the root."""
-    inner = {key: value for key, value in schema.items() if key not in {"$defs", "$schema"}}
+    moved = _moved(schema)
+    inner = {key: value for key, value in moved.items() if key not in _OF_THE_ROOT}
     outer: Json = {
         "type": "object",
         "properties": {_WRAPPED: inner},
         "required": [_WRAPPED],
         "additionalProperties": False,
     }
-    return outer | {key: schema[key] for key in ("$defs", "$schema") if key in schema}
+    return outer | {key: moved[key] for key in _OF_THE_ROOT - {"$id"} if key in moved}
+
+
+def _moved(schema: Any) -> Any:
+    """The schema whose references still lead to their places once it is wrapped."""
+    if isinstance(schema, list):
+        return [_moved(part) for part in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    moved: Json = {}
+    for key, value in cast("Json", schema).items():
+        if key == "$ref" and value.startswith("#") and not value.startswith(_DEFINITIONS):
+            moved[key] = f"#/properties/{_WRAPPED}{value[1:]}"
+        elif key in _BY_NAME:
+            moved[key] = {name: _moved(part) for name, part in cast("Json", value).items()}
+        else:
+            moved[key] = value if key in _VALUES else _moved(value)
+    return moved
 
 
 def _answer_tool(output: OutputFormat) -> ToolDefinition:
@@ -280,7 +319,8 @@ class _NullsLeftOut:
     """
 
     def __init__(self, schema: Json) -> None:
-        self._definitions: Json = schema.get("$defs", {})
+        named: Json = schema.get("definitions", {})
+        self._definitions: Json = {"#": schema, **named, **schema.get("$defs", {})}
         self._steps = _MAX_STEPS
 
     def of(self, value: Any, schema: Any) -> Any:

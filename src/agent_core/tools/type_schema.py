@@ -49,26 +49,30 @@ _SAMPLES: Mapping[str, object] = {
 def with_readable_typed_dicts(hint: Any) -> Any:
     """The type with each `typing.TypedDict` as one that pydantic can read.
 
-    Before Python 3.12 those of `typing` keep too little. One that contains itself stays as it is.
+    Before Python 3.12 those of `typing` keep too little.
     """
-    if sys.version_info >= (3, 12):
-        return hint
+    return hint if sys.version_info >= (3, 12) else _readable(hint, {})
+
+
+def _readable(hint: Any, made: dict[Any, Any]) -> Any:
+    """The type; `made` has the forms of the TypedDicts that it is in, which it may contain."""
     if is_typeddict(hint) and type(hint).__module__ == "typing":
-        fields: dict[str, Any] = {}
+        if hint in made:
+            return made[hint]
+        made[hint] = form = cast("Any", TypedDict)(hint.__name__, {})
+        form.__doc__ = hint.__doc__
+        if config := getattr(hint, "__pydantic_config__", None):
+            form.__pydantic_config__ = config
         for name, part in get_type_hints(hint, include_extras=True).items():
             origin = get_origin(part)
             inner = get_args(part)[0] if origin in {Required, NotRequired} else part
             is_needed = name in hint.__required_keys__
             is_needed = origin is Required if origin in {Required, NotRequired} else is_needed
-            readable = inner if inner is hint else with_readable_typed_dicts(inner)
-            fields[name] = Required[readable] if is_needed else NotRequired[readable]
-        made = cast("Any", TypedDict)(hint.__name__, fields)
-        made.__doc__ = hint.__doc__
-        if config := getattr(hint, "__pydantic_config__", None):
-            made.__pydantic_config__ = config
-        return made
+            readable = _readable(inner, made)
+            form.__annotations__[name] = Required[readable] if is_needed else NotRequired[readable]
+        return form
     parts = get_args(hint)
-    readable_parts = tuple(map(with_readable_typed_dicts, parts))
+    readable_parts = tuple(_readable(part, made) for part in parts)
     if all(new is old for new, old in zip(readable_parts, parts, strict=True)):
         return hint
     origin: Any = get_origin(hint)

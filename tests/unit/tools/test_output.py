@@ -1,6 +1,8 @@
 """What the answer of a run may have to be, and how one is read."""
 
 import datetime
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -10,7 +12,9 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
+from agent_core.providers.output_schema import ANTHROPIC, OPENAI_STRICT
 from agent_core.tools.base import OutputMisfitError
+from agent_core.tools.json_schema import BoundedValidator
 from agent_core.tools.output import ExpectedOutput, expected_output
 
 
@@ -183,3 +187,83 @@ def test_names_are_ones_that_services_take() -> None:
     assert ExpectedOutput(list[City] | None).format.name
     assert ExpectedOutput({"title": "Eine Ä Stadt" * 20}).format.name[:4] == "Eine"
     assert len(ExpectedOutput({"title": "Eine Stadt" * 20}).format.name) <= 64
+
+
+class Node(TypedDict):
+    name: str
+    parts: list["Node"]
+
+
+class Meeting(BaseModel):
+    at: datetime.datetime
+    title: str = ""
+
+
+PREFIXES: list[tuple[Any, str, list[object]]] = [
+    (list[int], "[12, 345]", [[], [12], [12, 345]]),
+    (list[str], '["ab", "c"]', [[], [""], ["a"], ["ab"], ["ab", ""], ["ab", "c"]]),
+    (list[Decimal], '["1.25", "2"]', [[], [Decimal("1.25")], [Decimal("1.25"), Decimal(2)]]),
+    (list[Literal["a", "ab"]], '["ab"]', [[], ["ab"]]),
+    (datetime.datetime, '{"answer": "2024-03-01"}', [datetime.datetime(2024, 3, 1)]),
+    (datetime.datetime, "2024-03-01", []),
+    (int, "1234", []),
+    (Meeting, '{"at": "2024-03-01"}', [Meeting(at=datetime.datetime(2024, 3, 1))]),
+    ({"type": "array", "items": {"enum": ["a", "ab"]}}, '["ab"]', [[], ["ab"]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "shown"), PREFIXES)
+def test_a_beginning_never_shows_what_the_whole_does_not_begin_with(
+    kind: Any, text: str, shown: list[object]
+) -> None:
+    expected, seen = ExpectedOutput(kind), list[object]()
+    for length in range(len(text) + 1):
+        with suppress(OutputMisfitError):
+            value = expected.read_prefix(text[:length])
+            if value not in seen[-1:]:
+                seen.append(value)
+    assert seen == shown
+
+
+def test_a_typed_dict_may_contain_itself() -> None:
+    expected = ExpectedOutput(list[Node])
+    told: list[Node] = [{"name": "a", "parts": [{"name": "b", "parts": []}]}]
+    assert expected.read([json.dumps(told)]) == told
+    with pytest.raises(OutputMisfitError, match=r"\$\[0\].parts\[0\].parts: Field required"):
+        expected.read(['[{"name": "a", "parts": [{"name": "b"}]}]'])
+
+
+NUMBER = {"type": "integer"}
+POINTED: list[dict[str, Any]] = [
+    {"type": "array", "items": {"$ref": "#/definitions/n"}, "definitions": {"n": NUMBER}},
+    {"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": NUMBER}},
+    {"type": "array", "items": {"anyOf": [NUMBER, {"$ref": "#"}]}},
+    {"type": "array", "prefixItems": [NUMBER], "items": {"$ref": "#/prefixItems/0"}},
+    {"type": "array", "default": [{"$ref": "#"}], "items": NUMBER},
+]
+
+
+@pytest.mark.parametrize("schema", POINTED)
+def test_references_of_a_wrapped_schema_lead_to_their_places(schema: dict[str, Any]) -> None:
+    expected = ExpectedOutput(schema)
+    wrapped = BoundedValidator(expected.format.output_schema)
+    assert list(wrapped.errors({"answer": [1, 2]})) == []
+    assert list(wrapped.errors({"answer": [1, "x"]})) != []
+    assert expected.read(["[1, 2]"]) == [1, 2]
+    assert expected.schema == schema
+
+
+def test_a_null_for_what_is_absent_is_left_out_behind_any_reference() -> None:
+    word = {"type": "object", "properties": {"note": {"type": "string"}}}
+    named = {"type": "array", "items": {"$ref": "#/definitions/w"}, "definitions": {"w": word}}
+    assert ExpectedOutput(named).read(['[{"note": null}]']) == [{}]
+    tree = {"type": "object", "properties": {"id": NUMBER, "next": {"$ref": "#"}}}
+    assert ExpectedOutput(tree).read(['{"next": {"id": null}}']) == {"next": {}}
+
+
+def test_a_service_gets_the_definitions_that_a_schema_refers_to() -> None:
+    schema = POINTED[0] | {"$id": "https://example.org/n", "$comment": "numbers"}
+    for form in (OPENAI_STRICT, ANTHROPIC):
+        written = form.of(ExpectedOutput(schema).format.output_schema)
+        assert written["definitions"] == {"n": NUMBER}
+        assert "description" not in written["properties"]["answer"]

@@ -177,7 +177,6 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
     """
     tools = None if options.tools is None else _items("tools", options.tools)
     model: object = as_model(options.model)
-    expected = options.expected()
     if not (model is None or isinstance(model, str | ModelConfig)):
         reason = f"is 'provider:name', a ModelConfig or an adapter, not a {_kind(model)}"
         raise malformed_option("model", reason)
@@ -193,8 +192,6 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "model": model.model_dump(exclude_unset=True) if isinstance(model, ModelConfig) else model,
         "tools": None if tools is None else [tool_name(tool) for tool in tools],
         "disabled_tools": _items("disabled_tools", options.disabled_tools),
-        "output_schema": expected.schema if expected else None,
-        "output_name": expected.name if expected else None,
         "output_mode": options.output_mode,
         "output_retries": options.output_retries,
         "budget": options.budget,
@@ -203,13 +200,18 @@ def stored_options(options: RunOptions[Any]) -> StoredOptions:
         "metadata": _metadata(options.metadata),
     }
     try:
-        return StoredOptions.model_validate(values, strict=True)
+        stored = StoredOptions.model_validate(values, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         name, *place = map(str, first["loc"])
         where = f" (at {'.'.join(place)})" if place else ""
         reason = first["msg"].replace("Input should be", "must be")
         raise malformed_option(name, f"{reason}{where}") from None
+    if (expected := options.expected()) is None:
+        return stored
+    return stored.model_copy(
+        update={"output_schema": expected.schema, "output_name": expected.name}
+    )
 
 
 def restored_options(stored: StoredOptions) -> RunOptions[Any]:

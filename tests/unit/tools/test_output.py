@@ -194,6 +194,9 @@ class Node(TypedDict):
     parts: list["Node"]
 
 
+DAY = datetime.datetime.fromisoformat("2024-03-01")
+
+
 class Meeting(BaseModel):
     at: datetime.datetime
     title: str = ""
@@ -204,10 +207,10 @@ PREFIXES: list[tuple[Any, str, list[object]]] = [
     (list[str], '["ab", "c"]', [[], [""], ["a"], ["ab"], ["ab", ""], ["ab", "c"]]),
     (list[Decimal], '["1.25", "2"]', [[], [Decimal("1.25")], [Decimal("1.25"), Decimal(2)]]),
     (list[Literal["a", "ab"]], '["ab"]', [[], ["ab"]]),
-    (datetime.datetime, '{"answer": "2024-03-01"}', [datetime.datetime(2024, 3, 1)]),
+    (datetime.datetime, '{"answer": "2024-03-01"}', [DAY]),
     (datetime.datetime, "2024-03-01", []),
     (int, "1234", []),
-    (Meeting, '{"at": "2024-03-01"}', [Meeting(at=datetime.datetime(2024, 3, 1))]),
+    (Meeting, '{"at": "2024-03-01"}', [Meeting(at=DAY)]),
     ({"type": "array", "items": {"enum": ["a", "ab"]}}, '["ab"]', [[], ["ab"]]),
 ]
 

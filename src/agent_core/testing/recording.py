@@ -7,7 +7,7 @@ and the model calls of a session, each with what is new in its request and with 
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from itertools import count
 from pathlib import Path
@@ -44,6 +44,8 @@ _IDS = re.compile(r"\b(sess|run|agent|node|evt|art|req|mem)_[0-9a-f]{28}\b")
 _TIMES = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
 _QUOTED = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff]")
 """Characters that YAML reads as line breaks, or drops, where they are not escaped."""
+_OF_MEMORY = frozenset({"system.memory", "memory_catalog", "internal.recall_memory"})
+"""What the user's memories add to a request: a runtime without a disk has none."""
 _SHOWN_DIFFERENCES = 8
 _NO_SECRETS = Redactor({})
 
@@ -55,7 +57,7 @@ async def record(session: Session, path: str | Path | None = None) -> Path:
     """Write the model calls of a stored session, those of its children included, as a fixture.
 
     What looks like a secret is left out, as it is where a session is replayed. Calls that were
-    cancelled are left out. The file is written anew.
+    cancelled, or refused by a budget, are left out. The file is written anew.
 
     Args:
         session: `runtime.session("id")`.
@@ -106,7 +108,8 @@ def replay(path: str | Path, *, project_dir: str | Path | None = None) -> Script
 
     Compared are the system prompt, the messages, the names of the tools and the definitions of the
     program's own tools. Not compared are the model's name and settings; prompts and tools of this
-    package, which change with its versions; ids, points in time and the path of the project, which
+    package, which change with its versions; the user's memories, which no runtime in memory has;
+    ids, points in time and the path of the project, which
     stand in a recording as `<run_1>`, `<time>` and `<project>`. Each reply is given once. A request
     that was not recorded fails with what differs from the nearest one.
 
@@ -195,11 +198,16 @@ def _plain(request: ModelRequest, names: _Names) -> Plain:
             if not (block.metadata.get("asset_id") or block.block_id == "runtime_state")
             else block.block_id
             for block in request.system
+            if block.block_id not in _OF_MEMORY
         ],
-        "tools": sorted(tool.name for tool in request.tools),
+        "tools": _tool_names(tool.name for tool in request.tools),
         "messages": [_message(message, names) for message in request.messages],
     }
     return _NO_SECRETS.payload(plain)
+
+
+def _tool_names(tools: Iterable[str]) -> list[str]:
+    return sorted(name for name in tools if name not in _OF_MEMORY)
 
 
 def _definition(tool: ToolDefinition) -> dict[str, Any]:
@@ -223,7 +231,8 @@ def _block(block: ContentBlock, names: _Names, *, is_reply: bool = False) -> dic
             plain = {"reasoning": text}
         case ToolCallBlock():
             shown = names.id(block.tool_call_id, "call")
-            plain = {"call": block.name, "id": shown, "arguments": block.arguments}
+            said = block.metadata.get("invalid_arguments", block.arguments)
+            plain = {"call": block.name, "id": shown, "arguments": said}
         case ToolResultBlock():
             inner = [_block(part, names) for part in block.content]
             plain = {"result": names.id(block.tool_call_id, "call"), "content": inner}
@@ -253,7 +262,7 @@ def _calls_of(
             request, names = next(requests), _Names(project)
             offered = payload.get("tools", offered)
             begun = event.created_at.isoformat()
-            call = {"request": {**_plain(request, names), "tools": sorted(offered)}}
+            call = {"request": {**_plain(request, names), "tools": _tool_names(offered)}}
             for tool in request.tools:
                 if not tool.name.startswith(RESERVED):
                     tools[tool.name] = _definition(tool)
@@ -263,7 +272,8 @@ def _calls_of(
             continue
         elif event.event_type is EventType.MODEL_FAILED and payload["error"]:
             error = {key: payload["error"][key] for key in ("code", "message", "retryable")}
-            yield begun, {**call, "reply": {"error": error}}
+            if error["code"] != ErrorCode.BUDGET_EXCEEDED:  # no model was asked
+                yield begun, {**call, "reply": {"error": error}}
             call = None
         elif event.event_type is EventType.MESSAGE_COMPLETED and event.node_id in nodes:
             node = nodes[event.node_id]

@@ -8,8 +8,17 @@ import pytest
 import yaml
 from hypothesis import given, strategies as st
 
-from agent_core import AgentRuntime, ConfigError, ProviderError, RunError, Usage, tool
-from agent_core.testing import Says, ScriptedRuntime, calls, record, replay
+from agent_core import AgentRuntime, Budget, ConfigError, ProviderError, RunError, Usage, tool
+from agent_core.testing import (
+    Calls,
+    Says,
+    ScriptedCall,
+    ScriptedProvider,
+    ScriptedRuntime,
+    calls,
+    record,
+    replay,
+)
 from agent_core.testing.recording import _LOADER, _Dumper
 
 
@@ -169,6 +178,49 @@ async def test_children_and_the_ids_in_their_reports_are_replayed(tmp_path: Path
     model = replay(path, project_dir=tmp_path / "here")
     async with ScriptedRuntime(model, project_dir=tmp_path / "here") as again:
         assert (await again.run("Let a child look.")).text == "The child saw nothing."
+    model.assert_complete()
+
+
+async def test_a_stored_session_is_replayed_in_memory(tmp_path: Path) -> None:
+    project, home, fixture = tmp_path / "here", tmp_path / "home", tmp_path / "lamps.yaml"
+    project.mkdir()
+    (home / "memory").mkdir(parents=True)
+    catalog = "# Memory\n\n- [mem_1](user/green.md) user: likes green\n"
+    (home / "memory" / "MEMORY.md").write_text(catalog, encoding="utf-8")
+    live = ScriptedProvider([calls("stock", item="lamp"), "Twelve."])
+    async with AgentRuntime(project, model=live, home_dir=home) as made:
+        made.register_tool(stock)
+        async with made.session("lamps") as session:
+            await session.run("How many lamps?")
+        await record(made.session("lamps"), fixture)
+    assert "memory_catalog" in [block.block_id for block in live.requests[0].system]
+    model = replay(fixture, project_dir=project)
+    assert await converse(runtime(model, project), "How many lamps?") == ["Twelve."]
+    model.assert_complete()
+
+
+async def test_a_call_with_arguments_that_are_no_json_is_made_again_as_it_was(
+    tmp_path: Path,
+) -> None:
+    bad = Calls(calls=[ScriptedCall(name="stock", arguments='{"item": ')])
+    async with runtime([bad, "Well."], tmp_path) as made:
+        await made.run("How many?", session_id="lamps")
+        fixture = await record(made.session("lamps"), tmp_path / "bad.yaml")
+    model = replay(fixture, project_dir=tmp_path)
+    assert await converse(runtime(model, tmp_path), "How many?") == ["Well."]
+    model.assert_complete()
+
+
+async def test_what_a_budget_has_refused_is_no_call(tmp_path: Path) -> None:
+    budget = Budget(requests=1)
+    async with runtime([calls("stock", item="lamp")], tmp_path) as made:
+        with pytest.raises(RunError):
+            await made.run("How many?", session_id="lamps", budget=budget)
+        fixture = await record(made.session("lamps"), tmp_path / "spent.yaml")
+    model = replay(fixture, project_dir=tmp_path)
+    async with runtime(model, tmp_path) as made:
+        with pytest.raises(RunError, match="budget"):
+            await made.run("How many?", budget=budget)
     model.assert_complete()
 
 

@@ -12,7 +12,7 @@ from agcore.agent.plans import (
     StepStatus,
     TaskAgent,
 )
-from agcore.agent.role import Role
+from agcore.agent.role import Role, RunSettings, SessionSettings
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory
 from agcore.errors import AgentError
@@ -30,8 +30,10 @@ __all__ = [
     "PlanningAgent",
     "PromptLayers",
     "Role",
+    "RunSettings",
     "RuntimeBundle",
     "SessionMemory",
+    "SessionSettings",
     "Step",
     "StepStatus",
     "TaskAgent",

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
 from agcore.agent.bundle import AgentBuilder, AgentConfig
-from agcore.agent.role import DepsT, Role, Usable
+from agcore.agent.role import DepsT, Role, RunSettings, Usable, named_tools
 from agcore.agent.session import AgentSession
 from agcore.errors import AgentConfigError, raise_as_agent_error
 from agcore.llm import (
@@ -19,7 +19,6 @@ from agcore.llm import (
     LlmProvider,
     ModelConfig,
     Prompt,
-    RunSettings,
     StreamEvent,
 )
 from agcore.memory import ConversationMemory
@@ -38,6 +37,7 @@ Model = str | ModelConfig | ProviderAdapter | LlmProvider
 """`provider:name`, a model configuration, an adapter of the engine, or one of the toolkit."""
 
 _Deps = TypeVar("_Deps", default=None)
+_Asked = TypeVar("_Asked")
 
 
 class Agent(Role[DepsT, OutputT]):
@@ -173,7 +173,7 @@ class Agent(Role[DepsT, OutputT]):
         if chosen is None:
             message = f"the agent {self.name!r} has no model; give it one, such as openai:gpt-5"
             raise AgentConfigError(message)
-        if named := [each for each in self.tools or () if isinstance(each, str)]:
+        if named := named_tools(self.tools or ()):
             message = (
                 f"the agent {self.name!r} names the tool {named[0]!r}; only a bundle has tools"
             )
@@ -191,21 +191,62 @@ class Agent(Role[DepsT, OutputT]):
             owned=provider if isinstance(chosen, str | ModelConfig) else None,
         )
 
+    @overload
     async def run(
         self,
         message: Prompt,
         *,
         deps: DepsT | None = None,
+        output_type: None = None,
         conversation: ConversationMemory | None = None,
         session_id: str | None = None,
         model: Model | None = None,
         **settings: Unpack[RunSettings],
-    ) -> RunResult[OutputT]:
+    ) -> RunResult[OutputT]: ...
+
+    @overload
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "JsonSchema",
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[Any]: ...
+
+    @overload
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "TypeForm[_Asked]",
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[_Asked]: ...
+
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: Any = None,
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[Any]:
         """Answer one message, and return what came of it.
 
         Args:
             message: text, or texts and pictures.
             deps: what tools find at `ToolContext.deps`.
+            output_type: of this answer, instead of the agent's.
             conversation: the history the turn sees, and joins.
             session_id: of the session it counts as; a new one by default.
             model: instead of the agent's.
@@ -217,18 +258,58 @@ class Agent(Role[DepsT, OutputT]):
         """
         session = self.session(session_id, conversation=conversation, model=model)
         async with session:
-            return await session.run(message, deps=deps, **settings)
+            return await session.run(message, deps=deps, output_type=output_type, **settings)
+
+    @overload
+    def run_sync(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: None = None,
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[OutputT]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "JsonSchema",
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[Any]: ...
+
+    @overload
+    def run_sync(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "TypeForm[_Asked]",
+        conversation: ConversationMemory | None = None,
+        session_id: str | None = None,
+        model: Model | None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[_Asked]: ...
 
     def run_sync(
         self,
         message: Prompt,
         *,
         deps: DepsT | None = None,
+        output_type: Any = None,
         conversation: ConversationMemory | None = None,
         session_id: str | None = None,
         model: Model | None = None,
         **settings: Unpack[RunSettings],
-    ) -> RunResult[OutputT]:
+    ) -> RunResult[Any]:
         """`run`, for scripts without an event loop.
 
         Raises:
@@ -244,6 +325,7 @@ class Agent(Role[DepsT, OutputT]):
             self.run(
                 message,
                 deps=deps,
+                output_type=output_type,
                 conversation=conversation,
                 session_id=session_id,
                 model=model,
@@ -256,6 +338,7 @@ class Agent(Role[DepsT, OutputT]):
         message: Prompt,
         *,
         deps: DepsT | None = None,
+        output_type: Any = None,
         conversation: ConversationMemory | None = None,
         session_id: str | None = None,
         model: Model | None = None,
@@ -268,7 +351,8 @@ class Agent(Role[DepsT, OutputT]):
         """
         session = self.session(session_id, conversation=conversation, model=model)
         async with session:
-            turn = session.submit_turn_stream(message, deps=deps, **settings)
+            asked = {} if output_type is None else {"output_type": output_type}
+            turn = session.submit_turn_stream(message, deps=deps, **asked, **settings)
             async with aclosing(turn) as events:
                 async for event in events:
                     yield event

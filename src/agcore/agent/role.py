@@ -1,22 +1,39 @@
 """What a session has to know of an agent."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
 from agcore.agent.bundle import RuntimeBundle
-from agcore.errors import raise_as_agent_error
-from agcore.llm import AgentSettings
+from agcore.errors import AgentConfigError, raise_as_agent_error
+from agcore.llm import AgentSettings, TurnSettings
 from agcore.tools import AnyTool, Toolset, make_tool
+from agent_core.tools.registry import Handler
 from agent_core.types import OutputT, ToolDefinition
 
 DepsT = TypeVar("DepsT", default=None)
 """What the tools of an agent find at `ToolContext.deps`."""
 
 
-Usable = str | AnyTool | Toolset | Callable[..., Any]
-"""A name of a tool, a tool, a toolset, or a function to make a tool of."""
+Usable = (
+    str | AnyTool | Toolset | ToolDefinition | tuple[ToolDefinition, Handler] | Callable[..., Any]
+)
+"""A name or a definition of a known tool, a tool, a toolset, a function to make a tool of, or a
+definition with its handler."""
+
+
+class RunSettings(AgentSettings, total=False):
+    """What one run of an agent may do differently."""
+
+    instructions: str | None
+    tools: Collection[Usable] | None
+
+
+class SessionSettings(TurnSettings, total=False):
+    """What one turn of a session may do differently."""
+
+    tools: Collection[Usable] | None
 
 
 class Role(Generic[DepsT, OutputT]):
@@ -37,22 +54,36 @@ class Role(Generic[DepsT, OutputT]):
     output_type: Any = None
     settings: AgentSettings = {}
 
-    def own_tools(self) -> list[AnyTool]:
-        """The tools that it brings along, made of functions where it has such.
-
-        Raises:
-            AgentError: `Config`; a function cannot be a tool.
-        """
-        with raise_as_agent_error():
-            return [
-                make_tool(each) for each in self.tools or () if not isinstance(each, str | Toolset)
-            ]
-
-    def toolsets(self) -> list[Toolset]:
-        """The toolsets that it brings along."""
-        return [each for each in self.tools or () if isinstance(each, Toolset)]
-
     def tool_definitions(self, bundle: RuntimeBundle) -> list[ToolDefinition]:
         """What the model is offered of a bundle's tools; it cannot call others of them either."""
         offered = bundle.tool_registry.definitions()
-        return [tool for tool in offered if self.tools is None or tool.name in self.tools]
+        named = None if self.tools is None else named_tools(self.tools)
+        return [tool for tool in offered if named is None or tool.name in named]
+
+
+def own_tools(given: Iterable[Usable]) -> list[AnyTool]:
+    """The tools among what an agent or a run may use, made of functions where these are such.
+
+    Raises:
+        AgentError: `Config`; a function cannot be a tool.
+    """
+    others = str | Toolset | ToolDefinition
+    with raise_as_agent_error():
+        return [make_tool(each) for each in given if not isinstance(each, others)]
+
+
+def toolsets_of(given: Iterable[Usable]) -> list[Toolset]:
+    """The toolsets among them."""
+    return [each for each in given if isinstance(each, Toolset)]
+
+
+def named_tools(given: Iterable[Usable]) -> list[str]:
+    """The names of tools that are known otherwise.
+
+    Raises:
+        AgentError: `Config`; there is one name in place of a list.
+    """
+    if isinstance(given, str):
+        raise AgentConfigError(f"`tools` is a list; write [{given!r}]")
+    named = [each for each in given if isinstance(each, str | ToolDefinition)]
+    return [each if isinstance(each, str) else each.name for each in named]

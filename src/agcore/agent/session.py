@@ -2,13 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
+
+from typing_extensions import TypeVar
 
 from agcore.agent.bundle import RuntimeBundle
-from agcore.agent.role import DepsT, Role
+from agcore.agent.role import (
+    DepsT,
+    Role,
+    RunSettings,
+    SessionSettings,
+    Usable,
+    named_tools,
+    own_tools,
+    toolsets_of,
+)
 from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
 from agcore.errors import (
     AgentConfigError,
@@ -27,7 +38,6 @@ from agcore.llm import (
     LlmCycle,
     LlmProvider,
     Prompt,
-    RunSettings,
     RunTools,
     StreamEvent,
     TurnComplete,
@@ -38,9 +48,18 @@ from agcore.tools import Tool, ToolError, ToolRegistry, Toolset, open_toolset
 from agent_core.aio import to_the_end
 from agent_core.api.handles import RunResult
 from agent_core.config.models import BudgetConfig
+from agent_core.config.problems import nearest
 from agent_core.types import OutputT, RunStatus, new_id
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
+    from agent_core.loop.options import JsonSchema
+
 Environment = str | Callable[[], str]
+
+_Asked = TypeVar("_Asked")
+_Opened = Sequence[tuple[Toolset, Sequence[Tool]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +131,9 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._owned = owned
         self._is_entered = False
         self._stack = AsyncExitStack()
-        self._kept: tuple[Role[Any, Any], Sequence[Tool]] | None = None
-        self._served: Sequence[Tool] = ()
+        self._kept: tuple[Role[Any, Any], _Opened] | None = None
+        self._served: _Opened = ()
+        self._brought: _Opened = ()
         self._turn_index = 0
         self._begun = time.monotonic()
         self._lock = asyncio.Lock()
@@ -176,7 +196,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             notice = ChatMessage.user_text(wrap_in_tag("system-reminder", text), synthetic=True)
             self._notices.append(notice)
 
-    async def submit_turn(self, text: Prompt, **settings: Unpack[TurnSettings]) -> ChatResponse:
+    async def submit_turn(self, text: Prompt, **settings: Unpack[SessionSettings]) -> ChatResponse:
         """Send a user message, run the tools the model calls, and return the answer.
 
         A message may have pictures: it is a list of text and image blocks then. Settings that are
@@ -185,34 +205,69 @@ class AgentSession(Generic[DepsT, OutputT]):
         Raises:
             AgentError: `LimitExceeded`, `HookBlocked`, `Llm` or `Memory`.
         """
-        async with self._turn() as replies:
+        async with self._turn(settings) as replies:
             replies.append(await self._submit(text, settings))
         return replies[0]
+
+    @overload
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: None = None,
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[OutputT]: ...
+
+    @overload
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "JsonSchema",
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[Any]: ...
+
+    @overload
+    async def run(
+        self,
+        message: Prompt,
+        *,
+        deps: DepsT | None = None,
+        output_type: "TypeForm[_Asked]",
+        **settings: Unpack[RunSettings],
+    ) -> RunResult[_Asked]: ...
 
     async def run(
         self,
         message: Prompt,
         *,
         deps: DepsT | None = None,
+        output_type: Any = None,
         **settings: Unpack[RunSettings],
-    ) -> RunResult[OutputT]:
+    ) -> RunResult[Any]:
         """`submit_turn`, and what came of it in the type of the agent's answers.
 
         Args:
             message: text, or texts and pictures.
             deps: what tools find at `ToolContext.deps`.
+            output_type: of this answer, instead of the agent's.
             settings: what this turn does differently.
 
         Raises:
             AgentError: as `submit_turn`.
         """
-        async with self._turn() as replies:
-            reply = await self._submit(message, {"deps": deps, **settings})
+        given: SessionSettings = {"deps": deps, **settings}
+        if output_type is not None:
+            given["output_type"] = output_type
+        async with self._turn(given) as replies:
+            expected = self.agent.output_type if output_type is None else output_type
+            reply = await self._submit(message, given)
             replies.append(reply)
             run_id, usage = self._cycle.run_id, self._cycle.turn_usage()
-        output: Any = reply.text if self.agent.output_type is None else reply.output
         return RunResult(
-            output=output,
+            output=reply.text if expected is None or expected is str else reply.output,
             text=reply.text,
             status=RunStatus.COMPLETED,
             usage=usage,
@@ -222,7 +277,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         )
 
     async def submit_turn_stream(
-        self, text: Prompt, **settings: Unpack[TurnSettings]
+        self, text: Prompt, **settings: Unpack[SessionSettings]
     ) -> AsyncGenerator[StreamEvent]:
         """`submit_turn` as it happens. A model call that fails is the last event, `Error`.
 
@@ -232,8 +287,9 @@ class AgentSession(Generic[DepsT, OutputT]):
             AgentError: at the first step, `LimitExceeded` or `HookBlocked`; `Memory`.
         """
         last: TurnComplete | Error | None = None
-        async with self._turn() as replies:
-            turn = self._cycle.submit_stream(text, self._tools(), **self._with_agents(settings))
+        async with self._turn(settings) as replies:
+            tools = self._tools(settings.get("tools"))
+            turn = self._cycle.submit_stream(text, tools, **self._with_agents(settings))
             async with aclosing(turn) as events:
                 async for event in events:
                     if isinstance(event, TurnComplete | Error):
@@ -246,7 +302,7 @@ class AgentSession(Generic[DepsT, OutputT]):
             yield last
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[list[ChatResponse]]:
+    async def _turn(self, settings: SessionSettings) -> AsyncGenerator[list[ChatResponse]]:
         """Everything around a turn; it counts if there is a reply in the end."""
         async with self._lock:
             config = self.bundle.config
@@ -263,7 +319,8 @@ class AgentSession(Generic[DepsT, OutputT]):
             self._learn()
             with raise_as_agent_error():
                 hooks, index = self.bundle.hook_executor, self._turn_index
-                start = self._hook_context(HookEvent.ON_TURN_START)
+                about = self._with_agents(settings).get("metadata", {})
+                start = self._hook_context(HookEvent.ON_TURN_START, about)
                 verdict = await hooks.execute(start)
                 if verdict.blocked:
                     raise HookBlockedError(f"a hook blocked turn {index}: {verdict.reason}")
@@ -278,23 +335,27 @@ class AgentSession(Generic[DepsT, OutputT]):
                     prompt = self._layers.compose(prompt, more)
                 self._cycle.with_system_prompt(prompt)
                 replies: list[ChatResponse] = []
-                async with self._toolsets() as self._served:
+                async with self._toolsets() as self._served, AsyncExitStack() as stack:
+                    agents = toolsets_of(self.agent.tools or ())
+                    asked = toolsets_of(settings.get("tools") or ())
+                    asked = [each for each in asked if each not in agents]
+                    self._brought = await _open_all(stack, asked)
                     try:
                         yield replies
                     finally:
                         await to_the_end(self._remember(self._cycle.added()))
                 if replies:
                     self.last_response = replies[0]
-                    end = self._hook_context(HookEvent.ON_TURN_END)
+                    end = self._hook_context(HookEvent.ON_TURN_END, about)
                     self._turn_index += 1
                     await hooks.execute(
                         replace(end, response=replies[0], usage=self._cycle.turn_usage())
                     )
 
     @asynccontextmanager
-    async def _toolsets(self) -> AsyncGenerator[Sequence[Tool]]:
+    async def _toolsets(self) -> AsyncGenerator[_Opened]:
         """The tools of the agent's toolsets while these are open; a session in use keeps them."""
-        given = self.agent.toolsets()
+        given = toolsets_of(self.agent.tools or ())
         if not self._is_entered or not given:
             async with AsyncExitStack() as stack:
                 yield await _open_all(stack, given)
@@ -305,20 +366,23 @@ class AgentSession(Generic[DepsT, OutputT]):
                 self._stack.push_async_exit(stack.pop_all())
         yield self._kept[1]
 
-    async def _submit(self, text: Prompt, settings: TurnSettings) -> ChatResponse:
-        given = self._with_agents(settings)
-        return await self._cycle.submit_with_tools(text, self._tools(), **given)
+    async def _submit(self, text: Prompt, settings: SessionSettings) -> ChatResponse:
+        given, tools = self._with_agents(settings), self._tools(settings.get("tools"))
+        return await self._cycle.submit_with_tools(text, tools, **given)
 
-    def _with_agents(self, settings: TurnSettings) -> TurnSettings:
-        """The settings of a turn, and those of the agent where the turn has none."""
-        return {"output_type": self.agent.output_type, **self.agent.settings, **settings}
+    def _with_agents(self, settings: SessionSettings) -> TurnSettings:
+        """The settings of a turn but its tools, and the agent's where the turn has none."""
+        given = {name: value for name, value in settings.items() if name != "tools"}
+        own = {"output_type": self.agent.output_type, **self.agent.settings}
+        return cast("TurnSettings", {**own, **given})
 
-    def _hook_context(self, event: HookEvent) -> HookContext:
+    def _hook_context(self, event: HookEvent, metadata: Mapping[str, Any]) -> HookContext:
         return HookContext(
             event=event,
             turn_index=self._turn_index,
             session_id=self.session_id,
             agent_name=self.agent.name,
+            metadata=metadata,
         )
 
     def _learn(self) -> None:
@@ -337,19 +401,40 @@ class AgentSession(Generic[DepsT, OutputT]):
         if self._conversation is not None:
             await self._conversation.add_messages(messages)
 
-    def _tools(self) -> RunTools:
-        """What the agent offers, and the tools of that and nothing else."""
+    def _tools(self, asked: Collection[Usable] | None = None) -> RunTools:
+        """What the agent offers, and the tools of that and nothing else.
+
+        Of these a turn has the ones that were asked for, and those that it brings along.
+        """
         offered = list(self.agent.tool_definitions(self.bundle))
+        names = {tool.name for tool in offered}
+        served = [tool for _, tools in self._served for tool in tools]
+        own = [*own_tools(self.agent.tools or ()), *self._own_tools, *served]
         try:
-            registry = self.bundle.tool_registry.only({tool.name for tool in offered})
-            more = ToolRegistry([*self.agent.own_tools(), *self._own_tools, *self._served])
-            registry = registry.plus(more.tools())
+            registry = self.bundle.tool_registry.only(names).plus(own)
+            if asked is not None:
+                registry = self._asked_tools(registry, asked)
+                offered = [tool for tool in offered if registry.get(tool.name) is not None]
             tools = registry.for_session(self.session_id).for_run()
         except ToolError as error:
             raise AgentConfigError(error.message) from error
-        own = [each for each in tools.definitions if more.get(each.name) is not None]
-        return replace(tools, definitions=[*offered, *own], agent_name=self.agent.name)
+        more = [tool for tool in tools.definitions if tool.name not in names]
+        return replace(tools, definitions=[*offered, *more], agent_name=self.agent.name)
+
+    def _asked_tools(self, known: ToolRegistry, asked: Collection[Usable]) -> ToolRegistry:
+        """The tools of a turn that names some of those that are known, or brings its own."""
+        agents = [each for each in self.agent.tools or () if not isinstance(each, str)]
+        again = [each for each in asked if any(each is one for one in agents)]
+        names = {*named_tools(asked), *(tool.name for tool in own_tools(again))}
+        names |= {t.name for one, tools in self._served if one in again for t in tools}
+        if unknown := sorted(name for name in names if known.get(name) is None):
+            reason = f"the agent {self.agent.name!r} has no tool named {unknown[0]!r}"
+            hint = nearest(unknown[0], known.list_tools())
+            raise AgentConfigError(f"{reason}{hint}; `tools` of a run names what it has")
+        brought = own_tools(each for each in asked if not any(each is one for one in again))
+        brought += [tool for _, tools in self._brought for tool in tools]
+        return known.plus(brought).only({*names, *(tool.name for tool in brought)})
 
 
-async def _open_all(stack: AsyncExitStack, given: Iterable[Toolset]) -> list[Tool]:
-    return [tool for each in given for tool in await stack.enter_async_context(open_toolset(each))]
+async def _open_all(stack: AsyncExitStack, given: Iterable[Toolset]) -> _Opened:
+    return [(each, await stack.enter_async_context(open_toolset(each))) for each in given]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from agcore.errors import (
     AuthenticationError,
@@ -80,6 +81,7 @@ class CallTurn:
         session_id: whose run it is, for hooks.
         agent_name: the agent of that session.
         run_id: of the run.
+        metadata: of the submission, for hooks.
         meter: who pays for the calls, if there is a budget.
         cost: of these calls, and of summaries made for them.
         rounds: how many replies with calls there have been.
@@ -94,6 +96,7 @@ class CallTurn:
     session_id: str | None = None
     agent_name: str | None = None
     run_id: str = field(default_factory=lambda: new_id("run"))
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     meter: Meter | None = None
     cost: CostTracker = field(default_factory=CostTracker)
     rounds: int = 0
@@ -199,6 +202,7 @@ class HookedProvider:
             settings,
             session_id=now.session_id,
             agent_name=now.agent_name,
+            metadata=now.metadata,
             meter=now.meter,
             cost=now.cost,
             request=request,
@@ -237,8 +241,13 @@ class HookedProvider:
         )
 
     async def _call_hooks(self, turn: CallTurn, context: HookContext) -> HookResult:
-        who = replace(context, session_id=turn.session_id, agent_name=turn.agent_name)
-        return await self.hooks.execute(who)
+        whose = replace(
+            context,
+            session_id=turn.session_id,
+            agent_name=turn.agent_name,
+            metadata=turn.metadata,
+        )
+        return await self.hooks.execute(whose)
 
     async def _deltas(self, request: ChatRequest, turn: CallTurn) -> AsyncGenerator[ModelTextDelta]:
         """One request, tried until it is answered; nothing is tried again once text was seen.

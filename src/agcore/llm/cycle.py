@@ -369,6 +369,7 @@ class LlmCycle:
             is_streamed=is_streamed,
             session_id=None if own is None else own.session_id,
             agent_name=runner.agent_name,
+            metadata=options.metadata,
         )
         turn = self._calls.turn
         hooks = _CallHooks(self._calls)
@@ -410,7 +411,11 @@ class LlmCycle:
             with suppress(asyncio.CancelledError):
                 await to_the_end(running)
             self._added = self._history.record(
-                run.ctx.journal.path, len(path), begun=hooks.begun, is_complete=is_complete
+                run.ctx.journal.path,
+                len(path),
+                begun=hooks.begun,
+                is_complete=is_complete,
+                metadata=self._redactor.payload_secrets_only(dict(options.metadata)),
             )
             stop_if_cancelled()
         response = self._calls.turn.response

@@ -1,8 +1,9 @@
 """The messages of a cycle: as the engine's path of nodes and back, and without secrets."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
+from typing import Any
 from weakref import WeakValueDictionary
 
 from agcore.errors import LlmError
@@ -105,11 +106,18 @@ class ChatHistory:
         return [*covered, *rest[:before], summary.node, *rest[before:]]
 
     def record(
-        self, path: Sequence[Node], start: int, *, begun: Collection[str], is_complete: bool
+        self,
+        path: Sequence[Node],
+        start: int,
+        *,
+        begun: Collection[str],
+        is_complete: bool,
+        metadata: Mapping[str, Any],
     ) -> list[ChatMessage]:
         """Take what a run has added to its path from `start` on, and return it as messages.
 
-        Of a run that failed stay the exchanges up to the last one with a call that has begun.
+        Of a run that failed stay the exchanges up to the last one with a call that has begun. The
+        caller's `metadata` stand at `metadata["run"]` of the message that the run has begun with.
         """
         exchanges: list[list[Node]] = []
         for place, node in enumerate(path[start:], start):
@@ -134,6 +142,12 @@ class ChatHistory:
         added = [
             message for exchange in exchanges for message in self._exchange_messages(*exchange)
         ]
+        if metadata and added:
+            asked = added[0]
+            added[0] = asked.model_copy(update={"metadata": {**asked.metadata, "run": metadata}})
+            node = exchanges[0][0]
+            self._by_node[node.node_id] = added[0]
+            self._nodes.get(added[0], lambda _: (node,))
         self._messages += added
         return added
 

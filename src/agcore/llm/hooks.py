@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from agcore.errors import LlmError
 from agcore.llm.types import ChatRequest, ChatResponse
@@ -46,6 +46,7 @@ class HookContext:
         plan_step_index: which step of the plan, from 0; at `ON_PLAN_STEP_COMPLETE`.
         session_id: whose turn it is; None for a cycle of its own.
         agent_name: the agent of that session.
+        metadata: what the caller has given to the turn or the submission.
     """
 
     event: HookEvent
@@ -60,6 +61,7 @@ class HookContext:
     plan_step_index: int | None = None
     session_id: str | None = None
     agent_name: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ class HookExecutor:
 
         A hook that breaks is logged. It stops nothing, unless it is a guard.
         """
+        if context.metadata:
+            clean = self._redactor.payload_secrets_only(dict(context.metadata))
+            context = replace(context, metadata=clean)
         for hook, is_guard in self._hooks.get(context.event, ()):
             try:
                 result = await hook.execute(context)

@@ -175,17 +175,13 @@ class AgentSettings(RequestSettings, total=False):
     budget: Budget | None
     max_turns: int | None
     guards: "Sequence[RunGuard]"
+    metadata: Mapping[str, Any]
 
 
-class RunSettings(AgentSettings, total=False):
-    """What one run of an agent may do differently."""
-
-    instructions: str | None
-
-
-class TurnSettings(CallSettings, RunSettings, total=False):
+class TurnSettings(CallSettings, AgentSettings, total=False):
     """All that one submission may do differently."""
 
+    instructions: str | None
     output_type: Any
     deps: Any
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from agcore.errors import ToolError, ToolExecutionError, ToolTimeoutError, tool_error_from
 from agcore.llm import RunTools
@@ -22,7 +22,7 @@ from agent_core.tools import Action, Tool, Toolbox, ToolContext, ToolOutput, Too
 from agent_core.tools.decorator import FunctionTool, tool as function_tool
 from agent_core.tools.deps import check_deps
 from agent_core.tools.limits import ResultLimiter
-from agent_core.tools.registry import check_own_name
+from agent_core.tools.registry import Handler, check_own_name
 from agent_core.tools.results import OpenCall, text_of
 from agent_core.types import (
     JsonBlock,
@@ -96,17 +96,21 @@ AnyTool = BaseTool | Tool
 
 
 def make_tool(given: object) -> AnyTool:
-    """What is a tool as it is, and a function as a tool that may change something.
+    """What is a tool as it is; a function, or a definition with its handler, as a tool.
 
     Raises:
-        ConfigError: `validation_error`; it is neither, or cannot be called by a model.
+        ConfigError: `validation_error`; it is none, or cannot be called by a model.
     """
-    if isinstance(given, BaseTool | Tool):
-        return given
-    if not callable(given):
-        message = f"a {type(given).__name__} is no tool; give a function, a tool or a name"
-        raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
-    return function_tool(given)
+    match given:
+        case BaseTool() | Tool():
+            return given
+        case (ToolDefinition() as definition, handler) if callable(handler):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return tool_from(definition, cast("Handler", handler))
+        case _ if callable(given):
+            return function_tool(given)
+        case _:
+            message = f"a {type(given).__name__} is no tool; give a function, a tool or a name"
+            raise ConfigError(ErrorCode.VALIDATION_ERROR, message)
 
 
 @dataclass(frozen=True, slots=True)

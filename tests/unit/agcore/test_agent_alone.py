@@ -19,7 +19,7 @@ from agcore.llm import (
     tool_call_reply,
 )
 from agcore.memory import ConversationMemory, InMemoryStore
-from agcore.tools import BaseTool, PermissionConfig, ToolRegistry
+from agcore.tools import BaseTool, PermissionConfig, ToolRegistry, Toolset
 from agent_core import RunResult
 from agent_core.providers.base import ProviderAdapter
 from agent_core.testing import ScriptedProvider, allow_real_models, calls
@@ -298,3 +298,142 @@ async def test_a_name_of_a_tool_needs_a_bundle_and_a_setting_must_be_known() -> 
     wrong: Any = {"modle": "openai:gpt-5"}
     with pytest.raises(TypeError, match="modle"):
         Agent("a", **wrong)
+
+
+class Named(BaseTool):
+    """A tool of the application."""
+
+    name = "named"
+
+    async def execute(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        return "yes"
+
+
+def shout(text: str) -> str:
+    """Say it loudly."""
+    return text.upper()
+
+
+def handle(_arguments: dict[str, Any], _context: ToolContext) -> str:
+    return "handled"
+
+
+HANDLED = ToolDefinition(name="handled", description="Handled.", input_schema={"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered"),
+    [
+        (None, ["named", "plain", "set_plain"]),
+        ([], []),
+        (["plain"], ["plain"]),
+        (("named", "set_plain"), ["named", "set_plain"]),
+        ([plain], ["plain"]),
+        ([shout], ["shout"]),
+        ([shout, "plain"], ["plain", "shout"]),
+        ([Named().definition()], ["named"]),
+        ([(HANDLED, handle)], ["handled"]),
+        ([Toolset("more", [shout], prefix="a_")], ["a_shout"]),
+    ],
+)
+async def test_a_run_has_the_tools_that_it_names_or_brings(asked: Any, offered: list[str]) -> None:
+    provider = MockProvider(lambda _: "ok")
+    agent = Agent("a", model=provider, tools=[plain, Named(), Toolset("s", [plain], prefix="set_")])
+    await agent.run("go", tools=asked)
+    [_ async for _ in agent.stream("go", tools=asked)]
+    async with agent.session() as session:
+        await session.run("go", tools=asked)
+        await session.submit_turn("go", tools=asked)
+        await session.run("go")
+    names = [sorted(each.name for each in request.tools) for request in provider.requests]
+    assert names == [offered] * 4 + [["named", "plain", "set_plain"]]
+
+
+async def test_a_run_may_name_a_toolset_of_its_agent() -> None:
+    provider = MockProvider(lambda _: "ok")
+    kit = Toolset("s", [plain], prefix="set_")
+    agent = Agent("a", model=provider, tools=[shout, kit])
+    async with agent.session() as session:
+        await session.run("go", tools=[kit])
+    assert [each.name for each in provider.requests[0].tools] == ["set_plain"]
+
+
+async def test_a_tool_that_a_run_has_not_asked_for_cannot_be_called() -> None:
+    provider = MockProvider([tool_call_reply("plain", text="x"), "ok"])
+    await Agent("a", model=provider, tools=[plain, shout]).run("go", tools=["shout"])
+    assert "not" in str(provider.requests[1].messages[-1].content)
+    assert "is_error=True" in str(provider.requests[1].messages[-1].content)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (["plian"], r"no tool named 'plian' \(did you mean plain\?\)"),
+        (["nothing_like_it"], "no tool named 'nothing_like_it'"),
+        ([7], "a int is no tool"),
+        ("plain", r"write \['plain'\]"),
+        ([tool(name="plain")(shout)], "already a tool named plain"),
+    ],
+)
+async def test_what_a_run_cannot_have_among_its_tools_is_refused(asked: Any, reason: str) -> None:
+    provider = MockProvider(["ok"])
+    agent = Agent("a", model=provider, tools=[plain])
+    with pytest.raises(AgentError.Config, match=reason):
+        await agent.run("go", tools=asked)
+    assert provider.requests == []
+
+
+async def test_the_tools_of_a_run_do_not_widen_what_the_permissions_allow() -> None:
+    provider = MockProvider([tool_call_reply("shout", text="x"), "ok"])
+    rules = PermissionConfig.white_list(["plain"])
+    agent = Agent("a", model=provider, tools=[plain], permissions=rules)
+    await agent.run("go", tools=[shout, "plain"])
+    assert [each.name for each in provider.requests[0].tools] == ["plain"]
+    assert "is_error=True" in str(provider.requests[1].messages[-1].content)
+
+
+async def test_a_run_of_a_bundle_names_only_what_its_agent_may_use() -> None:
+    provider = MockProvider(lambda _: "ok")
+    session = AgentSession(Agent("a", tools=["echo"]), None, bundle(provider))
+    await session.run("go", tools=["echo"])
+    with pytest.raises(AgentError.Config, match="no tool named 'write'"):
+        await session.run("go", tools=["write"])
+    assert [each.name for each in provider.requests[0].tools] == ["echo"]
+
+
+async def test_a_run_may_have_another_type_of_answer() -> None:
+    agent = Agent("a", model=MockProvider(["[1]", "[1]", '{"a": 1}', "[1]", "text"]))
+    numbers = await agent.run("x", output_type=list[int])
+    assert_type(numbers, RunResult[list[int]])
+    assert numbers.output == [1]
+    async with agent.session() as session:
+        assert (await session.run("x", output_type=tuple[int, ...])).output == (1,)
+        schema = await session.run("x", output_type={"type": "object"})
+        assert_type(schema, RunResult[Any])
+        assert schema.output == {"a": 1}
+    last = [event async for event in agent.stream("x", output_type=list[int])][-1]
+    assert isinstance(last, TurnComplete)
+    assert last.response.output == [1]
+    plainly = await Agent("n", output_type=list[int]).run("x", output_type=str, model=agent.model)
+    assert_type(plainly, RunResult[str])
+    assert plainly.output == "text"
+
+
+async def test_metadata_reach_the_hooks_and_the_stored_message_and_no_model() -> None:
+    provider = MockProvider([tool_call_reply("plain", text="x"), "ok", "ok"])
+    watches = Watches(*HookEvent)
+    agent = Agent(
+        "a", model=provider, tools=[plain], hooks=watches.executor, metadata={"ticket": "T-1"}
+    )
+    store = InMemoryStore()
+    await agent.run("go", conversation=ConversationMemory(store, "s"))
+    assert {str(each.metadata) for each in watches.seen} == {"{'ticket': 'T-1'}"}
+    assert "T-1" not in str([request.messages[0].content for request in provider.requests])
+    first, *others = await ConversationMemory(store, "s").get_archive()
+    assert first.metadata == {"run": {"ticket": "T-1"}}
+    assert all(each.metadata == {} for each in others)
+    await agent.run("go", metadata={"ticket": 2}, conversation=ConversationMemory(store, "s"))
+    assert watches.seen[-1].metadata == {"ticket": 2}
+    wrong: Any = {1: object()}
+    with pytest.raises(AgentError.Config, match="metadata"):
+        await agent.run("go", metadata=wrong)

@@ -12,25 +12,27 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from agent_core.errors import AgentCoreError
+from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.text import visible
 from kgent.cancellation import Cancellation
 from kgent.config import ParameterValue
-from kgent.errors import KgentError, Record, config_error
-from kgent.inputs import RunInput, find_inputs
+from kgent.errors import ErrorCategory, KgentError, Record, config_error
+from kgent.inputs import INPUTS, MAX_INPUT_BYTES, RunInput, find_inputs
 from kgent.parameters import fill_config, fill_text
 from kgent.profile import apply_options, fingerprint_config, load_config, load_yaml
-from kgent.review import read_report
+from kgent.review import MAX_MANIFEST_BYTES, read_bytes, read_report
 from kgent.run_files import describe_file
+from kgent.run_folder import PROMPT_FILE
 from kgent.runner import run
 from kgent.state import RunFolderStatus, RunIds, RunOptions, RunResult
-from kgent.verification import verify
+from kgent.verification import REDACTED, verify
 
 MAX_RUNS = 1000
 INDEX_JSON, INDEX_PAGE = "index.json", "index.html"
@@ -46,13 +48,17 @@ _WORST = (
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """One run of a batch: its name, its profile, its parameters, and what it depends on."""
+    """One run of a batch: its name, its profile, its parameters, and what it depends on.
+
+    `prompt` has its parameters filled in; `inputs` has a hash of each by its name.
+    """
 
     name: str
     config_path: Path
     parameters: Mapping[str, ParameterValue]
     fingerprint: str
-    key: str
+    prompt: str
+    inputs: Mapping[str, str]
 
 
 class BatchRun(Record):
@@ -151,12 +157,13 @@ def _plan_job(
         if one not in hashes:
             hashes[one] = _hash_input(one)
     fingerprint = fingerprint_config(profile)
-    facts = [fingerprint, filled, [[one.name, hashes[one]] for one in given]]
+    contents = {one.name: hashes[one] for one in given}
+    facts = [fingerprint, filled, [list(pair) for pair in contents.items()]]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
     stem = path.parent.name if path.name == "kgent.yaml" and path.parent.name else path.stem
     words = [stem, *(str(value) for value in values.values())]
     name = "-".join(filter(None, (_NOT_PLAIN.sub("_", word).strip("_.-")[:40] for word in words)))
-    return BatchJob(f"{name[:80]}-{key}", path, parameters, fingerprint, key)
+    return BatchJob(f"{name[:80]}-{key}", path, parameters, fingerprint, filled, contents)
 
 
 def _hash_input(one: RunInput) -> str:
@@ -168,7 +175,9 @@ def _hash_input(one: RunInput) -> str:
             if path.is_symlink():
                 digest.update(os.fsencode(path.readlink()))
             elif path.is_file():
-                digest.update(describe_file(path.parent, path.name).sha256.encode())
+                digest.update(
+                    describe_file(path.parent, path.name, limit=MAX_INPUT_BYTES).sha256.encode()
+                )
         except (OSError, AgentCoreError) as error:
             raise config_error(f"the input {path} cannot be read: {error}") from error
         digest.update(b"\0")
@@ -197,18 +206,23 @@ def run_batch(
     A cancellation stops every run; those that had not begun are not begun, and have no folder.
 
     Raises:
-        OSError: the index cannot be written.
+        KgentError: category `sandbox`; the folder or the index in it cannot be written.
     """
     token, lock = cancellation or Cancellation(), threading.Lock()
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     done, each = dict[str, BatchRun](), {job.name: job for job in jobs}
 
     def conduct(job: BatchJob) -> None:
         outcome = _conduct(job, prompt, folder, options, token)
         with lock:
             done[job.name] = outcome
-            _write_index(folder, [done[name] for name in each if name in done])
-            on_end(outcome)
+            try:
+                _write_index(folder, [done[name] for name in each if name in done])
+            finally:
+                on_end(outcome)
 
     with ThreadPoolExecutor(max_workers=max(at_once, 1), thread_name_prefix="kgent") as pool:
         for future in [pool.submit(conduct, job) for job in each.values()]:
@@ -251,15 +265,23 @@ def _conduct(
 
 
 def _find_kept(place: Path, job: BatchJob) -> RunResult | None:
-    """The result of a run that is completed, of the same profile, and as it was left."""
+    """The result of a run that is completed, as it was left, and did the same job."""
     try:
         check = verify(place)
         if not check.is_sound or check.outcome != RunFolderStatus.COMPLETED:
             return None
         state = read_report(place).state
-    except (KgentError, OSError):
+        prompt = read_bytes(place / PROMPT_FILE, MAX_MANIFEST_BYTES).decode("utf-8", "replace")
+        is_same = all(
+            _hash_input(RunInput(name, place / INPUTS / name)) == content
+            for name, content in job.inputs.items()
+        )
+    except (AgentCoreError, OSError):
         return None
-    if state.config_fingerprint != job.fingerprint:
+    # What stands for a secret in a record can be compared with nothing.
+    if REDACTED not in prompt and prompt != job.prompt:
+        return None
+    if not is_same or state.config_fingerprint != job.fingerprint:
         return None
     return RunResult(
         session_id=state.session_id,
@@ -305,9 +327,19 @@ def _write_index(folder: Path, runs: Sequence[BatchRun]) -> None:
         (INDEX_JSON, json.dumps({"runs": listed}, indent=1) + "\n"),
         (INDEX_PAGE, _render_index(folder, runs)),
     ):
-        draft = folder / f".{name}.new"
-        draft.write_text(text, encoding="utf-8", errors="replace")
-        draft.replace(folder / name)
+        draft = folder / f".{name}.{os.getpid()}.new"  # another batch may write beside this one
+        try:
+            draft.write_text(text, encoding="utf-8", errors="replace")
+            draft.replace(folder / name)
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise _unwritable(folder / name, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> KgentError:
+    reason = f"{place} cannot be written: {error.strerror or error}"
+    return KgentError(ErrorCode.CONFIG_ERROR, reason, category=ErrorCategory.SANDBOX)
 
 
 def _render_index(folder: Path, runs: Sequence[BatchRun]) -> str:

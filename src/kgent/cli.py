@@ -80,8 +80,11 @@ def _execute(argv: Sequence[str] | None) -> int:
     except UsageError as error:
         _complain(f"kgent: {error}")
         return _print_json(_describe_error(error), USAGE) if is_json else USAGE
-    except OSError as error:  # standard output cannot be written
-        return report_output_error("kgent", error)
+    except OSError as error:
+        if error.filename is None:  # standard output cannot be written
+            return report_output_error("kgent", error)
+        _complain(f"kgent: {error.filename}: {error.strerror}")
+        return FAILED
     except KeyboardInterrupt:  # a run has its own way to stop
         _complain("kgent: interrupted")
         return INTERRUPTED
@@ -281,6 +284,7 @@ def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions"
         run_batch,
     )
     from kgent.cancellation import Cancellation  # noqa: PLC0415
+    from kgent.errors import expand_home  # noqa: PLC0415
 
     if options.run_id is not None:
         raise UsageError("--run-id names one run; these are many")
@@ -288,7 +292,7 @@ def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions"
         raise UsageError("--sign signs one run; these are many")
     is_json, config = arguments.output_format == "json", arguments.config
     base = config if config.is_dir() else config.parent
-    folder = (options.sandbox or base / "runs" / "batch").expanduser().absolute()
+    folder = expand_home(options.sandbox or base / "runs" / "batch")
     jobs = plan_batch(config, prompt, options, matrix=arguments.matrix)
     cancellation, width = Cancellation(), max(len(job.name) for job in jobs)
 

@@ -24,6 +24,7 @@ from agent_core.config.models import (
     Tokens,
     VariableName,
 )
+from kgent.errors import expand_home
 
 DELIVERABLES = "deliverables"
 SQLITE = "sqlite:"
@@ -411,5 +412,9 @@ class KgentConfig(Section):
         return placed
 
     def place(self, path: str) -> Path:
-        """A path of the file as an absolute one. Links are not followed."""
-        return (self._base / Path(path).expanduser()).absolute()
+        """A path of the file as an absolute one. Links are not followed.
+
+        Raises:
+            KgentError: category `config`; it begins with the home of a user that there is not.
+        """
+        return expand_home(path if path.startswith("~") else self._base / path)

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.redaction import Redactor
+from agent_core.text import shortened
 
 MAX_MESSAGE_CHARS = 1000
 
@@ -72,6 +74,19 @@ BLOCKING = frozenset({ErrorCategory.CONFIG, ErrorCategory.SANDBOX, ErrorCategory
 def config_error(message: str, code: ErrorCode = ErrorCode.CONFIG_ERROR) -> KgentError:
     """Build the error of a profile, an option or an engine that cannot be used."""
     return KgentError(code, message, category=ErrorCategory.CONFIG)
+
+
+def expand_home(path: Path | str) -> Path:
+    """An absolute path, a `~` at its beginning replaced by the home that it names.
+
+    Raises:
+        KgentError: category `config`; there is no such home.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        home = Path(path).parts[0]
+        raise config_error(f"{shortened(str(path), 200)}: there is no home for {home}") from error
 
 
 def engine_error(

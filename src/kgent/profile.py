@@ -21,7 +21,7 @@ from agent_core.errors import ErrorCode
 from agent_core.redaction.redactor import walk
 from agent_core.tools.json_schema import BoundedValidator, SchemaUnusableError
 from kgent.config import DeliverableSpec, InputSpec, KgentConfig, WorkspaceSection
-from kgent.errors import ErrorCategory, KgentError, config_error
+from kgent.errors import ErrorCategory, KgentError, config_error, expand_home
 from kgent.parameters import set_parameters, unknown_names
 from kgent.portable import portable_fields
 from kgent.schemas import content_format
@@ -51,7 +51,7 @@ def load_config(path: Path | str) -> KgentConfig:
     Raises:
         KgentError: category `config`; the file cannot be read, or does not fit the schema.
     """
-    file = Path(path).expanduser().absolute()
+    file = expand_home(path)
     try:
         text = _read_text(file, MAX_CONFIG_BYTES * _GROWTH)
         growth = _GROWTH if text.startswith(_RESOLVED) else 1
@@ -107,8 +107,8 @@ def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
     if schema is None:
         return spec
     if isinstance(schema, str):
-        file = config.place(schema)
         try:
+            file = config.place(schema)
             schema = load_yaml(file)
         except KgentError as error:
             raise ValueError(error.message) from None
@@ -133,14 +133,13 @@ def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
     changes: dict[str, Any] = {}
     if options.inputs:
         given = [
-            one.model_copy(update={"path": str(Path(one.path).expanduser().absolute())})
-            for one in options.inputs
+            one.model_copy(update={"path": str(expand_home(one.path))}) for one in options.inputs
         ]
         names = {_input_name(one) for one in given}
         kept = [one for one in config.inputs if _input_name(one) not in names]
         changes["inputs"] = [*kept, *given]
     if options.sandbox is not None:
-        placed = str(options.sandbox.expanduser().absolute())
+        placed = str(expand_home(options.sandbox))
         changes["workspace"] = config.workspace.model_copy(update={"sandbox": placed})
     names = {"stream", "max_steps", "timeout_seconds"}
     if given := options.model_dump(include=names, exclude_none=True):

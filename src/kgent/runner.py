@@ -22,7 +22,7 @@ from kgent.engine.base import (
 )
 from kgent.engine.core import CoreAgentEngine
 from kgent.engine.mock import MockAgentEngine
-from kgent.errors import ErrorCategory, config_error, error_info
+from kgent.errors import ErrorCategory, config_error, error_info, expand_home
 from kgent.executor import RunExecutor
 from kgent.inputs import find_inputs
 from kgent.mcp_servers import build_servers, mcp_secrets
@@ -96,7 +96,7 @@ def run(
             engine=chosen_engine,
             inputs=inputs,
             memory=client,
-            config_path=Path(config_path).expanduser().absolute(),
+            config_path=expand_home(config_path),
             cancellation=cancellation or Cancellation(),
             event_callback=event_callback,
         )

@@ -55,7 +55,8 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_SIGNATURE_BYTES = 65_536
 _SIGNATURE_HEAD = b"-----BEGIN SSH SIGNATURE-----"
-_REDACTED = b"[redacted:"
+REDACTED = "[redacted:"
+"""How what stands in the place of a secret begins."""
 _SEALED = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
 _ENDS = (RunFolderStatus.COMPLETED, RunFolderStatus.INCOMPLETE, RunFolderStatus.FAILED)
 _FIRST_RELEASE = (
@@ -481,7 +482,7 @@ def _check_profile(root: Path, state: RunFolderState) -> Iterator[str]:
     """Compute the fingerprint of the profile in the folder again."""
     try:
         with open_file(root / CONFIG_FILE) as file:
-            is_redacted = _REDACTED in file.read(MAX_MANIFEST_BYTES)
+            is_redacted = REDACTED.encode() in file.read(MAX_MANIFEST_BYTES)
         if is_redacted:  # what was taken out is in the fingerprint
             return
         config = load_config(root / CONFIG_FILE)

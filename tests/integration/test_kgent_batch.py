@@ -1,6 +1,7 @@
 """Many runs side by side: planned together, resumed, indexed, and stopped together."""
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -88,6 +89,52 @@ def test_what_a_run_depends_on_decides_whether_it_is_done_again(letter: Path) ->
     letter.write_text(text.replace("You write reports.", "You write letters."), "utf-8")
     assert batch(letter, "to: [Ada]", *given) == 0
     assert not index(letter)[0]["is_kept"]
+
+
+def test_the_folder_of_another_run_is_not_kept_in_the_place_of_one(letter: Path) -> None:
+    (letter.parent / "data").mkdir()
+    (letter.parent / "data" / "a.csv").write_text("1\n")
+    given = ["--input", str(letter.parent / "data")]
+    assert batch(letter, "to: [Ada]\n", *given) == 0
+    (before,) = index(letter)
+    (letter.parent / "data" / "a.csv").write_text("2\n")
+    assert batch(letter, "to: [Ada]\n", *given) == 0
+    (after,) = index(letter)
+    first, second = (Path(one["result"]["sandbox_root"]) for one in (before, after))
+    shutil.rmtree(second)
+    first.rename(second)
+    assert verify(second).is_sound
+    assert batch(letter, "to: [Ada]\n", *given) == 0
+    (again,) = index(letter)
+    assert not again["is_kept"]
+    root = Path(again["result"]["sandbox_root"])
+    assert (root / "inputs" / "data" / "a.csv").read_text() == "2\n"
+    assert batch(letter, "to: [Ada]\n", *given) == 0
+    assert index(letter)[0]["is_kept"]
+
+
+def test_the_prompt_of_a_kept_run_is_compared(letter: Path) -> None:
+    config, options = letter, RunOptions(parameters={"to": "Ada"})
+    out = letter.parent / "out"
+    (one,) = plan_batch(config, "One.", options)
+    (two,) = plan_batch(config, "Two.", options)
+    run_batch([one], "One.", out, options)
+    (out / one.name).rename(out / two.name)
+    (done,) = run_batch([two], "Two.", out, options)
+    assert not done.is_kept
+
+
+@pytest.mark.parametrize("place", ["file", "~no-such-user/x", "index"])
+def test_a_place_that_cannot_be_written_is_named(
+    letter: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (letter.parent / "file").write_text("x")
+    (letter.parent / "index" / "index.json").mkdir(parents=True)
+    where = place if place.startswith("~") else str(letter.parent / place)
+    assert batch(letter, "to: [Ada]\n", "--sandbox", where) == 2
+    said = capsys.readouterr().err
+    assert "standard output" not in said
+    assert where in said
 
 
 def test_a_folder_of_profiles_is_run_as_a_whole_and_the_worst_code_counts(

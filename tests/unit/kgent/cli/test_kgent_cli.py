@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,3 +169,38 @@ def test_validate_checks_the_profile_and_its_skills(
 @pytest.mark.parametrize("command", ["show", "verify"])
 def test_what_is_no_run_folder_is_two(tmp_path: Path, command: str) -> None:
     assert main([command, str(tmp_path)]) == 2
+
+
+NOWHERE = "~no-such-user/x"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"skills": {"paths": [NOWHERE]}},
+        {"model": {"path": NOWHERE}},
+        {"inputs": [NOWHERE]},
+        {"memory": {"provider": f"sqlite:{NOWHERE}"}},
+        {"deliverables": {"required": [{"path": "deliverables/a.json", "schema": NOWHERE}]}},
+        {"tools": {"mcp": [{"name": "a", "tools": ["b"], "command": "cat", "cwd": NOWHERE}]}},
+        {"workspace": {"sandbox": NOWHERE}},
+    ],
+)
+def test_a_home_that_there_is_not_is_named_in_a_profile(
+    tmp_path: Path, section: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = profile(tmp_path, **section)
+    assert main(["run", "--config", str(config), "--prompt", "x"]) == 2
+    said = capsys.readouterr()
+    assert "there is no home for ~no-such-user" in said.out + said.err
+    assert main(["validate", "--config", str(config)]) == (0 if "workspace" in section else 2)
+
+
+@pytest.mark.parametrize("option", ["--config", "--sandbox", "--input"])
+def test_a_home_that_there_is_not_is_named_in_an_option(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--config", str(profile(tmp_path)), option, NOWHERE]
+    assert main(["run", "--prompt", "x", *given]) == 2
+    assert "there is no home for ~no-such-user" in capsys.readouterr().err
+    assert main(["validate", "--config", NOWHERE]) == 2

@@ -25,6 +25,7 @@ from agcore.memory import ConversationMemory
 from agcore.tools import PermissionConfig, ToolRegistry
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
+from agent_core.config.problems import nearest
 from agent_core.providers.base import ProviderAdapter
 from agent_core.types import OutputT
 
@@ -142,8 +143,11 @@ class Agent(Role[DepsT, OutputT]):
         config: AgentConfig | None = None,
         **settings: Unpack[AgentSettings],
     ) -> None:
-        if unknown := settings.keys() - AgentSettings.__annotations__.keys():
-            raise TypeError(f"Agent() got an unexpected keyword argument {min(unknown)!r}")
+        known = AgentSettings.__annotations__.keys()
+        if unknown := settings.keys() - known:
+            name = min(unknown)
+            hint = nearest(name, known)
+            raise TypeError(f"Agent() got an unexpected keyword argument {name!r}{hint}")
         prompt = instructions if system_prompt is None else system_prompt
         given = {"name": name, "system_prompt": prompt, "tools": tools, "model": model}
         given |= {"output_type": output_type, "settings": settings or None}

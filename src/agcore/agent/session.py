@@ -372,6 +372,10 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     def _with_agents(self, settings: SessionSettings) -> TurnSettings:
         """The settings of a turn but its tools, and the agent's where the turn has none."""
+        known = SessionSettings.__annotations__.keys()
+        if unknown := settings.keys() - known:
+            name = min(unknown)
+            raise TypeError(f"{name!r} is not a setting of a run{nearest(name, known)}")
         given = {name: value for name, value in settings.items() if name != "tools"}
         own = {"output_type": self.agent.output_type, **self.agent.settings}
         return cast("TurnSettings", {**own, **given})

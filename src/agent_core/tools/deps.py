@@ -20,13 +20,11 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
         for hint in tool.deps_types:
             if not _fits(deps, hint):
                 wanted = _name(hint)
-                given = (
-                    "the run has none" if deps is None else f"the run's are a {_name(type(deps))}"
-                )
+                given = "none" if deps is None else f"of type {_name(type(deps))}"
                 raise ConfigError(
                     ErrorCode.VALIDATION_ERROR,
-                    f"the tool {tool.name} takes ToolContext[{wanted}], and {given}; start the run"
-                    f" with deps=<a {wanted}>, or leave the tool out",
+                    f"the tool {tool.name} takes ToolContext[{wanted}], and the run's deps are"
+                    f" {given}; start the run with deps= of type {wanted}, or leave the tool out",
                     details={"tool_name": tool.name, "deps": wanted},
                 )
 

@@ -437,3 +437,24 @@ async def test_metadata_reach_the_hooks_and_the_stored_message_and_no_model() ->
     wrong: Any = {1: object()}
     with pytest.raises(AgentError.Config, match="metadata"):
         await agent.run("go", metadata=wrong)
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ({"max_turn": 3}, "did you mean max_turns?"),
+        ({"nothing": []}, ""),
+        ({"temprature": 0}, "temp"),
+    ],
+)
+async def test_a_setting_that_does_not_exist_is_named(setting: dict[str, Any], hint: str) -> None:
+    model = MockProvider(["Hello."])
+    agent = Agent("host", model=model)
+    (name,) = setting
+    with pytest.raises(TypeError, match=f"'{name}' is not a setting of a run") as caught:
+        await agent.run("Hi", **setting)
+    assert hint in str(caught.value)
+    with pytest.raises(TypeError, match=f"'{name}' is not a setting of a run"):
+        async for _ in agent.stream("Hi", **setting):
+            pass
+    assert model.requests == []

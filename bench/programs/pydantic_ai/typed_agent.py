@@ -1,8 +1,7 @@
 """A typed agent with a tool, dependencies and a limit, and its test without a model."""
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, RunContext, UsageLimits
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai import Agent, ModelMessage, ModelResponse, RunContext, ToolCallPart, UsageLimits
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 

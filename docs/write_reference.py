@@ -144,12 +144,24 @@ def target_of(member: Member) -> griffe.Object:
 
 
 @cache
-def public() -> frozenset[str]:
-    """Where everything is defined that has a page."""
+def public_names() -> dict[str, str]:
+    """Where everything is defined that has a page, and the name it is public by."""
     names = [f"agent_core.{name}" for name in exported("agent_core")]
     for module, _, _ in WHOLE.values():
         names += [f"{module}.{name}" for name in exported(module)]
-    return frozenset(target_of(find(name)).path for name in names)
+    return {target_of(find(name)).path: name.rpartition(".")[2] for name in names}
+
+
+def public() -> frozenset[str]:
+    """Where everything is defined that has a page."""
+    return frozenset(public_names())
+
+
+@cache
+def renamed() -> dict[str, str]:
+    """The names of definitions that are public by another name only, and that one."""
+    own = {path.rpartition(".")[2]: name for path, name in public_names().items()}
+    return {name: public for name, public in own.items() if name not in own.values()}
 
 
 def own_definition(name: griffe.Expr | str) -> griffe.Object | None:
@@ -168,8 +180,9 @@ def own_definition(name: griffe.Expr | str) -> griffe.Object | None:
 
 
 def written(value: object) -> str:
-    """An annotation or a default, on one line and in double quotes."""
-    return SINGLE_QUOTED.sub(r'"\1"', str(value).replace("\n", " "))
+    """An annotation or a default, by public names, on one line and in double quotes."""
+    text = SINGLE_QUOTED.sub(r'"\1"', str(value).replace("\n", " "))
+    return re.sub(r"\w+", lambda word: renamed().get(word[0], word[0]), text)
 
 
 def default_of(attribute: griffe.Attribute) -> str:

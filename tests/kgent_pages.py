@@ -6,8 +6,8 @@ import zlib
 from pathlib import Path
 
 from agent_core.providers.scripted import Calls, Says, ScriptedCall, calls
+from kgent import RunOptions
 from kgent.runner import run
-from kgent.state import RunOptions
 from kgent_runs import profile, skill
 from model_server import ModelServer, Reply
 

@@ -11,6 +11,7 @@ from agent_core.process import Launcher
 from agent_core.redaction import Redactor
 from agent_core.tools.base import Tool
 from agent_core.types import JsonBlock, ToolResult
+from kgent import RunOptions, RunResult
 from kgent.cancellation import Cancellation, run_in_loop
 from kgent.engine.base import AgentEngine
 from kgent.engine.mock import MockAgentEngine, MockCall, MockStep
@@ -20,7 +21,7 @@ from kgent.records import RunEnvironment, RunRecords
 from kgent.run_folder import create_run_folder
 from kgent.runner import run
 from kgent.skills import SkillRegistry
-from kgent.state import RunIds, RunOptions, RunResult
+from kgent.state import RunIds
 from kgent.tool_calls import ToolAnswer, call_tool
 from kgent.tools import build_tools
 

@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from kgent.errors import ErrorCategory, ErrorInfo, KgentError
     from kgent.profile import fingerprint_config, load_config
     from kgent.runner import run
-    from kgent.state import RunFolderStatus as RunStatus, RunOptions, RunResult
+    from kgent.state import (
+        RunFolderResult as RunResult,
+        RunFolderStatus as RunStatus,
+        RunOverrides as RunOptions,
+    )
 
 _HOMES = {
     "ErrorCategory": "kgent.errors.ErrorCategory",
@@ -19,8 +23,8 @@ _HOMES = {
     "KgentConfig": "kgent.config.KgentConfig",
     "KgentError": "kgent.errors.KgentError",
     "RunStatus": "kgent.state.RunFolderStatus",
-    "RunOptions": "kgent.state.RunOptions",
-    "RunResult": "kgent.state.RunResult",
+    "RunOptions": "kgent.state.RunOverrides",
+    "RunResult": "kgent.state.RunFolderResult",
     "fingerprint_config": "kgent.profile.fingerprint_config",
     "load_config": "kgent.profile.load_config",
     "run": "kgent.runner.run",

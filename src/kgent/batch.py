@@ -31,7 +31,7 @@ from kgent.review import MAX_MANIFEST_BYTES, read_bytes, read_report
 from kgent.run_files import describe_file
 from kgent.run_folder import PROMPT_FILE
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunIds, RunOptions, RunResult
+from kgent.state import RunFolderResult, RunFolderStatus, RunIds, RunOverrides
 from kgent.verification import REDACTED, verify
 
 MAX_RUNS = 1000
@@ -68,7 +68,7 @@ class BatchRun(Record):
     profile: str
     parameters: dict[str, ParameterValue]
     is_kept: bool
-    result: RunResult
+    result: RunFolderResult
 
 
 def read_matrix(path: Path) -> list[dict[str, ParameterValue]]:
@@ -109,7 +109,7 @@ def read_matrix(path: Path) -> list[dict[str, ParameterValue]]:
 
 
 def plan_batch(
-    config: Path, prompt: str, options: RunOptions, *, matrix: Path | None = None
+    config: Path, prompt: str, options: RunOverrides, *, matrix: Path | None = None
 ) -> list[BatchJob]:
     """The runs of a profile or a folder of profiles, all of them checked; nothing is started.
 
@@ -138,7 +138,7 @@ def _plan_job(
     path: Path,
     values: Mapping[str, ParameterValue],
     prompt: str,
-    options: RunOptions,
+    options: RunOverrides,
     *,
     hashes: dict[RunInput, str],
 ) -> BatchJob:
@@ -195,7 +195,7 @@ def run_batch(
     jobs: Sequence[BatchJob],
     prompt: str,
     folder: Path,
-    options: RunOptions,
+    options: RunOverrides,
     *,
     at_once: int = 4,
     cancellation: Cancellation | None = None,
@@ -231,9 +231,9 @@ def run_batch(
 
 
 def _conduct(
-    job: BatchJob, prompt: str, folder: Path, options: RunOptions, token: Cancellation
+    job: BatchJob, prompt: str, folder: Path, options: RunOverrides, token: Cancellation
 ) -> BatchRun:
-    def outcome(result: RunResult, *, is_kept: bool = False) -> BatchRun:
+    def outcome(result: RunFolderResult, *, is_kept: bool = False) -> BatchRun:
         return BatchRun(
             name=job.name,
             profile=str(job.config_path),
@@ -252,7 +252,7 @@ def _conduct(
         ids = RunIds.choose(options)
         status = RunFolderStatus.INCOMPLETE
         return outcome(
-            RunResult(
+            RunFolderResult(
                 session_id=ids.session_id,
                 task_id=ids.task_id,
                 run_id=ids.run_id,
@@ -264,7 +264,7 @@ def _conduct(
     return outcome(run(job.config_path, prompt, chosen, cancellation=token))
 
 
-def _find_kept(place: Path, job: BatchJob) -> RunResult | None:
+def _find_kept(place: Path, job: BatchJob) -> RunFolderResult | None:
     """The result of a run that is completed, as it was left, and did the same job."""
     try:
         check = verify(place)
@@ -283,7 +283,7 @@ def _find_kept(place: Path, job: BatchJob) -> RunResult | None:
         return None
     if not is_same or state.config_fingerprint != job.fingerprint:
         return None
-    return RunResult(
+    return RunFolderResult(
         session_id=state.session_id,
         task_id=state.task_id,
         run_id=state.run_id,

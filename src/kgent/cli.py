@@ -25,7 +25,7 @@ from agent_core.text import visible
 
 if TYPE_CHECKING:
     from kgent.engine.base import EngineEvent
-    from kgent.state import RunOptions, RunResult
+    from kgent.state import RunFolderResult, RunOverrides
 
 COMPLETED, FAILED, USAGE, INCOMPLETE = 0, 1, 2, 3
 INTERRUPTED = 130
@@ -232,19 +232,19 @@ def _parse_parameter(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def build_options(arguments: argparse.Namespace) -> "RunOptions":
+def build_options(arguments: argparse.Namespace) -> "RunOverrides":
     """Build the options that replace values of the profile."""
     from pydantic import ValidationError  # noqa: PLC0415 - one command
 
-    from kgent.state import RunOptions  # noqa: PLC0415
+    from kgent.state import RunOverrides  # noqa: PLC0415
 
-    given = {name: getattr(arguments, name) for name in RunOptions.model_fields}
+    given = {name: getattr(arguments, name) for name in RunOverrides.model_fields}
     if pairs := given["parameters"]:
         given["parameters"] = dict(pairs)
         if len(given["parameters"]) < len(pairs):
             raise UsageError("--param: a name is given twice")
     try:
-        return RunOptions.model_validate(given)
+        return RunOverrides.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
@@ -269,13 +269,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.matrix is not None or arguments.config.is_dir():
         return _run_batch(arguments, prompt, options)
 
-    def start(**more: Any) -> "RunResult":
+    def start(**more: Any) -> "RunFolderResult":
         return run(arguments.config, prompt, options, **more)
 
     return _conduct(arguments, start)
 
 
-def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions") -> int:
+def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOverrides") -> int:
     """Do many runs, and print a table of them."""
     from kgent.batch import (  # noqa: PLC0415 - one command
         INDEX_PAGE,
@@ -325,16 +325,16 @@ def _run_batch(arguments: argparse.Namespace, prompt: str, options: "RunOptions"
     return code
 
 
-def _code_of(result: "RunResult") -> int:
+def _code_of(result: "RunFolderResult") -> int:
     return USAGE if result.is_blocked else _EXIT_CODES.get(result.status, FAILED)
 
 
 def _rerun(arguments: argparse.Namespace) -> int:
     from kgent.reruns import rerun  # noqa: PLC0415 - brings the engine
-    from kgent.state import RunOptions  # noqa: PLC0415
+    from kgent.state import RunOverrides  # noqa: PLC0415
 
-    def start(**more: Any) -> "RunResult":
-        again = rerun(arguments.run_dir, RunOptions(sandbox=arguments.sandbox), **more)
+    def start(**more: Any) -> "RunFolderResult":
+        again = rerun(arguments.run_dir, RunOverrides(sandbox=arguments.sandbox), **more)
         for reason in again.reasons:
             _complain(f"differs  {reason}")
         return again.result
@@ -342,7 +342,7 @@ def _rerun(arguments: argparse.Namespace) -> int:
     return _conduct(arguments, start)
 
 
-def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -> int:
+def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunFolderResult]") -> int:
     """Start a run that the signals of the process can stop, and print its result."""
     from kgent.cancellation import Cancellation  # noqa: PLC0415
 
@@ -368,7 +368,7 @@ def _conduct(arguments: argparse.Namespace, start: "Callable[..., RunResult]") -
     return code
 
 
-def _sign(result: "RunResult", key: Path) -> bool:
+def _sign(result: "RunFolderResult", key: Path) -> bool:
     """Sign a finished run; False where that was not possible, for a reason that is printed."""
     from kgent.errors import KgentError  # noqa: PLC0415
     from kgent.signing import write_signature  # noqa: PLC0415
@@ -532,7 +532,7 @@ class _LiveText:
         self._is_mid_line = False
 
 
-def _print_result(result: "RunResult", *, with_text: bool) -> None:
+def _print_result(result: "RunFolderResult", *, with_text: bool) -> None:
     if with_text and result.final_text:
         _print(result.final_text)
     _print(f"status   {result.status}")

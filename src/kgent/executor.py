@@ -48,9 +48,9 @@ from kgent.state import (
     RUN_FILE,
     RUN_FILE_HASH,
     CheckResult,
+    RunFolderResult,
     RunFolderState,
     RunFolderStatus,
-    RunResult,
     compute_seal,
     state_hash,
     state_text,
@@ -161,7 +161,7 @@ class RunExecutor:
             env.core_fields(), env.config, config_path=str(config_path), when=env.records.now()
         )
 
-    def run(self) -> RunResult:
+    def run(self) -> RunFolderResult:
         """Do everything, and leave a folder whose `run.json` has the final status."""
         try:
             self._open()
@@ -422,7 +422,7 @@ class RunExecutor:
         data = error.model_dump(mode="json", exclude_none=True)
         self._records.emit("error", str(error), data, severity="error")
 
-    def _close(self, outcome: _Outcome) -> RunResult:
+    def _close(self, outcome: _Outcome) -> RunFolderResult:
         """Write the end, whatever breaks on the way. The last thing written is `run.json`."""
         manifests = dict[str, str]()
 
@@ -466,7 +466,7 @@ class RunExecutor:
         names = (RUN_FILE, ARTIFACT_MANIFEST, SANDBOX_MANIFEST)
         hashes = {name: record.sha256 for name in names if (record := self._files.record(name))}
         is_whole = self._state.manifests and len(hashes) == len(names)
-        return RunResult(
+        return RunFolderResult(
             **asdict(self._env.ids),
             status=status,
             sandbox_root=self._env.sandbox_root,

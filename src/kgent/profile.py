@@ -26,7 +26,7 @@ from kgent.parameters import set_parameters, unknown_names
 from kgent.portable import portable_fields
 from kgent.schemas import content_format
 from kgent.skills import SkillSummary
-from kgent.state import RunOptions
+from kgent.state import RunOverrides
 
 MAX_CONFIG_BYTES = 1_000_000
 _MAX_NODES = 20_000
@@ -124,7 +124,7 @@ def _with_schema(config: KgentConfig, spec: DeliverableSpec) -> DeliverableSpec:
     return spec.model_copy(update={"content_schema": table})
 
 
-def apply_options(config: KgentConfig, options: RunOptions) -> KgentConfig:
+def apply_options(config: KgentConfig, options: RunOverrides) -> KgentConfig:
     """The profile with the values of the options: run folder, inputs, parameters, limits.
 
     Relative paths of options start at the current folder, as every path on a command line does.

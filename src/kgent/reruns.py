@@ -10,19 +10,19 @@ from kgent.errors import ErrorCategory, KgentError, Record
 from kgent.review import MAX_TEXT_BYTES, read_report
 from kgent.run_folder import CONFIG_FILE, PROMPT_FILE
 from kgent.runner import run
-from kgent.state import SCHEMA_VERSION, RunIds, RunOptions, RunResult, program_version
+from kgent.state import SCHEMA_VERSION, RunFolderResult, RunIds, RunOverrides, program_version
 
 
 class Rerun(Record):
     """A run that was done again: how it went, and why its profile is another one, if it is."""
 
-    result: RunResult
+    result: RunFolderResult
     reasons: list[str] = []
 
 
 def rerun(
     root: Path,
-    options: RunOptions | None = None,
+    options: RunOverrides | None = None,
     *,
     engine: AgentEngine | None = None,
     cancellation: Cancellation | None = None,
@@ -36,7 +36,7 @@ def rerun(
     Raises:
         KgentError: category `sandbox`; it is no run folder, or its prompt cannot be read whole.
     """
-    report, chosen = read_report(root), options or RunOptions()
+    report, chosen = read_report(root), options or RunOverrides()
     if report.state.schema_version < SCHEMA_VERSION:
         message = (
             f"the first release of kgent made {report.root}, and did not keep what its profile"

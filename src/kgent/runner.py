@@ -31,20 +31,20 @@ from kgent.parameters import fill_config, fill_text
 from kgent.profile import apply_options, fingerprint_config, load_config
 from kgent.records import RunEnvironment, RunRecords
 from kgent.run_folder import create_run_folder, resolve_run_folder
-from kgent.state import RunFolderStatus, RunIds, RunOptions, RunResult
+from kgent.state import RunFolderResult, RunFolderStatus, RunIds, RunOverrides
 
 
 def run(
     config_path: Path | str,
     prompt: str,
-    options: RunOptions | None = None,
+    options: RunOverrides | None = None,
     *,
     engine: AgentEngine | None = None,
     memory: MemoryClient | MemoryStore | None = None,
     cancellation: Cancellation | None = None,
     event_callback: EventCallback | None = None,
     prompt_is_final: bool = False,
-) -> RunResult:
+) -> RunFolderResult:
     """Run a profile once. Blocks until the run is over; never raises for what went wrong in it.
 
     Args:
@@ -60,7 +60,7 @@ def run(
     Returns:
         How it went. A run that was refused before it had a folder has no `sandbox_root`.
     """
-    chosen, ids = options or RunOptions(), RunIds.new()
+    chosen, ids = options or RunOverrides(), RunIds.new()
     with ExitStack() as stack:
         try:
             ids = RunIds.choose(chosen)
@@ -88,7 +88,7 @@ def run(
             create_run_folder(env)
         except Exception as error:  # noqa: BLE001 - there is no run, and its caller gets to know why
             status, category = RunFolderStatus.FAILED, ErrorCategory.INTERNAL
-            return RunResult(**asdict(ids), status=status, error=error_info(error, category))
+            return RunFolderResult(**asdict(ids), status=status, error=error_info(error, category))
         executor = RunExecutor(
             env,
             profile=profile,

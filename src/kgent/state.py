@@ -53,7 +53,7 @@ _NEXT: Mapping[str, set[str]] = {
 }
 
 
-class RunOptions(Frozen):
+class RunOverrides(Frozen):
     """The values of one run that replace those of the profile; None keeps the profile's.
 
     `inputs` are added to those of the profile, and replace the ones of the same name.
@@ -86,7 +86,7 @@ class RunIds:
         return cls(*made)
 
     @classmethod
-    def choose(cls, options: RunOptions) -> Self:
+    def choose(cls, options: RunOverrides) -> Self:
         """The ids of the options, and new ones in place of those that are None.
 
         Raises:
@@ -123,7 +123,7 @@ class CheckResult(Record):
     output: str | None = None
 
 
-class RunResult(Record):
+class RunFolderResult(Record):
     """How a run went, for its caller. `run.json` stays the source of truth.
 
     `sandbox_root` is None where no run folder was made: the profile, an id or the folder itself

@@ -29,9 +29,9 @@ from agent_core.providers.scripted import (
 )
 from agent_core.types import Decision, EventType, Mode, ModelRequest, TextBlock
 from casts import Cast, Line, together
+from kgent import RunOptions
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent.runner import run as run_profile
-from kgent.state import RunOptions
 
 BIG = 200_000
 WISH = "Please remember that I like short answers."

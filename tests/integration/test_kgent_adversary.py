@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kgent import RunOptions, RunResult
 from kgent.engine.mock import MockAgentEngine
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions, RunResult
+from kgent.state import RunFolderStatus
 from kgent.verification import verify
 from kgent_forgery import edit_state, forge, rewrite, write_events
 from kgent_runs import calls, lines, profile, skill, state

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kgent import RunOptions
 from kgent.batch import plan_batch, read_matrix, run_batch
 from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.errors import KgentError
-from kgent.state import RunOptions
 from kgent.verification import verify
 from kgent_runs import profile, state
 

@@ -7,10 +7,10 @@ import pytest
 
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
 from agent_core.types import Usage
+from kgent import RunOptions, RunResult
 from kgent.cli import main
 from kgent.engine.mock import MockPause
 from kgent.runner import run
-from kgent.state import RunOptions, RunResult
 from kgent.verification import verify
 from kgent_runs import a_run, calls, lines, profile, state
 from model_server import ModelServer, Reply

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
+from kgent import RunOptions
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions
+from kgent.state import RunFolderStatus
 from kgent.verification import verify
 from kgent_runs import events, lines, profile, skill, state
 from model_server import ModelServer, Reply, Status

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from kgent import RunOptions
 from kgent.cancellation import Cancellation
 from kgent.cli import main
 from kgent.engine.mock import MockFailure, MockPause
 from kgent.errors import ErrorInfo
 from kgent.review import read_report
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions
+from kgent.state import RunFolderStatus
 from kgent_runs import a_run, calls, events, lines, profile, state, types
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from agent_core.tools.files import replace_file
+from kgent import RunResult
 from kgent.cli import main
 from kgent.review import read_report
-from kgent.state import RunFolderStatus, RunResult
+from kgent.state import RunFolderStatus
 from kgent.verification import verify
 from kgent_runs import a_run, calls, lines, profile, state, types
 

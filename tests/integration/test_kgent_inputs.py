@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kgent import RunOptions
 from kgent.cli import main
 from kgent.runner import run
-from kgent.state import RunOptions
 from kgent.verification import verify
 from kgent_runs import a_run, calls, events, lines, profile, state
 

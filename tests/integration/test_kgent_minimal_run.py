@@ -4,11 +4,12 @@ from pathlib import Path
 
 import yaml
 
+from kgent import RunOptions
 from kgent.errors import ErrorCategory
 from kgent.memory import MemoryWriteResult, RecalledItem
 from kgent.profile import fingerprint_config, load_config
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions
+from kgent.state import RunFolderStatus
 from kgent_runs import a_run, calls, events, lines, profile, skill, state, types
 
 OWED = {"required": ["deliverables/report.md"]}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Fails, calls as model_calls
+from kgent import RunOptions, RunResult
 from kgent.cli import main
 from kgent.engine.mock import MockContinuation
 from kgent.runner import run
-from kgent.state import RunOptions, RunResult
 from kgent.verification import verify
 from kgent_runs import a_run, calls, events, lines, profile, state, types
 from model_server import ModelServer, Reply

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from kgent import RunOptions
 from kgent.cli import main
 from kgent.profile import fingerprint_config, load_config
 from kgent.runner import run
-from kgent.state import RunOptions
 from kgent.verification import verify
 from kgent_runs import a_run, profile, state
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from agent_core.providers.scripted import Calls, Hangs, Says, ScriptedCall, calls
+from kgent import RunOptions, RunResult
 from kgent.engine.base import EngineEvent, EngineEventKind
 from kgent.engine.mock import MockAgentEngine, MockCall
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions, RunResult
+from kgent.state import RunFolderStatus
 from kgent.verification import verify
 from kgent_runs import events, lines, profile, state, types
 from model_server import ModelServer, Received, Reply, Status

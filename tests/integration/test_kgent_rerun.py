@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from kgent import RunOptions, RunResult
 from kgent.cli import main
 from kgent.comparison import compare_runs
 from kgent.profile import fingerprint_config, load_config
 from kgent.reruns import rerun
 from kgent.runner import run
-from kgent.state import RunFolderStatus, RunOptions, RunResult
+from kgent.state import RunFolderStatus
 from kgent.verification import verify
 from kgent_runs import events, lines, profile, skill, state
 

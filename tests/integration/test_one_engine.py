@@ -18,9 +18,9 @@ from agent_core.providers.scripted import Calls, ScriptedProvider, calls
 from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import ModelEvent, RunMode, ToolCallBlock
 from isolation import Home
+from kgent import RunOptions
 from kgent.engine.core import CoreAgentEngine
 from kgent.runner import run
-from kgent.state import RunOptions
 from kgent_runs import profile
 from runtimes import CONFIG, Asked, ask, runtime
 

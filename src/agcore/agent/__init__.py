@@ -12,9 +12,9 @@ from agcore.agent.plans import (
     StepStatus,
     TaskAgent,
 )
-from agcore.agent.role import Role, RunSettings, SessionSettings
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory
+from agcore.agent.spec import AgentSpec, RunSettings, SessionSettings
 from agcore.errors import AgentError
 
 __all__ = [
@@ -23,13 +23,13 @@ __all__ = [
     "AgentConfig",
     "AgentError",
     "AgentSession",
+    "AgentSpec",
     "ContextManager",
     "JsonPlanParser",
     "Plan",
     "PlanParser",
     "PlanningAgent",
     "PromptLayers",
-    "Role",
     "RunSettings",
     "RuntimeBundle",
     "SessionMemory",

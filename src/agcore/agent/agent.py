@@ -9,8 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypeVar
 
 from agcore.agent.bundle import AgentBuilder, AgentConfig
-from agcore.agent.role import DepsT, Role, RunSettings, Usable, named_tools
 from agcore.agent.session import AgentSession
+from agcore.agent.spec import AgentSpec, DepsT, RunSettings, Usable, named_tools
 from agcore.errors import AgentConfigError, raise_as_agent_error
 from agcore.llm import (
     AdapterProvider,
@@ -41,8 +41,8 @@ _Deps = TypeVar("_Deps", default=None)
 _Asked = TypeVar("_Asked")
 
 
-class Agent(Role[DepsT, OutputT]):
-    """A role, and what it needs to run by itself.
+class Agent(AgentSpec[DepsT, OutputT]):
+    """What an agent is, and what it needs to run by itself.
 
         agent = Agent("shop", "You sell lamps.", model="openai:gpt-5", tools=[stock])
         print(agent.run_sync("How many lamps are there?").output)

@@ -3,9 +3,9 @@
 from typing import Any
 
 from agcore.agent.bundle import RuntimeBundle
-from agcore.agent.role import Role
 from agcore.agent.session import AgentSession, PromptLayers
 from agcore.agent.session_memory import SessionMemory, wrap_in_tag
+from agcore.agent.spec import AgentSpec
 from agcore.errors import AgentConfigError, OtherAgentError, raise_as_agent_error
 from agcore.memory import (
     ConversationMemory,
@@ -73,7 +73,7 @@ class ContextManager:
         """Every id, in the order of creation."""
         return list(self._contexts)
 
-    def create_context(self, context_id: str, agent: Role[Any, Any]) -> AgentSession[Any, Any]:
+    def create_context(self, context_id: str, agent: AgentSpec[Any, Any]) -> AgentSession[Any, Any]:
         """Make a context; it has the messages that the store has of its id, or none.
 
         Raises:
@@ -142,7 +142,7 @@ class ContextManager:
         answer = source.last_response.text[-MAX_BRIDGED_CHARS:]
         target.notes[from_id] = wrap_in_tag("context-bridge", answer, source=from_id)
 
-    def swap_agent(self, context_id: str, agent: Role[Any, Any]) -> None:
+    def swap_agent(self, context_id: str, agent: AgentSpec[Any, Any]) -> None:
         """Go on in a context with another agent: its messages stay, and a notice is added.
 
         Raises:

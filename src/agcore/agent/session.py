@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 from typing_extensions import TypeVar
 
 from agcore.agent.bundle import RuntimeBundle
-from agcore.agent.role import (
+from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
+from agcore.agent.spec import (
+    AgentSpec,
     DepsT,
-    Role,
     RunSettings,
     SessionSettings,
     Usable,
@@ -20,7 +21,6 @@ from agcore.agent.role import (
     own_tools,
     toolsets_of,
 )
-from agcore.agent.session_memory import SessionMemory, session_memory_set_tool, wrap_in_tag
 from agcore.errors import (
     AgentConfigError,
     HookBlockedError,
@@ -104,7 +104,7 @@ class AgentSession(Generic[DepsT, OutputT]):
 
     def __init__(
         self,
-        agent: Role[DepsT, OutputT],
+        agent: AgentSpec[DepsT, OutputT],
         session_id: str | None,
         bundle: RuntimeBundle,
         *,
@@ -114,7 +114,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         offers_memory_tool: bool = False,
         owned: LlmProvider | None = None,
     ) -> None:
-        self.agent: Role[Any, Any] = agent
+        self.agent: AgentSpec[Any, Any] = agent
         self.session_id = session_id = session_id or new_id("sess")
         self.bundle = bundle
         self.session_memory = session_memory or SessionMemory(
@@ -131,7 +131,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         self._owned = owned
         self._is_entered = False
         self._stack = AsyncExitStack()
-        self._kept: tuple[Role[Any, Any], _Opened] | None = None
+        self._kept: tuple[AgentSpec[Any, Any], _Opened] | None = None
         self._served: _Opened = ()
         self._brought: _Opened = ()
         self._turn_index = 0
@@ -187,7 +187,7 @@ class AgentSession(Generic[DepsT, OutputT]):
         with raise_as_agent_error():
             return [*self._cycle.messages(await self._history()), *self._notices]
 
-    def swap_agent(self, agent: Role[Any, Any]) -> None:
+    def swap_agent(self, agent: AgentSpec[Any, Any]) -> None:
         """Go on with another agent. The history stays, with a notice of the change in it."""
         before, self.agent = self.agent, agent
         if self._conversation is not None:

@@ -116,7 +116,7 @@ sweep(work, next_start, lambda: {str(p) for p in root.glob("*/artifacts/*/*")})
 KGENT = """
 from agent_core.redaction import Redactor
 from kgent.engine.mock import MockAgentEngine, MockCall
-from kgent.state import RunOptions
+from kgent import RunOptions
 from kgent.runner import run
 from kgent_runs import profile
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kgent import RunOptions
 from kgent.errors import ErrorCategory, KgentError
 from kgent.profile import (
     apply_options,
@@ -16,7 +17,6 @@ from kgent.profile import (
     render_system_prompt,
 )
 from kgent.skills import SkillSummary
-from kgent.state import RunOptions
 from kgent_runs import profile
 
 MINIMAL = "kgent: {schema_version: 1}\nprofile: {id: writer, role: You write.}\n"

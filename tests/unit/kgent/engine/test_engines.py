@@ -11,6 +11,7 @@ from agent_core.config.models import ModelConfig
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.providers.base import ProviderAdapter, ProviderRegistry
 from agent_core.providers.scripted import Fails, Hangs, Says, ScriptedProvider, calls
+from kgent import RunOptions
 from kgent.cancellation import Cancellation
 from kgent.engine.base import (
     AgentResult,
@@ -28,7 +29,7 @@ from kgent.profile import load_config
 from kgent.records import RunEnvironment
 from kgent.runner import run, select_engine
 from kgent.skills import SkillRegistry
-from kgent.state import RunFolderStatus, RunOptions
+from kgent.state import RunFolderStatus
 from kgent.tools import build_tools
 from kgent_runs import a_context, a_run, events, lines, profile, toolset
 

@@ -36,7 +36,7 @@ class SessionSettings(TurnSettings, total=False):
     tools: Collection[Usable] | None
 
 
-class Role(Generic[DepsT, OutputT]):
+class AgentSpec(Generic[DepsT, OutputT]):
     """Who an agent is, which tools it may use, and what its answers are.
 
     Attributes:

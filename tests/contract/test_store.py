@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -1206,6 +1207,21 @@ async def test_the_time_of_a_lost_run_counts_up_to_its_last_event(
     await store.open_run(an_opening(), is_dead=owners_live)
     clock.ahead = timedelta(0)
     await store.append(a_batch(an_event()))
+    hold = a_hold("h1", a_scope("session", "s1", wall_ms=10**6), fixed={"requests": 1})
+    await store.reserve_budget(hold)
+    await store.close_lost_runs(owners_are_dead)
+    (use,) = await store.budget_uses(["s1"])
+    assert use.spent["wall_s"] == pytest.approx(90, abs=10)
+
+
+async def test_the_time_that_a_lost_run_waited_for_its_turn_is_not_counted(
+    store: SessionStore, clock: Clock
+) -> None:
+    clock.ahead = timedelta(seconds=-900)
+    await store.open_run(an_opening(), is_dead=owners_live)
+    clock.ahead = timedelta(0)
+    begun = replace(an_event(EventType.RUN_DEQUEUED), created_at=utc_now() - timedelta(seconds=90))
+    await store.append(a_batch(an_event(EventType.RUN_QUEUED), begun, an_event()))
     hold = a_hold("h1", a_scope("session", "s1", wall_ms=10**6), fixed={"requests": 1})
     await store.reserve_budget(hold)
     await store.close_lost_runs(owners_are_dead)

@@ -418,7 +418,7 @@ class _PaidCall:
         """Settle what is still reserved: the prompt, and what has arrived of the reply."""
         if self._hold_id is None:
             return
-        if self.is_sent:
+        if self.is_sent or self.arrived:
             output = -(-self.arrived // BYTES_PER_TOKEN)
             await self._settle(Usage.from_input_output(self._prompt, output))
         else:

@@ -150,14 +150,16 @@ def settle_holds(connection: sqlite3.Connection, run_id: str) -> None:
 def settle_lost(connection: sqlite3.Connection, run_id: str) -> None:
     """Settle in full what a run of a dead process had reserved, and the time up to its last event.
 
-    That time is the session's, if its budget limits it.
+    That time, without what it has waited for its turn, is the session's, if its budget limits it.
     """
     settle_holds(connection, run_id)
     found = connection.execute(
-        """SELECT budgets.scope_id, limits_json, spent_json, runs.created_at, events.created_at
+        """SELECT budgets.scope_id, limits_json, spent_json,
+        coalesce((SELECT created_at FROM events WHERE run_id = ?1 AND event_type = 'run_dequeued'),
+            runs.created_at), events.created_at
         FROM runs JOIN budgets ON scope_id = runs.session_id
         JOIN events ON events.run_id = runs.run_id
-        WHERE runs.run_id = ? AND parent_run_id IS NULL AND event_type != 'run_failed'
+        WHERE runs.run_id = ?1 AND parent_run_id IS NULL AND event_type != 'run_failed'
         ORDER BY run_seq DESC LIMIT 1""",
         (run_id,),
     ).fetchone()

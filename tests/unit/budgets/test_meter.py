@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 import pytest
@@ -16,8 +17,10 @@ from agent_core.storage.sqlite import SqliteSessionStore
 from agent_core.types import (
     AgentRole,
     Budget,
+    ModelEvent,
     ModelMessage,
     ModelRequest,
+    ModelTextDelta,
     Role,
     RunIdentity,
     TextBlock,
@@ -184,3 +187,26 @@ async def test_a_call_waits_for_room_that_others_have_reserved() -> None:
     (use,) = await store.budget_uses(["s1"])
     assert use.spent["output_tokens"] == 50
     assert use.spent["requests"] == 5
+
+
+class Sudden:
+    """An adapter that says nothing before its text."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
+        yield ModelTextDelta(text="word " * 100)
+        raise ConnectionError(request.model)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_what_has_arrived_counts_whatever_an_adapter_said_before() -> None:
+    store = SqliteSessionStore.in_memory()
+    await store.open_run(an_opening(), is_dead=owners_live)
+    budgets = Budgets(store, BudgetConfig(output_tokens=1000), scale=lambda _: 1.0)
+    meter = budgets.of_run(identity("run_1"))
+    adapter = MeteredAdapter(Sudden(), MODEL, prices=Prices(), meter=meter)
+    with pytest.raises(ConnectionError):
+        [event async for event in adapter.stream(a_request("word", 1000))]
+    (use,) = await store.budget_uses(["s1"])
+    assert (use.spent["requests"], use.spent["output_tokens"]) == (1, 125)

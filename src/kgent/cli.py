@@ -189,7 +189,7 @@ def build_parser() -> argparse.ArgumentParser:
     four.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     seal_help = "what the run printed: also detects changed manifests"
     four.add_argument("--seal", metavar="SEAL", help=seal_help)
-    signers_help = "the seal must be signed by somebody in this file of ssh-keygen"
+    signers_help = "a signer in this file of ssh-keygen must have signed the seal"
     four.add_argument("--allowed-signers", type=Path, metavar="FILE", help=signers_help)
     four.add_argument("--signer", metavar="NAME", help="who of them must have signed")
     four.add_argument("--output-format", choices=("text", "json"), default="text")

@@ -5,7 +5,7 @@ A line is a message: `role` (user, assistant, tool), `created_at`, and `content`
 - `{"type": "text" | "reasoning", "text"}`
 - `{"type": "tool_call", "tool_call_id", "name", "arguments"}`, which are text if the model sent no
   JSON object
-- `{"type": "tool_result", "tool_call_id", "name", "is_error", "content"}`: what the model was told;
+- `{"type": "tool_result", "tool_call_id", "name", "is_error", "content"}`: what the model reads;
   results stand in the order of their calls
 """
 
@@ -95,10 +95,10 @@ def _block_of(block: Any) -> dict[str, Any]:
                 one.data if isinstance(one, JsonBlock) else one.model_dump(mode="json")
                 for one in block.content
             ]
-            told: object = contents[0] if len(contents) == 1 else contents
+            content: object = contents[0] if len(contents) == 1 else contents
             if block.error is not None and not contents:
-                told = {"code": block.error.code, "message": block.error.message}
+                content = {"code": block.error.code, "message": block.error.message}
             name = str(block.metadata.get("tool_name", ""))
-            return result_block(call_id, name, told, is_error=is_error)
+            return result_block(call_id, name, content, is_error=is_error)
         case _:
             return block.model_dump(mode="json")

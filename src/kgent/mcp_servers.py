@@ -112,7 +112,7 @@ class McpServers:
 
         Raises:
             KgentError: category `tool`: a server cannot be reached; `config`: a server lacks a
-                tool that is listed, or two names cannot be told apart.
+                tool that is listed, or two names become one.
         """
         config = self._env.config
         if not config.tools.mcp:

@@ -328,9 +328,9 @@ def _message(one: Mapping[str, Any]) -> str:
                 parts.append(_fold(label, preformatted(given)))
             case "tool_result":
                 kind = ' <span class="bad">error</span>' if block.get("is_error") else ""
-                told, gist = _json(block.get("content")), _gist(block.get("content"), "summary")
+                given, gist = _json(block.get("content")), _gist(block.get("content"), "summary")
                 label = f"<code>{name}</code> answers{kind} {gist}"
-                parts.append(_fold(label, preformatted(_shortened(told))))
+                parts.append(_fold(label, preformatted(_shortened(given))))
             case _:
                 parts.append(preformatted(_shortened(_json(dict(block)))))
     who = _WHO.get(role, role)

@@ -88,7 +88,7 @@ def find_signer(root: Path, seal: str, *, allowed: Path, signer: str | None = No
             facts = ("-f", str(allowed), "-I", name, "-n", NAMESPACE, "-s", str(copy))
             if _ssh_keygen("verify", *facts, given=_message(seal)).returncode == 0:
                 return name
-    who = f"{signer} has not signed it" if signer else f"nobody in {allowed.name} has signed it"
+    who = f"{signer} has not signed it" if signer else f"no signer in {allowed.name} has signed it"
     raise _unproven(f"the signature does not fit: {who} as it is now")
 
 

@@ -105,7 +105,7 @@ def verify(
     Args:
         root: the run folder.
         seal: what the run printed when it ended.
-        allowed_signers: a file of ssh-keygen; the seal must be signed by somebody in it.
+        allowed_signers: a file of ssh-keygen; a signer in it must have signed the seal.
         signer: who of them must have signed.
 
     Raises:

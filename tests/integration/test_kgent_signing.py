@@ -63,7 +63,7 @@ def test_a_signature_of_somebody_else_proves_nothing(
 ) -> None:
     allowed = str(allow(tmp_path, "stranger"))
     assert check(signed, "--allowed-signers", allowed) == 1
-    assert "nobody in allowed has signed it" in capsys.readouterr().out
+    assert "no signer in allowed has signed it" in capsys.readouterr().out
     allowed = str(allow(tmp_path, "auditor", "stranger"))
     named = ["--allowed-signers", allowed, "--signer", "stranger@example.org"]
     assert check(signed, *named) == 1

@@ -259,8 +259,8 @@ class RunHandle(Generic[OutputT]):
         )
 
 
-async def see_through(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:
-    """The result of a run that is cancelled with whoever waits for it here."""
+async def await_result(handle: RunHandle[OutputT], *, events: bool) -> RunResult[OutputT]:
+    """The result of a run, which is cancelled with the caller."""
     try:
         return await handle.result(events=events)
     except asyncio.CancelledError:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from agent_core.api.handles import RunHandle, RunResult, see_through
+from agent_core.api.handles import RunHandle, RunResult, await_result
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
 from agent_core.loading import without_collection
@@ -253,7 +253,7 @@ class AgentRuntime:
             RunError: the run failed or was cancelled; `result` is what there is of it.
             AgentCoreError: what `start` raises.
         """
-        return await see_through(await self.start(message, **fields), events=events)
+        return await await_result(await self.start(message, **fields), events=events)
 
     @overload
     def run_sync(

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from agent_core.api.handles import RunHandle, RunResult, see_through
+from agent_core.api.handles import RunHandle, RunResult, await_result
 from agent_core.types import InspectResult, Mode, OutputT, ReplayResult, UserMessage
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Session:
         self, message: str | UserMessage, *, events: bool = False, **fields: Any
     ) -> RunResult[Any]:
         """`AgentRuntime.run` in this session."""
-        return await see_through(await self.start(message, **fields), events=events)
+        return await await_result(await self.start(message, **fields), events=events)
 
     async def replay(self, from_seq: int | None = None, to_seq: int | None = None) -> ReplayResult:
         """`AgentRuntime.replay_session` of this session.

@@ -612,7 +612,7 @@ class Runs:
                 await self._pause(look)
 
     async def _text_of(self, event: RuntimeEvent) -> RuntimeEvent | None:
-        """The text of a message that is complete, as the delta that nobody has stored."""
+        """The text of a message that is complete, as one delta: its own are not stored."""
         if event.event_type is not EventType.MESSAGE_COMPLETED or event.node_id is None:
             return None
         node = await self._store.node(event.node_id)

@@ -71,8 +71,8 @@ def tool(
 
     Parameters become the input schema, with pydantic models and `Field(…)`, as a default or in
     `Annotated`; a parameter annotated `ToolContext` is filled in and not shown, and so is what a
-    `functools.partial` has filled by name. The docstring's text is the description, and what it
-    says of the parameters (Google, NumPy or Sphinx style) describes them.
+    `functools.partial` has filled by name. The docstring's text is the description, and its
+    part on the parameters (Google, NumPy or Sphinx style) describes them.
 
     Args:
         function: given when the decorator is used without parentheses.

@@ -52,7 +52,7 @@ class ExpectedOutput:
     Attributes:
         schema: the JSON Schema of the answer.
         name: what the type is called.
-        format: what a request says of it.
+        format: its form in a request.
         tool: what a model calls to answer; None if it has to answer in the service's schema mode.
 
     Raises:
@@ -89,19 +89,6 @@ class ExpectedOutput:
             mode=mode,
         )
         self.tool = None if mode == "native" else _answer_tool(self.format)
-
-    @classmethod
-    def of(cls, output_type: Any, *, mode: OutputMode, retries: int) -> "ExpectedOutput | None":
-        """What `output_type` asks for; None for plain text.
-
-        Raises:
-            ConfigError: `validation_error`; see the class.
-        """
-        if output_type is None or output_type is str:
-            return None
-        if isinstance(output_type, ExpectedOutput):
-            return output_type
-        return cls(output_type, mode=mode, retries=retries)
 
     def text_of(self, arguments: Mapping[str, Any]) -> str:
         """The answer that a call of the tool gives, as text."""

@@ -64,7 +64,7 @@ class Parameter:
         shown_default: the default as JSON text, if it has a form in JSON that is worth showing.
         description: from the docstring.
         takes_context: it is filled in with the `ToolContext`, and not shown.
-        deps_types: what its annotation says of `ToolContext.deps`.
+        deps_types: the types that its annotation allows for `ToolContext.deps`.
         has_field_default: its default is that of a `Field`, so that Python does not fill it in.
         value: makes the default of a `Field`.
     """

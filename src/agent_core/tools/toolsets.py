@@ -16,7 +16,7 @@ from agent_core.types import ToolDefinition
 logger = logging.getLogger(__name__)
 
 ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
-"""The names of the tools to keep, or what says of each one whether it is kept."""
+"""The names of the tools to keep, or a function that decides for each one."""
 
 
 class Toolset:

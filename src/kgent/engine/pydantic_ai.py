@@ -245,10 +245,10 @@ def _archive(exchange: Iterable[messages.ModelMessage]) -> list[dict[str, Any]]:
         for part in one.parts:
             if isinstance(part, messages.ToolReturnPart):
                 is_retry, answered = part.outcome == "retried", cast("object", part.content)
-                told = part.model_response_str() if is_retry else answered
+                shown = part.model_response_str() if is_retry else answered
                 answer = cast("dict[str, Any]", answered) if isinstance(answered, dict) else {}
                 is_error = is_retry or answer.get("ok") is False
-                block = result_block(part.tool_call_id, part.tool_name, told, is_error=is_error)
+                block = result_block(part.tool_call_id, part.tool_name, shown, is_error=is_error)
                 found.append(message("tool", _shown(part.timestamp), block))
             elif isinstance(part, messages.UserPromptPart | messages.RetryFeedbackPart):
                 text = part.content if isinstance(part.content, str) else str(part.content)

@@ -65,7 +65,7 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
         {
             "Making tools": (
                 *("tool", "ToolContext", "ToolRetry", "ToolRegistry"),
-                *("Toolset", "McpStdio", "McpHttp"),
+                *("Tool", "Toolset", "McpStdio", "McpHttp"),
             ),
             "Calls and results": ("ToolDefinition", "ToolPermission", "ToolCall", "ToolResult"),
         },

@@ -19,6 +19,7 @@ from agent_core import (
     ErrorCode,
     PermissionDecision,
     PermissionRequest,
+    Tool,
     ToolContext,
     ToolDefinition,
     ToolError,
@@ -26,7 +27,6 @@ from agent_core import (
     Toolset,
     tool,
 )
-from agent_core.tools import Tool
 from agent_core.types import Decision, ToolPermission, ToolResultBlock
 
 HOME = Path(__file__).with_name("home")

@@ -10,14 +10,15 @@ conversations and knowledge, `agent` puts the four together. Everything stands o
 `agent_core`. A part is imported when it is first used; `import agcore` alone costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agcore import agent, llm, memory, prompt, tools
     from agcore.agent import Agent, AgentSession
     from agcore.tools import ToolContext, tool
     from agent_core.types import Budget
+else:
+    from importlib import import_module
 
 _HOMES = {
     "Agent": "agcore.agent",
@@ -41,12 +42,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

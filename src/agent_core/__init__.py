@@ -11,10 +11,7 @@
 Names are imported when they are first used, so that `import agent_core` itself costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from agent_core.loading import without_collection
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunError, RunHandle, RunResult, Session
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from agent_core.loop.options import RunOptions
     from agent_core.mcp.toolsets import McpHttp, McpStdio
     from agent_core.providers.base import ProviderAdapter, ProviderRegistry
-    from agent_core.tools.base import ToolContext
+    from agent_core.tools.base import Tool, ToolContext
     from agent_core.tools.decorator import tool
     from agent_core.tools.registry import ToolRegistry
     from agent_core.tools.toolsets import Toolset
@@ -91,6 +88,10 @@ if TYPE_CHECKING:
         Usage,
         UserMessage,
     )
+else:
+    from importlib import import_module
+
+    from agent_core.loading import without_collection
 
 _HOMES = {
     **dict.fromkeys(
@@ -111,7 +112,7 @@ _HOMES = {
         "agent_core.errors",
     ),
     **dict.fromkeys(("ProviderAdapter", "ProviderRegistry"), "agent_core.providers.base"),
-    "ToolContext": "agent_core.tools.base",
+    **dict.fromkeys(("Tool", "ToolContext"), "agent_core.tools.base"),
     "tool": "agent_core.tools.decorator",
     "ToolRegistry": "agent_core.tools.registry",
     "Toolset": "agent_core.tools.toolsets",
@@ -176,6 +177,7 @@ __all__ = [
     "SystemBlock",
     "TaskError",
     "TextBlock",
+    "Tool",
     "ToolCall",
     "ToolCallBlock",
     "ToolCallDelta",
@@ -197,13 +199,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with without_collection():
-        home = import_module(_HOMES.get(name, "agent_core.types"))
-    value = globals()[name] = getattr(home, name)
-    return value
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with without_collection():
+            home = import_module(_HOMES.get(name, "agent_core.types"))
+        value = globals()[name] = getattr(home, name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,7 @@
 Names are imported when they are first used, so that `import kgent` itself costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kgent.config import KgentConfig
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
         RunFolderStatus as RunStatus,
         RunOverrides as RunOptions,
     )
+else:
+    from importlib import import_module
 
 _HOMES = {
     "ErrorCategory": "kgent.errors.ErrorCategory",
@@ -44,12 +45,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].rpartition(".")
-    value = globals()[name] = getattr(import_module(module), attribute)
-    return value
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _HOMES[name].rpartition(".")
+        value = globals()[name] = getattr(import_module(module), attribute)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ class Answer:
 
 async def test_run_returns_what_came_of_it(home: Home, project: Path) -> None:
     async with runtime(home, project, ["seven"]) as made:
-        result = await made.run("which number?", session_id="s1")
+        result = await made.run("which number?", "s1", move_session=True)
 
     assert (result.output, result.text, result.status) == ("seven", "seven", RunStatus.COMPLETED)
     assert result.session_id == "s1"
@@ -125,7 +125,7 @@ def test_a_script_needs_no_event_loop(home: Home, project: Path) -> None:
     made = runtime(home, project, ["one", "two"])
 
     first = made.run_sync("first", session_id="s1")
-    second = made.run_sync("second", session_id=first.session_id)
+    second = made.run_sync("second", first.session_id)
 
     assert (first.output, second.output) == ("one", "two")
 

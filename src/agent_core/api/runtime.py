@@ -212,9 +212,10 @@ class AgentRuntime:
     async def run(
         self,
         message: str | UserMessage,
-        *,
         session_id: str | None = None,
+        *,
         mode: Mode = "normal",
+        move_session: bool = False,
         events: bool = False,
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
@@ -225,9 +226,10 @@ class AgentRuntime:
     async def run(
         self,
         message: str | UserMessage,
-        *,
         session_id: str | None = None,
+        *,
         mode: Mode = "normal",
+        move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
         **fields: "Unpack[TypedRunFields[OutputT]]",
@@ -236,6 +238,7 @@ class AgentRuntime:
     async def run(
         self,
         message: str | UserMessage,
+        session_id: str | None = None,
         *,
         events: bool = False,
         **fields: Any,
@@ -246,6 +249,7 @@ class AgentRuntime:
 
         Args:
             message: what the user says.
+            session_id: of the session to continue; a new one by default.
             events: keep what happens in the run, as `RunHandle.events` shows it.
             fields: all that `start` takes.
 
@@ -253,15 +257,16 @@ class AgentRuntime:
             RunError: the run failed or was cancelled; `result` is what there is of it.
             AgentCoreError: what `start` raises.
         """
-        return await await_result(await self.start(message, **fields), events=events)
+        return await await_result(await self.start(message, session_id, **fields), events=events)
 
     @overload
     def run_sync(
         self,
         message: str | UserMessage,
-        *,
         session_id: str | None = None,
+        *,
         mode: Mode = "normal",
+        move_session: bool = False,
         events: bool = False,
         output_type: "JsonSchema",
         options: "RunOptions[Any] | None" = None,
@@ -272,15 +277,18 @@ class AgentRuntime:
     def run_sync(
         self,
         message: str | UserMessage,
-        *,
         session_id: str | None = None,
+        *,
         mode: Mode = "normal",
+        move_session: bool = False,
         events: bool = False,
         options: "RunOptions[OutputT] | None" = None,
         **fields: "Unpack[TypedRunFields[OutputT]]",
     ) -> RunResult[OutputT]: ...
 
-    def run_sync(self, message: str | UserMessage, **fields: Any) -> RunResult[Any]:
+    def run_sync(
+        self, message: str | UserMessage, session_id: str | None = None, **fields: Any
+    ) -> RunResult[Any]:
         """`run`, for scripts without an event loop: opens the runtime, runs, and closes it.
 
         Raises:
@@ -300,7 +308,7 @@ class AgentRuntime:
 
         async def run_alone() -> RunResult[Any]:
             async with self:
-                return await self.run(message, **fields)
+                return await self.run(message, session_id, **fields)
 
         return asyncio.run(run_alone())
 

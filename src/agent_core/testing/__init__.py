@@ -8,10 +8,7 @@ Names are imported when they are first used: the pytest plugin, which every test
 nothing where it is not used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from agent_core.loading import without_collection
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent_core.providers.scripted import (
@@ -30,6 +27,10 @@ if TYPE_CHECKING:
     from agent_core.testing.recording import record, replay
     from agent_core.testing.runtime import ScriptedRuntime
     from agent_core.testing.tools import FakeToolContext
+else:
+    from importlib import import_module
+
+    from agent_core.loading import without_collection
 
 _HOMES = {
     **dict.fromkeys(("allow_real_models", "function_model"), "agent_core.testing.models"),
@@ -58,13 +59,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with without_collection():
-        home = import_module(_HOMES.get(name, "agent_core.providers.scripted"))
-    value = globals()[name] = getattr(home, name)
-    return value
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with without_collection():
+            home = import_module(_HOMES.get(name, "agent_core.providers.scripted"))
+        value = globals()[name] = getattr(home, name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,25 @@ def blocks() -> dict[str, str]:
     }
 
 
+def check(folder: Path) -> dict[str, Any]:
+    """What the strict type checker says of the programs in a folder."""
+    settings = folder / "pyrightconfig.json"
+    settings.write_text(json.dumps(SETTINGS), encoding="utf-8")
+    command = [sys.executable, "-m", "pyright", "-p", str(settings), "--outputjson"]
+    done = subprocess.run(  # noqa: S603 - the type checker of this environment
+        [*command, "--pythonpath", sys.executable], capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout)
+
+
+def errors_of(report: dict[str, Any]) -> list[str]:
+    return [
+        f"{Path(each['file']).name}:{each['range']['start']['line'] + 1} {each['message']}"
+        for each in report["generalDiagnostics"]
+        if each["severity"] == "error"
+    ]
+
+
 @pytest.mark.timeout(180)
 def test_every_block_passes_as_it_stands_or_as_a_part_of_its_example(tmp_path: Path) -> None:
     examples = {
@@ -44,16 +64,15 @@ def test_every_block_passes_as_it_stands_or_as_a_part_of_its_example(tmp_path: P
         checked |= {name: block} if example is None else {example: examples[example]}
     for name, text in checked.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    settings = tmp_path / "pyrightconfig.json"
-    settings.write_text(json.dumps(SETTINGS), encoding="utf-8")
-    command = [sys.executable, "-m", "pyright", "-p", str(settings), "--outputjson"]
-    done = subprocess.run(  # noqa: S603 - the type checker of this environment
-        [*command, "--pythonpath", sys.executable], capture_output=True, text=True, check=False
-    )
-    report = json.loads(done.stdout)
+    report = check(tmp_path)
     assert report["summary"]["filesAnalyzed"] == len(checked)
-    assert [
-        f"{Path(each['file']).name}:{each['range']['start']['line'] + 1} {each['message']}"
-        for each in report["generalDiagnostics"]
-        if each["severity"] == "error"
-    ] == []
+    assert errors_of(report) == []
+
+
+@pytest.mark.timeout(60)
+def test_a_name_that_a_package_does_not_have_is_an_error(tmp_path: Path) -> None:
+    packages = ("agent_core", "agent_core.testing", "agcore", "kgent")
+    text = "".join(f"from {name} import Nothing as Nothing\n" for name in packages)
+    (tmp_path / "program.py").write_text(text, encoding="utf-8")
+    found = errors_of(check(tmp_path))
+    assert sum('"Nothing" is unknown import symbol' in each for each in found) == len(packages)

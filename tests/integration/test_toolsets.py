@@ -21,7 +21,7 @@ from agent_core import (
     tool,
 )
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
-from agent_core.tools import Tool
+from agent_core.tools import Tool, toolsets
 from mcp_bench import SERVERS
 
 
@@ -138,6 +138,67 @@ async def test_it_is_closed_on_every_way_out(tmp_path: Path, way: str) -> None:
             await handle.wait()
         assert handle.status != "completed"
         assert (db.opened, db.closed) == (1, 1)
+
+
+class Slow(Database):
+    """Opens, and closes, when it may."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.begun, self.may_open, self.may_close = (asyncio.Event() for _ in range(3))
+        self.may_close.set()
+
+    async def open(self) -> Iterable[Tool]:
+        self.begun.set()
+        await self.may_open.wait()
+        return await super().open()
+
+    async def close(self) -> None:
+        await self.may_close.wait()
+        await super().close()
+
+
+async def test_a_run_that_is_cancelled_while_another_opens_closes_nothing(tmp_path: Path) -> None:
+    db = Slow()
+    ask = call("query", text="all")
+    async with opened(tmp_path, [ask, "done"]) as (made, _):
+        first = await made.start("look", tools=[db])
+        await db.begun.wait()
+        second = await made.start("look", tools=[db])
+        await asyncio.sleep(0.2)  # it waits for its turn by now
+        cancelled = asyncio.create_task(second.cancel())
+        await asyncio.sleep(0.1)
+        db.may_open.set()
+        await cancelled
+        assert (await first.result()).output == "done"
+        replay = await made.replay_run(first.run_id)
+        assert EventType.TOOL_COMPLETED in [event.event_type for event in replay.events]
+    assert (db.opened, db.closed) == (1, 1)
+
+
+async def test_a_run_that_waits_for_one_that_fails_to_open_opens_it_itself(tmp_path: Path) -> None:
+    db = Slow(fails=1)
+    async with opened(tmp_path, [call("query", text="all"), "done"]) as (made, provider):
+        first = await made.start("look", tools=[db])
+        await db.begun.wait()
+        second = await made.start("look", tools=[db])
+        await asyncio.sleep(0.2)
+        db.may_open.set()
+        assert await first.wait() == "failed"
+        assert (await second.result()).output == "done"
+        assert "query" in names(provider)
+    assert (db.opened, db.closed) == (2, 2)
+
+
+async def test_a_run_does_not_wait_for_ever_for_what_does_not_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolsets, "_LONGEST_CLOSE_S", 0.1)
+    db = Slow()
+    db.may_open.set()
+    db.may_close.clear()
+    async with opened(tmp_path, ["done"]) as (made, _):
+        assert (await made.run("look", tools=[db])).output == "done"
 
 
 async def test_runs_side_by_side_share_what_is_open(tmp_path: Path) -> None:

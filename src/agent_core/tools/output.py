@@ -93,8 +93,8 @@ class ExpectedOutput:
     def text_of(self, arguments: Mapping[str, Any]) -> str:
         """The answer that a call of the tool gives, as text."""
         value: Any = arguments
-        if self._is_wrapped and len(arguments) == 1:
-            (value,) = arguments.values()
+        if self._is_wrapped and list(arguments) == [_WRAPPED]:
+            value = arguments[_WRAPPED]
         return json.dumps(value, ensure_ascii=False)
 
     def read(self, pieces: Sequence[str]) -> Any:
@@ -193,8 +193,10 @@ class ExpectedOutput:
         A service in a strict mode writes null for what is absent.
         """
         table: Json = cast("Json", value) if isinstance(value, dict) else {}
-        inner = list(table.values()) if len(table) == 1 else []
         is_wrapped = self._is_wrapped and _WRAPPED in table
+        inner: list[Any] = list(table.values()) if len(table) == 1 else []
+        if not is_wrapped:  # of the models' own making, such as {"city": {...}}
+            inner = [each for each in inner if isinstance(each, dict | list)]
         given: list[Any] = [*inner, value] if is_wrapped else [value, *inner]
         for found in given:
             yield found

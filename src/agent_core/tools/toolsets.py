@@ -15,6 +15,8 @@ from agent_core.types import ToolDefinition
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_CLOSE_S = 5.0
+
 ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
 """The names of the tools to keep, or a function that decides for each one."""
 
@@ -46,6 +48,7 @@ class Toolset:
         self.prefix = prefix
         self.filter = filter
         self._users = 0
+        self._is_open = False
         self._turn = asyncio.Lock()
         self._given: list[Tool | Callable[..., Any]] = []
 
@@ -58,22 +61,38 @@ class Toolset:
 
     async def take(self) -> list[Tool | Callable[..., Any]]:
         """The tools, opened unless another run has them open; `give_back` has to follow."""
+        self._users += 1
         async with self._turn:
-            self._users += 1
-            if self._users == 1:
-                self._given = list(await self.open())
+            if not self._is_open:
+                try:
+                    self._given = list(await self.open())
+                except BaseException:
+                    await to_the_end(self._close_in_time())
+                    raise
+                self._is_open = True
             return self._given
 
     async def give_back(self) -> None:
         """Close what was opened, unless another run has it."""
+        self._users -= 1
         async with self._turn:
-            self._users -= 1
-            if self._users:
-                return
-            try:
-                await self.close()
-            except Exception:
-                logger.exception("the toolset %r cannot be closed", self.name)
+            if self._is_open and not self._users:
+                self._is_open = False
+                await self._close_in_time()
+
+    async def _close_in_time(self) -> None:
+        """Close; what takes too long is left behind, because runs wait for it."""
+        closing = asyncio.create_task(self._close_or_log())
+        done, _ = await asyncio.wait([closing], timeout=_LONGEST_CLOSE_S)
+        if not done:
+            closing.cancel()
+            logger.error("the toolset %r does not close; it is left as it is", self.name)
+
+    async def _close_or_log(self) -> None:
+        try:
+            await self.close()
+        except Exception:
+            logger.exception("the toolset %r cannot be closed", self.name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -134,6 +134,8 @@ MISFITS: list[tuple[Any, str, str]] = [
     (City | Point, '{"z": 1}', "$."),
     (Colour, "green", "not JSON"),
     (int, '"many"', "$: Input should be a valid integer"),
+    (int, '{"error": 404}', "$: Input should be a valid integer"),
+    (Annotated[str, Field(min_length=1)], '{"error": "busy"}', "$: Input should be a valid string"),
     (Row, "{}", "$.key"),
     (Tree, "[" * 100_000, "JSON"),
     (City, '{"name": "Rom"', "not JSON"),

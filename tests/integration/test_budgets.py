@@ -408,6 +408,26 @@ async def test_a_child_that_has_spent_its_share_fails_and_the_parent_goes_on(
     assert report.error.details["limits"]["requests"] == 1
 
 
+async def test_a_child_whose_time_is_over_fails_and_the_parent_goes_on(
+    home: Home, project: Path
+) -> None:
+    model = answers(
+        run=[hires("do this", budget={"wall_s": 0.3}), "done"], this=[Hangs(text="so far")]
+    )
+    async with runtime(home, project, model) as made:
+        result = await made.run("hello", session_id="s1", budget=Budget(requests=10))
+        page = await replayed(made, "s1")
+        (child,) = await runs_of(made, "s1")
+        (use,) = page.budgets[:1]
+    assert result.text == "done"
+    assert child.status is RunStatus.FAILED
+    (report,) = [result for node in page.nodes for result in node.results]
+    assert report.error is not None
+    assert report.error.code is ErrorCode.BUDGET_EXCEEDED
+    assert (report.error.details["scope"], report.error.details["limit"]) == ("child", "wall_s")
+    assert (use.spent["requests"], use.reserved) == (3, {})
+
+
 async def test_a_child_is_offered_a_budget_where_there_is_one(home: Home, project: Path) -> None:
     provider = ScriptedProvider(["one", "two"])
     async with runtime(home, project, provider) as made:

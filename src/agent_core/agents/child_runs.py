@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -14,7 +14,7 @@ from agent_core.agents.roles import Assignment
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import ErrorCode, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import (
     HistorySource,
@@ -231,12 +231,40 @@ class ChildRun:
             ids = {"child_run_id": self.run.run_id, "child_agent_id": self.run.agent_id}
             self.parent.note(event_type, {**ids, **facts}, level=level)
 
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncGenerator[None]:
+        """Stop the work in this context when the time that the child was given is over.
+
+        Raises:
+            AgentCoreError: `budget_exceeded`: the work was cancelled for that.
+        """
+        budget = self.spec.assignment.budget
+        limit = None if budget is None else budget.wall_s
+        clock = asyncio.timeout(limit)
+        try:
+            async with clock:
+                yield
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise AgentCoreError(
+                ErrorCode.BUDGET_EXCEEDED,
+                f"the time of the child is over: it may take {limit:g} s",
+                details={
+                    "limit": "wall_s",
+                    "scope": "child",
+                    "scope_id": self.run.run_id,
+                    "limits": {"wall_s": limit},
+                },
+            ) from error
+
     async def _work(self, on_failure: OnFailure | None) -> None:
         async with conclude(self.ctx.journal, partial(setattr, self, "outcome")) as stats:
             ended_by: BaseException | None = None
             try:
                 await self.parent.commit()  # from here on, watchers of the parent find this run
-                await converse(self.ctx, self.spec.prompt, stats)
+                async with self._in_time():
+                    await converse(self.ctx, self.spec.prompt, stats)
             except BaseException as error:
                 ended_by = error
                 if on_failure is not None and isinstance(error, Exception):
@@ -332,7 +360,8 @@ class ChildRuns:
         assignment = child.spec.assignment
         limit_ms: float = assignment.timeout_ms or self._config.default_child_timeout_ms
         if assignment.budget is not None and assignment.budget.wall_s is not None:
-            limit_ms = min(limit_ms, assignment.budget.wall_s * 1000)
+            most_ms = assignment.budget.wall_s * 1000 + self._config.child_cancel_timeout_ms
+            limit_ms = min(limit_ms, most_ms)  # it stops by itself, unless a tool holds it up
         try:
             await asyncio.wait([child.task], timeout=limit_ms / 1000)
             if not child.task.done():

@@ -138,6 +138,11 @@ def load_config(
         return build_config(None, model)
     if text is None:
         reason = "it does not exist; write one with at least [model] provider and name"
+        if not config_path:
+            reason += (
+                ", or name a model such as openai:gpt-5-mini: --model of the command,"
+                " $SOONG_AGENT_MODEL, or AgentRuntime(model=...)"
+            )
         raise _unusable(path, reason)
     try:
         table = tomllib.loads(text)

@@ -59,6 +59,14 @@ def test_b2_broken_toml_names_the_file_and_the_line(home: Path) -> None:
     assert "line 2" in refusal(home).message
 
 
+def test_b1_a_model_named_in_a_string_is_a_cure_where_no_file_is_asked_for(home: Path) -> None:
+    assert "--model" in refusal(home).message
+    with pytest.raises(ConfigError, match="does not exist") as caught:
+        load_config(home, home / "other.toml")
+    assert "--model" not in caught.value.message
+    assert load_config(home, model="ollama:gemma4").model.name == "gemma4"
+
+
 def test_b3_a_missing_provider_is_named_by_its_dotted_key(home: Path) -> None:
     write(home, '[model]\nname = "gemma4"\n')
     error = refusal(home)

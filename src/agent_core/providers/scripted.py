@@ -264,16 +264,15 @@ class ScriptedProvider:
         await asyncio.sleep(0)  # a service never answers at once
         draft = _Draft(self._provider, request)
         try:
-            for reply in taken:
-                async for piece in _pieces_of(reply, request):
-                    if isinstance(piece, Pauses):
-                        await asyncio.sleep(piece.seconds)
-                    for event in draft.play(piece):
-                        yield event
-                    if isinstance(piece, Hangs):
-                        await asyncio.Event().wait()
-                    if draft.is_over:
-                        return
+            async for piece in self._pieces(taken, request):
+                if isinstance(piece, Pauses):
+                    await asyncio.sleep(piece.seconds)
+                for event in draft.play(piece):
+                    yield event
+                if isinstance(piece, Hangs):
+                    await asyncio.Event().wait()
+                if draft.is_over:
+                    return
         except AgentCoreError as failure:
             yield ModelFailed(error=ErrorPayload.of(failure))
             return
@@ -308,6 +307,21 @@ class ScriptedProvider:
                 f"this is request {len(self.requests)}",
             )
         ]
+
+    async def _pieces(
+        self, taken: list[Piece | Iterable[Piece] | Answer], request: ModelRequest
+    ) -> AsyncGenerator[object]:
+        """The pieces of a reply; where a function only pauses, of the one after it too."""
+        only_pauses = True
+        while only_pauses:
+            only_pauses = False
+            has_begun = False
+            for reply in taken:
+                async for piece in _pieces_of(reply, request):
+                    has_begun = has_begun or not isinstance(piece, Pauses)
+                    only_pauses = not has_begun
+                    yield piece
+            taken = self._take() if only_pauses else []
 
 
 async def _pieces_of(reply: object, request: ModelRequest) -> AsyncGenerator[object]:

@@ -101,6 +101,14 @@ async def test_unused_replies_are_complained_about() -> None:
         provider.assert_complete()
 
 
+async def test_a_function_that_only_pauses_stands_before_a_reply() -> None:
+    provider = ScriptedProvider([lambda _: Pauses(seconds=0), calls("look"), "late"])
+    kinds = [[type(event).__name__ async for event in provider.stream(request())] for _ in range(2)]
+    assert [kind[-1] for kind in kinds] == ["ModelCompleted"] * 2
+    assert "ToolCallDelta" in kinds[0]
+    provider.assert_complete()
+
+
 async def test_a_pause_delays_the_reply_after_it() -> None:
     provider = ScriptedProvider([Pauses(seconds=0.05), "late"])
     clock = asyncio.get_running_loop().time

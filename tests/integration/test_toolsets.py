@@ -201,6 +201,32 @@ async def test_a_run_does_not_wait_for_ever_for_what_does_not_close(
         assert (await made.run("look", tools=[db])).output == "done"
 
 
+class Leaving(Toolset):
+    async def open(self) -> Iterable[Tool]:
+        sys.exit(3)
+
+    async def close(self) -> None:
+        sys.exit(3)
+
+
+BROKEN: list[tuple[Toolset, str]] = [
+    (Leaving("db"), "cannot be opened: SystemExit"),
+    (Toolset("db", [ping], filter=lambda _: bool(1 / 0)), "filter or a prefix .*ZeroDivisionError"),
+    (Toolset("db", [ping], prefix="a b "), "filter or a prefix .*should match pattern"),
+]
+
+
+@pytest.mark.parametrize(("toolset", "reason"), BROKEN)
+async def test_what_breaks_in_a_toolset_fails_the_run_and_not_the_program(
+    tmp_path: Path, toolset: Toolset, reason: str
+) -> None:
+    async with opened(tmp_path, ["done"]) as (made, _):
+        with pytest.raises(RunError, match=f"(?s)'db' .*{reason}") as caught:
+            await made.run("look", tools=[toolset])
+        assert caught.value.code is ErrorCode.TOOL_NOT_AVAILABLE
+        assert (await made.run("go on")).output == "done"
+
+
 async def test_runs_side_by_side_share_what_is_open(tmp_path: Path) -> None:
     db, all_here = Database(), asyncio.Barrier(3)
 

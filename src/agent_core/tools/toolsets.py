@@ -16,6 +16,9 @@ from agent_core.types import ToolDefinition
 logger = logging.getLogger(__name__)
 
 _LONGEST_CLOSE_S = 5.0
+_BREAKS = (Exception, SystemExit, KeyboardInterrupt)
+"""What the code of a program may raise, and must not end the program with."""
+
 
 ToolFilter = Collection[str] | Callable[[ToolDefinition], bool]
 """The names of the tools to keep, or a function that decides for each one."""
@@ -91,7 +94,7 @@ class Toolset:
     async def _close_or_log(self) -> None:
         try:
             await self.close()
-        except Exception:
+        except _BREAKS:
             logger.exception("the toolset %r cannot be closed", self.name)
 
     def __repr__(self) -> str:
@@ -118,15 +121,23 @@ async def opened(toolset: Toolset) -> AsyncGenerator[list[Tool]]:
             given = await toolset.take()
         except AgentCoreError:
             raise
-        except Exception as error:
-            message = (
-                f"the toolset {toolset.name!r} cannot be opened: {type(error).__name__}: {error}"
-            )
-            details = {"toolset": toolset.name}
-            raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message, details=details) from error
-        yield [made for each in given if (made := _made(toolset, each)) is not None]
+        except _BREAKS as error:
+            raise _unusable(toolset, "cannot be opened", error) from error
+        try:
+            tools = [made for each in given if (made := _made(toolset, each)) is not None]
+        except AgentCoreError:
+            raise
+        except _BREAKS as error:
+            raise _unusable(toolset, "has a filter or a prefix that is no use", error) from error
+        yield tools
     finally:
         await to_the_end(toolset.give_back())
+
+
+def _unusable(toolset: Toolset, what: str, error: BaseException) -> ToolError:
+    message = f"the toolset {toolset.name!r} {what}: {type(error).__name__}: {error}"
+    details = {"toolset": toolset.name}
+    return ToolError(ErrorCode.TOOL_NOT_AVAILABLE, message, details=details)
 
 
 def _made(toolset: Toolset, given: Tool | Callable[..., Any]) -> Tool | None:

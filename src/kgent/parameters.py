@@ -103,18 +103,33 @@ def fill_config(config: KgentConfig) -> KgentConfig:
     checks = [spec.model_copy(update={"argv": next_lines(spec.argv)}) for spec in config.checks]
     try:
         deliverables = DeliverablesSection.model_validate({"required": required})
-        for spec in checks:
-            CheckSpec.model_validate(spec.model_dump())
     except ValidationError as error:
-        problem = error.errors()[0]
-        number = next((part for part in problem["loc"] if isinstance(part, int)), 0)
-        reason = problem["msg"].removeprefix("Value error, ")
-        place = f"deliverables.required[{number}].path"
-        path = shortened(required[number]["path"], 200) if required else ""
-        message = f"{place}: {path!r}, with its parameters filled in, {reason}"
-        raise config_error(message, ErrorCode.VALIDATION_ERROR) from None
+        number, reason = _first_problem(error)
+        path = shortened(required[number]["path"], 200)
+        raise _misfilled(f"deliverables.required[{number}].path", path, reason) from None
+    for number, check in enumerate(checks):
+        try:
+            CheckSpec.model_validate(check.model_dump())
+        except ValidationError as error:
+            position, reason = _first_problem(error)
+            word = shortened(check.argv[position], 200)
+            raise _misfilled(f"checks[{number}].argv[{position}]", word, reason) from None
     changes = {"profile": filled, "deliverables": deliverables, "checks": checks}
     return config.model_copy(update=changes)
+
+
+def _first_problem(error: ValidationError) -> tuple[int, str]:
+    """The place in its list of what is wrong first, and why."""
+    problem = error.errors()[0]
+    number = next((part for part in problem["loc"] if isinstance(part, int)), 0)
+    if problem["type"] in {"string_pattern_mismatch", "string_unicode"}:
+        return number, "has a character that no argument can hold"
+    return number, problem["msg"].removeprefix("Value error, ")
+
+
+def _misfilled(place: str, text: str, reason: str) -> KgentError:
+    message = f"{place}: {text!r}, with its parameters filled in, {reason}"
+    return config_error(message, ErrorCode.VALIDATION_ERROR)
 
 
 def templated_texts(config: KgentConfig) -> Iterator[tuple[str, str]]:

@@ -148,7 +148,10 @@ def _unusable(root: Path, reason: str, *, code: ErrorCode = ErrorCode.CONFIG_ERR
 
 
 class SandboxManifest(Record):
-    """The run folder's boundaries, and the records it vouches for once the run is over."""
+    """The run folder's boundaries, and the records it vouches for once the run is over.
+
+    `modes` are the rights of the run folder itself (`.`) and of `inputs`, which no list has.
+    """
 
     root: str
     writable: list[str]
@@ -157,6 +160,7 @@ class SandboxManifest(Record):
     created_at: str
     inputs: list[InputRecord] = []
     files: list[FileRecord] = []
+    modes: dict[str, str] = {}
 
     @classmethod
     def of(cls, root: Path) -> "SandboxManifest":
@@ -174,8 +178,14 @@ class SandboxManifest(Record):
         manifest = self
         if final:
             records = [record for name in RECORDS if (record := files.record(name))]
-            manifest = self.model_copy(update={"files": records})
+            manifest = self.model_copy(update={"files": records, "modes": read_modes(files.root)})
         return files.put(SANDBOX_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
+
+
+def read_modes(root: Path) -> dict[str, str]:
+    """The rights of a run folder itself, and of the folder of inputs where there is one."""
+    places = (name for name in (".", INPUTS) if os.path.lexists(root / name))
+    return {name: mode_text((root / name).stat(follow_symlinks=False).st_mode) for name in places}
 
 
 class ProducedFile(NamedRecord):

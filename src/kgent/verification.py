@@ -39,6 +39,7 @@ from kgent.run_folder import (
     OtherRecord,
     SandboxManifest,
     list_entries,
+    read_modes,
 )
 from kgent.state import (
     RUN_FILE,
@@ -271,7 +272,9 @@ def _check_file(root: Path, record: FileRecord) -> Iterator[str]:
 
 
 def _check_rights(root: Path, sandbox: SandboxManifest) -> Iterator[str]:
-    """Find other rights than those of the events, of the files that no manifest has."""
+    """Find other rights than those of the events of the files that no manifest has, and others
+    of the folders that no list has.
+    """
     modes = (record.mode for record in sandbox.files if record.path == EVENTS_FILE)
     expected = next(modes, None) or mode_text(PRIVATE_FILE)
     for name in (*_SEALED, SIGNATURE_FILE):
@@ -279,6 +282,11 @@ def _check_rights(root: Path, sandbox: SandboxManifest) -> Iterator[str]:
             mode = mode_text((root / name).stat(follow_symlinks=False).st_mode)
             if mode != expected:
                 yield f"{name} was changed: its mode was {expected}, and is {mode} now"
+    modes = read_modes(root)
+    for name, then in sandbox.modes.items():  # a missing folder is reported with what was in it
+        if (mode := modes.get(name, then)) != then:
+            place = "the run folder" if name == "." else f"{name}/"
+            yield f"{place} was changed: its mode was {then}, and is {mode} now"
 
 
 def _check_inputs(

@@ -171,6 +171,8 @@ AFTER: dict[str, list[Change]] = {
     "changes the permissions of a file or a folder": [
         lambda root: (root / "deliverables" / "report.md").chmod(0o666),
         lambda root: (root / "workspace").chmod(0o777),
+        lambda root: root.chmod(0o755),
+        lambda root: (root / "inputs").chmod(0o777),
         lambda root: (root / "inputs" / "data.csv").chmod(0o777),
         lambda root: (root / "run.json").chmod(0o644),
         lambda root: (root / "events.jsonl").chmod(0o644),

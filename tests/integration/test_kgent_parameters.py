@@ -122,6 +122,24 @@ def test_braces_are_text_where_a_profile_has_no_parameters(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("checks", "value", "reason"),
+    [
+        ([["true"], ["echo", "b", "{{ name }}"]], "a\0b", "checks[1].argv[2]: 'a\\x00b'"),
+        ([["{{ name }}"]], "", "checks[0].argv[0]: '', with its parameters filled in, must begin"),
+        ([["echo", "{{ name }}"]], "\udcff", "has a character that no argument can hold"),
+    ],
+)
+def test_a_value_that_breaks_a_check_is_refused_with_its_place(
+    tmp_path: Path, checks: list[list[str]], value: str, reason: str
+) -> None:
+    required = {"required": ["deliverables/a.md"]}
+    config = profile(tmp_path, parameters={"name": {}}, checks=checks, deliverables=required)
+    result = run(config, "x", RunOptions(parameters={"name": value}))
+    assert result.is_blocked
+    assert reason in str(result.error)
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         {"type": "integer", "default": "3"},

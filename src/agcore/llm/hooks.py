@@ -121,7 +121,10 @@ class HookExecutor:
             context = replace(context, metadata=clean)
         for hook, is_guard in self._hooks.get(context.event, ()):
             try:
-                result = await hook.execute(context)
+                result: object = await hook.execute(context)
+                if not isinstance(result, HookResult):
+                    what = type(result).__name__
+                    raise TypeError(f"it returned a {what}; return HookResult.allow() or block()")
             except Exception as error:  # noqa: BLE001 - a hook's failure is no failure of the call
                 what = f"a hook at {context.event} broke"
                 log_failure(logger, what, error=error, clean=self._redactor.text)

@@ -9,6 +9,7 @@ from agcore.llm import (
     ChatMessage,
     ChatResponse,
     FinishReason,
+    Hook,
     HookContext,
     HookEvent,
     HookExecutor,
@@ -32,9 +33,29 @@ class Breaks:
         raise RuntimeError(f"broken at {context.event}")
 
 
-def guarded(event: HookEvent) -> HookExecutor:
+class Returns:
+    """A hook that does not say what is to happen."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    async def execute(self, context: HookContext) -> Any:
+        return self.value
+
+
+class IsNotAsync:
+    """A hook that cannot be awaited."""
+
+    def execute(self, context: HookContext) -> Any:
+        return HookResult.allow()
+
+
+BROKEN = [Breaks(), Returns(None), Returns(True), IsNotAsync()]
+
+
+def guarded(event: HookEvent, hook: Hook | None = None) -> HookExecutor:
     hooks = HookExecutor()
-    hooks.register(event, Breaks(), guard=True)
+    hooks.register(event, hook or Breaks(), guard=True)
     return hooks
 
 
@@ -154,14 +175,15 @@ async def test_a_block_before_a_tool_answers_the_call_and_those_behind_a_write()
     assert (b_error.code, "not b" in b_error.message) == ("permission_denied", True)
 
 
-async def test_a_guard_that_breaks_is_a_block() -> None:
+@pytest.mark.parametrize("hook", BROKEN)
+async def test_a_guard_that_breaks_is_a_block(hook: Hook) -> None:
     provider = MockProvider([tool_call_reply("write", text="x"), "done"])
     with pytest.raises(AgentError.HookBlocked, match="a guard broke"):
-        await session(provider, guarded(HookEvent.ON_TURN_START)).submit_turn("go")
+        await session(provider, guarded(HookEvent.ON_TURN_START, hook)).submit_turn("go")
     with pytest.raises(AgentError.HookBlocked, match="a guard broke"):
-        await session(provider, guarded(HookEvent.PRE_REQUEST)).submit_turn("go")
+        await session(provider, guarded(HookEvent.PRE_REQUEST, hook)).submit_turn("go")
     assert provider.requests == []
-    await session(provider, guarded(HookEvent.PRE_TOOL)).submit_turn("go")
+    await session(provider, guarded(HookEvent.PRE_TOOL, hook)).submit_turn("go")
     ((is_error, error),) = answers(provider.requests[1].messages[-1])
     assert is_error
     assert error is not None
@@ -174,10 +196,11 @@ async def test_what_has_happened_is_not_blocked_any_more(event: HookEvent) -> No
     assert (await session(provider, guarded(event)).submit_turn("go")).text == "done"
 
 
-async def test_without_guard_a_hook_that_breaks_stops_nothing() -> None:
+@pytest.mark.parametrize("hook", BROKEN)
+async def test_without_guard_a_hook_that_breaks_stops_nothing(hook: Hook) -> None:
     hooks = HookExecutor()
     for event in HookEvent:
-        hooks.register(event, Breaks())
+        hooks.register(event, hook)
     provider = MockProvider([tool_call_reply("echo", text="x"), "done"])
     assert (await session(provider, hooks).submit_turn("go")).text == "done"
 

@@ -5,13 +5,13 @@ import inspect
 import math
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from operator import mul
 from typing import Any
 
 from agcore.errors import InvalidMemoryError, MemoryStorageError
-from agcore.memory.stores import MemoryItem, MemoryStore
+from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore
 
 Embed = Callable[[list[str]], Any]
 """Gives one vector for each text, all of one length: a coroutine function, or a plain one, which
@@ -37,14 +37,14 @@ class PageVectors:
         self._known: dict[str, tuple[str, array[float]]] = {}
         self._lock = asyncio.Lock()
 
-    async def nearness(self, query: str, pages: Sequence[tuple[str, str]]) -> list[float]:
+    async def nearness(self, query: str, pages: Iterable[tuple[str, str]]) -> list[float]:
         """How near each page, given as id and text, is to a query: from 0 to 1.
 
         Raises:
             MemoryError: the embeddings failed, or are none; the store failed.
         """
         async with self._lock:
-            vectors = await self._vectors_of([(name, text[:_MOST_CHARS]) for name, text in pages])
+            vectors = await self._vectors_of(await asyncio.to_thread(_hashed, pages))
             (wanted,) = await self._ask([query])
         if any(len(vector) != len(wanted) for vector in vectors):
             message = (
@@ -55,15 +55,19 @@ class PageVectors:
             lambda: [min(1.0, max(0.0, sum(map(mul, wanted, vector)))) for vector in vectors]
         )
 
-    async def _vectors_of(self, pages: Sequence[tuple[str, str]]) -> list["array[float]"]:
-        hashes = [sha256(text.encode(errors="surrogatepass")).hexdigest() for _, text in pages]
+    async def _vectors_of(self, pages: Sequence[tuple[str, str, str]]) -> list["array[float]"]:
         missing: list[tuple[str, str, str]] = []
-        for (page_id, text), text_hash in zip(pages, hashes, strict=True):
+        others = self._store  # what it has that is not known here
+        if not self._known and self._store is not None:
+            others = None
+            stored = await self._store.list(MemoryFilter(prefix=VECTOR_PREFIX))
+            self._known = await asyncio.to_thread(lambda: dict(map(_stored_vector, stored)))
+        for page_id, text, text_hash in pages:
             if self._known.get(page_id, ("",))[0] == text_hash:
                 continue
-            item = await self._store.get(VECTOR_PREFIX + page_id) if self._store else None
+            item = await others.get(VECTOR_PREFIX + page_id) if others else None
             if item is not None and item.metadata.get("text") == text_hash:
-                self._known[page_id] = text_hash, array("f", b64decode(item.content))
+                self._known[page_id] = _stored_vector(item)[1]
             else:
                 missing.append((page_id, text, text_hash))
         for start in range(0, len(missing), _AT_ONCE):
@@ -75,7 +79,7 @@ class PageVectors:
                     content = b64encode(vector.tobytes()).decode()
                     item_id, facts = VECTOR_PREFIX + page_id, {"text": text_hash}
                     await self._store.save(MemoryItem(id=item_id, content=content, metadata=facts))
-        return [self._known[page_id][1] for page_id, _ in pages]
+        return [self._known[page_id][1] for page_id, _, _ in pages]
 
     async def _ask(self, texts: list[str]) -> list["array[float]"]:
         """The vectors of some texts, each of length 1."""
@@ -86,13 +90,28 @@ class PageVectors:
                 given = await asyncio.to_thread(self._embed, texts)
                 if inspect.isawaitable(given):
                     given = await given
-            vectors = [_unit_vector(vector) for vector in given]
+            vectors = await asyncio.to_thread(lambda: [_unit_vector(vector) for vector in given])
         except Exception as error:
             raise MemoryStorageError(f"the embeddings failed: {error}") from error
         if len(vectors) != len(texts):
             message = f"there are {len(vectors)} embeddings for {len(texts)} texts"
             raise InvalidMemoryError(message)
         return vectors
+
+
+def _stored_vector(item: MemoryItem) -> tuple[str, tuple[str, "array[float]"]]:
+    """The page that a stored vector is of, the hash of its text, and the vector."""
+    vector = array("f", b64decode(item.content))
+    return item.id.removeprefix(VECTOR_PREFIX), (str(item.metadata.get("text")), vector)
+
+
+def _hashed(pages: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """The id, the beginning of the text, and its hash, of each page."""
+    shortened = [(page_id, text[:_MOST_CHARS]) for page_id, text in pages]
+    return [
+        (page_id, text, sha256(text.encode(errors="surrogatepass")).hexdigest())
+        for page_id, text in shortened
+    ]
 
 
 def _unit_vector(vector: Sequence[float]) -> "array[float]":

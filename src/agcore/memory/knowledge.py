@@ -151,7 +151,9 @@ class KnowledgeStore:
             return []
         if (indexed := await self._up_to_date_index()) is not None:
             found = await indexed.best_pages(wanted, min_score=min_score, limit=limit)
-            return [ScoredItem(_page(item), score) for item, score in found]
+            return await asyncio.to_thread(
+                lambda: [ScoredItem(_page(i), score) for i, score in found]
+            )
         known = await self._compare_all()
 
         def score() -> list[ScoredItem]:
@@ -311,14 +313,18 @@ class MemoryRetriever:
             found = await self._knowledge.best(query, min_score=least, limit=most)
             return RetrievalResult(query, found)
         pages = await self._knowledge.pages()
-        texts = [(page.page_id, f"{page.title}\n{page.summary}\n{page.content}") for page in pages]
+        texts = ((page.page_id, f"{page.title}\n{page.summary}\n{page.content}") for page in pages)
         near = await self._vectors.nearness(query, texts)
         alike = await self._knowledge.best(query, min_score=least, limit=len(pages))
-        by_words = {item.page.page_id: item.score for item in alike}
-        scored = [
-            ScoredItem(page, max(score, by_words.get(page.page_id, 0.0)))
-            for page, score in zip(pages, near, strict=True)
-        ]
-        fitting = [item for item in scored if item.score and item.score >= least]
-        fitting.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
-        return RetrievalResult(query, fitting[:most])
+
+        def rank() -> list[ScoredItem]:
+            by_words = {item.page.page_id: item.score for item in alike}
+            scored = [
+                ScoredItem(page, max(score, by_words.get(page.page_id, 0.0)))
+                for page, score in zip(pages, near, strict=True)
+            ]
+            fitting = [item for item in scored if item.score and item.score >= least]
+            fitting.sort(key=lambda item: -item.score)  # stable: the pages came oldest first
+            return fitting[:most]
+
+        return RetrievalResult(query, await asyncio.to_thread(rank))

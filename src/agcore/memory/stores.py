@@ -249,8 +249,10 @@ class _ItemTable:
             since = max(since, _microseconds(wanted.since))
         limit = -1 if wanted.limit is None else wanted.limit
         key = [prefix, prefix + _LAST_CHARACTER, since, limit]
-        return await self._read(
-            lambda connection: [_item(row) for row in connection.execute(_LIST, key)]
+        return await self._aside(
+            lambda: self._read(
+                lambda connection: [_item(row) for row in connection.execute(_LIST, key)]
+            )
         )
 
     async def has_page_index(self) -> bool:

@@ -4,14 +4,17 @@ import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import pytest
 
 from agcore.memory import (
     InMemoryStore,
+    KnowledgePage,
     KnowledgeStore,
     MemoryError,  # noqa: A004 - the toolkit's own
+    MemoryItem,
     MemoryRetriever,
     RetrieverConfig,
     SqliteStore,
@@ -132,3 +135,23 @@ async def test_many_pages_are_embedded_in_pieces() -> None:
     await MemoryRetriever(pages, embed=meanings).search("dog")
     assert [len(texts) for texts in meanings.asked] == [100, 100, 50, 1]
     assert max(len(text) for texts in meanings.asked for text in texts) == 8000
+
+
+async def test_a_search_by_meaning_leaves_the_event_loop_free() -> None:
+    store = InMemoryStore()
+    for number in range(1500):
+        page = KnowledgePage(page_id=f"p{number}", title=f"page {number}", content="a dog " * 40)
+        item_id, content = f"_knowledge:{page.page_id}", page.model_dump_json()
+        await store.save(MemoryItem(id=item_id, content=content))
+    pages = KnowledgeStore(store)
+    await MemoryRetriever(pages, embed=Meanings(), vectors=store).search("puppy")
+    searching = asyncio.create_task(
+        MemoryRetriever(pages, embed=Meanings(), vectors=store).search("a dog")
+    )
+    longest = 0.0
+    while not searching.done():
+        begun = thread_time()  # what this thread computes, however busy the machine is
+        await asyncio.sleep(0)
+        longest = max(longest, thread_time() - begun)
+    assert len((await searching).items) == 5
+    assert longest < 0.02

@@ -141,7 +141,7 @@ class JsonPlanParser:
 
     async def parse(self, raw: str, goal: str) -> Plan:
         """See `PlanParser.parse`."""
-        return Plan.of(goal, read_steps(raw))
+        return Plan.of(goal, await asyncio.to_thread(read_steps, raw))
 
 
 class TaskAgent(Protocol):

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 from agcore.errors import LlmError
 from agcore.llm.types import ChatRequest, ChatResponse
@@ -121,7 +121,7 @@ class HookExecutor:
             context = replace(context, metadata=clean)
         for hook, is_guard in self._hooks.get(context.event, ()):
             try:
-                result: object = await hook.execute(context)
+                result = cast("object", await hook.execute(context))
                 if not isinstance(result, HookResult):
                     what = type(result).__name__
                     raise TypeError(f"it returned a {what}; return HookResult.allow() or block()")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from agcore.errors import ContextLengthError, LlmError, StreamBrokenError, llm_error_from_payload
 from agcore.llm.calls import CallTurn, HookedProvider
@@ -45,12 +45,11 @@ from agent_core.loop import (
 from agent_core.loop.context import ignore
 from agent_core.loop.guards import CheckedCalls, CheckedProvider, RunGuards
 from agent_core.loop.model_turn import take_turn
-from agent_core.loop.options import RunOptions, asked_options
+from agent_core.loop.options import NO_OPTIONS, RunOptions, asked_options
 from agent_core.loop.run import begin, converse, may_stop
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction import Redactor
 from agent_core.runtime.guards import MeteringGuard
-from agent_core.storage.budgets import UnstoredBudgets
 from agent_core.tools import Tool
 from agent_core.tools.limits import ResultLimiter
 from agent_core.types import (
@@ -68,6 +67,9 @@ from agent_core.types import (
     Usage,
     user_text,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 _OPTIONS = TurnSettings.__annotations__.keys() - CallSettings.__annotations__.keys()
 
@@ -231,6 +233,8 @@ class LlmCycle:
 
     def with_budget(self, budget: BudgetConfig) -> Self:
         """Let all submissions of a session together spend no more than this."""
+        from agent_core.storage.budgets import UnstoredBudgets  # noqa: PLC0415 - most have none
+
         self._budgets = Budgets(UnstoredBudgets(), budget, scale=lambda _: 1.0)
         return self
 
@@ -338,9 +342,8 @@ class LlmCycle:
         self._learn()
         self._added = []
         given: dict[str, Any] = {**settings}
-        options = asked_options(
-            None, {name: given.pop(name) for name in settings if name in _OPTIONS}
-        )
+        asked = {name: given.pop(name) for name in settings if name in _OPTIONS}
+        options = asked_options(None, asked) if asked else NO_OPTIONS
         expected = options.expected()
         own = None if isinstance(tools, Sequence) else tools.for_run()
         runner = own or RunTools()
@@ -373,26 +376,8 @@ class LlmCycle:
         )
         turn = self._calls.turn
         hooks = _CallHooks(self._calls)
-        identity = RunIdentity(
-            session_id=runner.session_id, agent_id=runner.agent_name or "agcore", run_id=turn.run_id
-        )
-        turn.meter = self._meter(identity, options.budget)
-        most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
-        run = build_run(
-            provider=self._calls,
-            composer=self._context,
-            compactor=self._context,
-            tools=runner.tools,
-            path=path,
-            run=identity,
-            redactor=self._redactor,
-            guard=runner.guard,
-            hooks=hooks,
-            results=runner.results,
-            limits=RunLimits(max_turns=min(most, options.max_turns or most)),
-            deps=options.deps,
-            expected=expected,
-        )
+        run = self._build_run(runner, options, expected=expected, hooks=hooks, path=path)
+        turn.meter = self._meter(run.ctx.run, options.budget)
         reading = run.stream.read()
         draft = user_text(words)
         if pictures:
@@ -446,6 +431,36 @@ class LlmCycle:
                 )
             case _:
                 pass
+
+    def _build_run(
+        self,
+        runner: RunTools,
+        options: RunOptions[Any],
+        *,
+        expected: "ExpectedOutput | None",
+        hooks: _CallHooks,
+        path: Sequence[Node],
+    ) -> StandaloneRun:
+        most = self._config.max_tool_turns + 1 + (expected.retries if expected else 0)
+        return build_run(
+            provider=self._calls,
+            composer=self._context,
+            compactor=self._context,
+            tools=runner.tools,
+            path=path,
+            run=RunIdentity(
+                session_id=runner.session_id,
+                agent_id=runner.agent_name or "agcore",
+                run_id=self._calls.turn.run_id,
+            ),
+            redactor=self._redactor,
+            guard=runner.guard,
+            hooks=hooks,
+            results=runner.results,
+            limits=RunLimits(max_turns=min(most, options.max_turns or most)),
+            deps=options.deps,
+            expected=expected,
+        )
 
     def _meter(self, run: RunIdentity, budget: Budget | None) -> Meter | None:
         if self._budgets is None and budget is not None:

@@ -288,8 +288,10 @@ def _take_answer(
     for the call that is gone does not go back to it.
     """
     expected = ctx.toolbox.expected
+    if expected is None:
+        return calls, content, None
     given = [call for call in calls if ctx.toolbox.unwrap(call).name == FINAL_ANSWER]
-    if expected is None or not given:
+    if not given:
         return calls, content, None
     first = ctx.toolbox.unwrap(given[0])
     invalid = first.metadata.get("invalid_arguments")

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import orjson
@@ -330,7 +331,7 @@ class Toolbox:
         offered = (tool.definition for tool in self if self.is_offered(tool.name))
         answer = self.expected.tool if self.expected else None
         every = [*offered, answer] if answer else offered
-        return tuple(sorted(every, key=lambda definition: definition.name))
+        return tuple(sorted(every, key=attrgetter("name")))
 
     def get(self, name: str) -> Tool | None:
         """The tool of that canonical name, if this run may use it."""

@@ -127,6 +127,41 @@ async def test_a_replaced_message_is_what_is_stored_shown_and_sent(
     assert "4711" not in dump
 
 
+async def test_a_message_is_on_disk_only_as_its_guards_left_it(
+    made: AgentRuntime, model: Played, home: Home
+) -> None:
+    def is_on_disk() -> bool:
+        return any(b"4711" in file.read_bytes() for file in home.path.rglob("*") if file.is_file())
+
+    looks, goes_on = asyncio.Event(), asyncio.Event()
+
+    @on_message
+    async def waits(text: str) -> str | None:
+        looks.set()
+        await goes_on.wait()
+        return await masked.check(text)
+
+    model.play("done", "never")
+    first = await made.start("my card is 4711", session_id="s1", guards=[waits])
+    queued = await made.start("again 4711", session_id="s1", guards=[masked])
+    dropped = await made.start("once more 4711", session_id="s1", guards=[masked])
+    await looks.wait()
+    await dropped.cancel()
+    waiting = {run.run_id: run for run in (await made.replay_session("s1")).runs}[queued.run_id]
+    assert waiting.prompt is not None
+    assert "withheld" in str(waiting.prompt.content)
+    assert not is_on_disk()
+    goes_on.set()
+    await first.wait()
+    await queued.wait()
+    assert not is_on_disk()
+    page = await made.replay_session("s1")
+    assert [node.text for node in page.nodes if node.role == "user"] == [
+        "my card is ****",
+        "again ****",
+    ]
+
+
 async def test_a_replaced_answer_is_what_is_stored_shown_and_returned(
     made: AgentRuntime, model: Played
 ) -> None:

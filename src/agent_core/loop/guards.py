@@ -84,6 +84,10 @@ class RunGuard:
     check: Callable[..., Awaitable[str | None]]
     look_only: bool = False
 
+    def may_replace(self, point: Point) -> bool:
+        """Whether it may put another text in the place of what stands there."""
+        return self.point == point and not self.look_only
+
 
 @overload
 def on_message(check: TextCheck, /) -> RunGuard: ...
@@ -191,7 +195,8 @@ class RunGuards:
         if text != prompt.text:
             rest = [block for block in prompt.content if not isinstance(block, TextBlock)]
             prompt = replace(prompt, content=[TextBlock(text=text), *rest])
-            self._journal.replace_prompt(prompt)
+        if any(guard.may_replace("message") for guard in self._guards):
+            self._journal.replace_prompt(prompt)  # it was withheld until now
         looking = [guard for guard in self._of("message") if guard.look_only]
         if looking:
             self._looking = asyncio.create_task(self._look(looking, text))
@@ -248,7 +253,7 @@ class RunGuards:
     @property
     def withholds_answers(self) -> bool:
         """Whether an answer may be replaced, so that none is shown as it arrives."""
-        return any(not guard.look_only for guard in self._of("answer"))
+        return any(guard.may_replace("answer") for guard in self._guards)
 
     async def beside(self, events: AsyncGenerator[ModelEvent]) -> AsyncGenerator[ModelEvent]:
         """The events of a model call that is made while the guards look; a stop cancels it.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ from agent_core.types import (
     RunStatus,
     RuntimeEvent,
     StoredOptions,
+    TextBlock,
     new_id,
 )
 
@@ -60,6 +62,9 @@ _ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
     RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
 }
+_WITHHELD = "(withheld until the guards of the run have passed it)"
+"""Stands in the store for a message that a guard may replace."""
+
 _GRACE_S = 30.0
 """How long `close` waits for work in the background whose result is wanted."""
 
@@ -191,7 +196,7 @@ class Runs:
         with suppress(AgentCoreError):  # the run itself says what is wrong with a toolset
             await self._project.open_toolsets()
         stored = None if options is NO_OPTIONS else self._store_options(options, model)
-        stored_prompt = None
+        clean_prompt = stored_prompt = None
         if prompt is not None:
             limit = model.max_image_bytes
             content = [
@@ -200,10 +205,14 @@ class Runs:
                 else block
                 for block in prompt.content
             ]
-            stored_prompt = RunPrompt(
+            clean_prompt = stored_prompt = RunPrompt(
                 content=self._journal_redactor.content(content),
                 metadata=self._journal_redactor.metadata(prompt.metadata),
             )
+            if any(guard.may_replace("message") for guard in options.guards):
+                rest = [b for b in clean_prompt.content if not isinstance(b, TextBlock)]
+                withheld = [TextBlock(text=_WITHHELD), *rest]
+                stored_prompt = clean_prompt.model_copy(update={"content": withheld})
         if mode is RunMode.ORCHESTRATOR:
             self._require_workers()
         await self.leases.store_ends()
@@ -236,7 +245,8 @@ class Runs:
                 await to_the_end(scheduler.settle_unbegun(run))
             scheduler.withdraw(session_id)
             raise
-        return await self._enqueue(opened, options)
+        run = opened.run.model_copy(update={"prompt": clean_prompt})
+        return await self._enqueue(replace(opened, run=run), options)
 
     async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
         """Start a run that summarises a session's history and does nothing else.

@@ -86,7 +86,7 @@ def run(
                 launcher=stack.enter_context(closing(Launcher())),
             )
             create_run_folder(env)
-        except Exception as error:  # noqa: BLE001 - there is no run, and its caller gets to know why
+        except Exception as error:  # noqa: BLE001 - there is no run; the result has the reason
             status, category = RunFolderStatus.FAILED, ErrorCategory.INTERNAL
             return RunFolderResult(**asdict(ids), status=status, error=error_info(error, category))
         executor = RunExecutor(

@@ -205,7 +205,7 @@ class Subscription(AsyncGenerator[RuntimeEvent, None]):
 
 
 class Follower:
-    """One of several readers of a stream. One that is too far behind is dropped, and knows it."""
+    """One of several readers of a stream. One too far behind gets no more, and `is_behind` then."""
 
     def __init__(self, capacity: int) -> None:
         self.is_behind = False

@@ -48,7 +48,7 @@ class GuardStop(Exception):  # noqa: N818 - it is raised to stop a run, not beca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardContext:
-    """What a guard may know of the run beside what it looks at.
+    """What a guard gets of the run beside what it looks at.
 
     Attributes:
         run: which run it is.

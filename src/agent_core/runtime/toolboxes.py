@@ -181,7 +181,8 @@ class Toolboxes:
 
         tools = await select()
         deps = seat.options.deps
-        check_deps(tools, deps)
+        if any(tool.deps_types for tool in tools):
+            check_deps(tools, deps)
         declared = {tool.name for tool in self._declared}
 
         def is_deferred(name: str) -> bool:

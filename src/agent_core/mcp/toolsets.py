@@ -1,6 +1,7 @@
 """MCP servers that a program names, in place of the user's file or beside it."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
@@ -38,9 +39,10 @@ class McpStdio(McpToolset):
     Args:
         name: what its tools are called by, `mcp.<name>.<tool>`.
         command: the program.
-        args: its arguments.
+        args: its arguments; a relative path among them starts at `cwd`.
         env: what it sees beside the variables of `[tools] env_allowlist`; all of it is secret.
-        cwd: where it is started; the user's home folder by default.
+        cwd: where it is started; the user's home folder by default, the root folder for an agent of
+            `agcore`; never the current folder by itself.
         timeout_ms: for start, handshake and listing.
         filter: which of its tools there are, by their own names or by their definitions.
 
@@ -55,7 +57,7 @@ class McpStdio(McpToolset):
         args: Iterable[str] = (),
         *,
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
+        cwd: str | Path | None = None,
         timeout_ms: int = 30_000,
         filter: ToolFilter | None = None,  # noqa: A002 - what it is called everywhere
     ) -> None:

@@ -279,6 +279,22 @@ class InvalidMemoryError(MemoryError, kind="Invalid", code=ErrorCode.VALIDATION_
     """A name or a value cannot be stored as it is."""
 
 
+@contextmanager
+def raise_as_memory_error() -> Generator[None]:
+    """Turn whatever a store of the application's own raises into a `MemoryError`.
+
+    Raises:
+        MemoryError: `Storage`; chained.
+    """
+    try:
+        yield
+    except AgentCoreError:
+        raise
+    except Exception as error:
+        message = f"the memory store failed: {type(error).__name__}: {error}"
+        raise MemoryStorageError(message) from error
+
+
 class PromptError(AgentCoreError):
     """A template or a prompt cannot be used.
 

@@ -13,6 +13,7 @@ from agcore.errors import (
     InvalidMemoryError,
     MemoryError,  # noqa: A004 - the toolkit's own
     raise_as_agent_error,
+    raise_as_memory_error,
 )
 from agcore.memory import MemoryFilter, MemoryItem, MemoryStore, session_prefix
 from agcore.tools import Tool, tool
@@ -68,7 +69,7 @@ class SessionMemory:
             message = f"the key {key[:80]!r} is not usable: 1 to 128 characters, one line, no colon"
             raise AgentMemoryError(InvalidMemoryError(message))
         key, value = self._redactor.secrets_only(key), self._redactor.secrets_only(value)
-        with raise_as_agent_error():
+        with raise_as_agent_error(), raise_as_memory_error():
             await self._store.save(MemoryItem(id=self._prefix + key, content=value))
 
     async def get(self, key: str) -> str | None:
@@ -77,7 +78,7 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with raise_as_agent_error():
+        with raise_as_agent_error(), raise_as_memory_error():
             item = await self._store.get(self._prefix + key)
         return item.content if item is not None else None
 
@@ -87,7 +88,7 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with raise_as_agent_error():
+        with raise_as_agent_error(), raise_as_memory_error():
             await self._store.delete(self._prefix + key)
 
     async def clear(self) -> None:
@@ -105,7 +106,7 @@ class SessionMemory:
         Raises:
             AgentError: `Memory`; the store failed.
         """
-        with raise_as_agent_error():
+        with raise_as_agent_error(), raise_as_memory_error():
             items = await self._store.list(MemoryFilter(prefix=self._prefix))
         found = {item.id.removeprefix(self._prefix): item.content for item in items}
         return dict(sorted(found.items()))

@@ -10,7 +10,10 @@ from datetime import datetime
 from enum import StrEnum
 from urllib.parse import quote
 
-from agcore.errors import MemoryError  # noqa: A004 - the toolkit's own
+from agcore.errors import (
+    MemoryError,  # noqa: A004 - the toolkit's own
+    raise_as_memory_error,
+)
 from agcore.llm import ChatMessage, ChatRedactor, ChatRole
 from agcore.memory.stores import MemoryFilter, MemoryItem, MemoryStore, session_prefix
 from agent_core.providers.jsontext import dump_text, parse
@@ -130,8 +133,9 @@ class ConversationMemory:
                     MemoryItem(id=f"{self._prefix}{number:0{_DIGITS}d}", content=content)
                     for number, (_, content) in enumerate(contents, first)
                 ]
-                if await self._store.save_new(items):
-                    break  # otherwise another writer took the place: look again
+                with raise_as_memory_error():
+                    if await self._store.save_new(items):
+                        break  # otherwise another writer took the place: look again
             for number, ((message, _), item) in enumerate(zip(contents, items, strict=True), first):
                 self._take(_Stored(number, item.created_at, message))
             self._highest = first + len(items) - 1
@@ -160,9 +164,10 @@ class ConversationMemory:
     async def clear(self) -> None:
         """Forget the conversation, in the store too."""
         async with self._lock:
-            for item in await self._store.list(MemoryFilter(prefix=self._prefix)):
-                await self._store.delete(item.id)
-            await self._store.delete(f"{self._prefix[:-1]}#head")  # the first release had one
+            with raise_as_memory_error():
+                for item in await self._store.list(MemoryFilter(prefix=self._prefix)):
+                    await self._store.delete(item.id)
+                await self._store.delete(f"{self._prefix[:-1]}#head")  # the first release had one
             self._window.clear()
             self._seen.clear()
             self._highest = -1
@@ -179,7 +184,8 @@ class ConversationMemory:
         self._is_loaded = True
 
     async def _archive(self) -> "list[_Stored]":
-        items = await self._store.list(MemoryFilter(prefix=self._prefix))
+        with raise_as_memory_error():
+            items = await self._store.list(MemoryFilter(prefix=self._prefix))
         found = [stored for item in items if (stored := self._parse_item(item))]
         return sorted(found, key=lambda stored: stored.number)
 
@@ -191,7 +197,8 @@ class ConversationMemory:
         found: list[_Stored] = []
         turns, before, highest = 0, None, -1
         while turns < self._most_turns or highest < 0:
-            item = await self._store.last(self._prefix, before)
+            with raise_as_memory_error():
+                item = await self._store.last(self._prefix, before)
             if item is None:
                 break
             before = item.id

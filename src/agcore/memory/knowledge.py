@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import Field, ValidationError
 
-from agcore.errors import InvalidMemoryError, MemoryNotFoundError
+from agcore.errors import InvalidMemoryError, MemoryNotFoundError, raise_as_memory_error
 from agcore.memory.embeddings import Embed, PageVectors
 from agcore.memory.page_index import PAGE_PREFIX
 from agcore.memory.stores import (
@@ -308,6 +308,10 @@ class MemoryRetriever:
         Raises:
             MemoryError: the store cannot be read, or the embeddings failed.
         """
+        with raise_as_memory_error():
+            return await self._search(query)
+
+    async def _search(self, query: str) -> RetrievalResult:
         least, most = self._config.min_score, self._config.top_k
         if self._vectors is None:
             found = await self._knowledge.best(query, min_score=least, limit=most)

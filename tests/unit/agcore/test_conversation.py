@@ -3,17 +3,21 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agcore.llm import ChatMessage, ToolCall
+from agcore.agent import Agent, AgentError, SessionMemory
+from agcore.llm import ChatMessage, MockProvider, ToolCall
 from agcore.memory import (
     ConversationMemory,
     ConversationMemoryConfig,
     InMemoryStore,
+    KnowledgeStore,
     MemoryError,  # noqa: A004 - the toolkit's own
     MemoryFilter,
     MemoryItem,
+    MemoryRetriever,
     SqliteStore,
 )
 
@@ -136,3 +140,43 @@ async def test_a_message_that_was_not_stored_is_not_part_of_the_conversation() -
 def test_a_session_id_that_could_be_mistaken_for_another_is_refused(session_id: str) -> None:
     with pytest.raises(MemoryError.Invalid):
         ConversationMemory(InMemoryStore(), session_id, WINDOW)
+
+
+class Unreachable(InMemoryStore):
+    """A store of the application whose database is gone."""
+
+    def __init__(self, failing: str) -> None:
+        super().__init__()
+        self.failing = failing
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "__dict__").get("failing"):
+            raise ConnectionRefusedError("no database")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("failing", ["last", "save_new"])
+async def test_a_store_that_breaks_in_its_own_way_is_a_memory_error_of_the_agent(
+    failing: str,
+) -> None:
+    agent = Agent("a", model=MockProvider(lambda _: "ok"))
+    conversation = ConversationMemory(Unreachable(failing), "s1")
+    with pytest.raises(AgentError.Memory, match="no database") as caught:
+        await agent.run("go", conversation=conversation)
+    assert isinstance(caught.value.source, MemoryError.Storage)
+    assert isinstance(caught.value.source.__cause__, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize("failing", ["save", "get", "list", "delete"])
+async def test_so_it_is_to_a_session_memory_an_archive_and_a_search(failing: str) -> None:
+    store = Unreachable(failing)
+    memory = SessionMemory(store, "s1")
+    work = {"save": lambda: memory.set("k", "v"), "get": lambda: memory.get("k")}
+    work |= {"list": memory.snapshot, "delete": lambda: memory.remove("k")}
+    with pytest.raises(AgentError.Memory, match="no database"):
+        await work[failing]()
+    if failing == "list":
+        with pytest.raises(MemoryError.Storage, match="no database"):
+            await ConversationMemory(store, "s1").get_archive()
+        with pytest.raises(MemoryError.Storage, match="no database"):
+            await MemoryRetriever(KnowledgeStore(store)).search("boats")

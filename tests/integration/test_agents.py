@@ -395,6 +395,8 @@ async def test_a_misshapen_answer_gets_one_turn_to_be_mended(home: Home, project
         handle = await go(made)
         (result,) = await answers(made, "create_sub_agent")
         child = await inspected(made, handle)
+    for shown, sent in zip(child.requests, played.requests_of("count"), strict=True):
+        assert (shown.output, shown.tools) == (sent.output, sent.tools)
     assert result["metadata"]["output"] == {"answer": 42}
     assert result["metadata"]["turns"] == 2
     assert [node.node_type for node in child.nodes].count("system_note") == 1

@@ -313,6 +313,21 @@ async def test_a_run_that_fails_shows_what_came_and_ends(home: Home, project: Pa
             await handle.result()
 
 
+async def test_the_requests_of_a_typed_run_are_shown_as_they_were(
+    home: Home, project: Path
+) -> None:
+    script = ScriptedProvider([final(LIMA), final(ROME)])
+    async with runtime(home, project, script) as made:
+        result = await made.run("which city?", output_type=City, output_retries=1)
+        inspected = await made.inspect_run(result.run_id)
+    assert [request.output for request in inspected.requests] == [
+        request.output for request in script.requests
+    ]
+    for shown, sent in zip(inspected.requests, script.requests, strict=True):
+        assert shown.tools == sent.tools
+        assert shown.metadata["exact"]
+
+
 async def test_a_type_checker_knows_what_comes(home: Home, project: Path) -> None:
     rome, script = json.dumps(ROME), ["[1]", '"a"', '{"answer": 1}', "words", "{}"]
     async with runtime(home, project, [rome, *script]) as made:

@@ -39,6 +39,7 @@ from agent_core.types import (
     RunIdentity,
     RunRecord,
     RunStatus,
+    StoredOptions,
     utc_now,
 )
 
@@ -107,6 +108,7 @@ class ChildSpec:
         path: the conversation it goes on from.
         granted: the only working tools it may have; None: those of its role.
         record: facts for its row and for the parent's events.
+        options: what is stored of the shape of its answer.
         bind: ties the run, given its journal, to a Task.
     """
 
@@ -120,6 +122,7 @@ class ChildSpec:
     history: HistorySource = field(default_factory=NullCollaborators)
     granted: frozenset[str] | None = None
     record: dict[str, Any]
+    options: StoredOptions | None = None
     bind: Callable[[Journal], TaskBinding] = lambda _: TaskBinding()
 
 
@@ -287,6 +290,7 @@ class ChildRun:
                 mode=run.mode,
                 status=RunStatus.PENDING,
                 metadata=self.spec.record,
+                options=self.spec.options,
                 created_at=now,
                 updated_at=now,
             )

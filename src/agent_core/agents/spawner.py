@@ -28,6 +28,7 @@ from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import HistorySource, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.redaction import Redactor
+from agent_core.redaction.redactor import JournalRedactor
 from agent_core.tools.base import Concurrency, Tool, ToolContext, ToolReturn, View
 from agent_core.types import (
     AgentDefinition,
@@ -43,6 +44,7 @@ from agent_core.types import (
     RunIdentity,
     RunMode,
     RunStatus,
+    StoredOptions,
     ToolDefinition,
     ToolPermission,
     ToolResult,
@@ -341,6 +343,14 @@ class ChildSpawner:
             AgentCoreError: its context cannot be had; nothing was started.
         """
         deps, stream = self._deps, EventStream()
+        if spec.expected is not None:
+            shape = {
+                "output_schema": spec.expected.schema,
+                "output_name": spec.expected.name,
+                "output_retries": spec.expected.retries,
+            }
+            clean = JournalRedactor(deps.redactor).metadata(shape)
+            spec = replace(spec, options=StoredOptions.model_validate(clean))
 
         async def build() -> ChildRun:
             journal = deps.open_journal(spec.run, stream, spec.path)

@@ -228,7 +228,11 @@ def _ids(nodes: Sequence[Node]) -> list[str]:
 
 
 def rebuild_requests(
-    nodes: Iterable[Node], reports: Sequence[Mapping[str, Any]], tools: Mapping[str, ToolDefinition]
+    nodes: Iterable[Node],
+    reports: Sequence[Mapping[str, Any]],
+    tools: Mapping[str, ToolDefinition],
+    *,
+    output: OutputFormat | None = None,
 ) -> list[ModelRequest]:
     """Build the requests of a run's turns again.
 
@@ -237,6 +241,7 @@ def rebuild_requests(
         reports: the payloads of the run's `context_built` events, from the first one on.
         tools: definitions by name; definitions are not part of the history, so these are the
             ones of today.
+        output: what every request of the run says of its answer.
 
     Returns:
         One request for each report. `metadata.exact` says whether all its hashes are those of
@@ -279,6 +284,7 @@ def rebuild_requests(
             system=blocks,
             messages=history.builder.messages + ([board_message(board)] if board else []),
             tools=offered,
+            output=output,
             metadata={"rebuilt": True, "turn": report["turn"], "exact": is_exact},
         )
         requests.append(request)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
@@ -31,6 +31,9 @@ from agent_core.types import (
     SessionRecord,
     StopReason,
 )
+
+if TYPE_CHECKING:
+    from agent_core.tools.output import ExpectedOutput
 
 PAGE_EVENTS = 1000
 
@@ -169,6 +172,12 @@ class Sessions:
         if not include_sensitive:
             history, path = self._clean(history), [self._node(node) for node in path]
         (run,) = history.runs
+        tools, expected = self._project.toolboxes.definitions(), None
+        with suppress(AgentCoreError):  # a secret in its schema was removed, perhaps
+            expected = _expected(run)
+        if expected is not None and expected.tool is not None:
+            tools = {**tools, expected.tool.name: expected.tool}
+        output = None if expected is None else expected.format
         return InspectResult(
             session_id=run.session_id,
             agent=next(agent for agent in history.agents if agent.agent_id == run.agent_id),
@@ -178,7 +187,7 @@ class Sessions:
             artifacts=history.artifacts,
             requests=[
                 self._requests.clean(request)
-                for request in rebuild_requests(path, built, self._project.toolboxes.definitions())
+                for request in rebuild_requests(path, built, tools, output=output)
             ],
         )
 
@@ -224,13 +233,19 @@ def _output(record: RunRecord, text: str) -> Any:
     """The answer of a run that has completed; of one that had to fit a type its JSON value."""
     if record.status is not RunStatus.COMPLETED:
         return None
+    with suppress(AgentCoreError, OutputMisfitError):  # a secret in it was removed, perhaps
+        expected = _expected(record)
+        return text if expected is None else expected.read([text])
+    return None
+
+
+def _expected(record: RunRecord) -> "ExpectedOutput | None":
+    """What the answer of a run had to be; None for plain text."""
     if record.options is None or record.options.output_schema is None:
-        return text
+        return None
     from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - few runs have one
 
-    with suppress(AgentCoreError, OutputMisfitError):  # a secret in it was removed, perhaps
-        return ExpectedOutput(record.options.output_schema).read([text])
-    return None
+    return ExpectedOutput.stored(record.options)
 
 
 def _is_visible(node: Node) -> bool:

@@ -19,7 +19,13 @@ from agent_core.tools.json_schema import BoundedValidator, CheckTooSlowError, Sc
 from agent_core.tools.results import parse_answer
 from agent_core.tools.schema import Json, json_path, small_schema
 from agent_core.tools.type_schema import CompleteJsonSchema, with_readable_typed_dicts
-from agent_core.types import FINAL_ANSWER, OutputFormat, OutputMode, ToolDefinition
+from agent_core.types import (
+    FINAL_ANSWER,
+    OutputFormat,
+    OutputMode,
+    StoredOptions,
+    ToolDefinition,
+)
 
 _MAX_ERRORS = 5
 _MAX_MESSAGE = 300
@@ -48,6 +54,7 @@ class ExpectedOutput:
         output_type: whatever pydantic can read as a type, or a JSON Schema.
         mode: how it is asked for.
         retries: how often an answer that does not fit goes back to the model.
+        name: what a JSON Schema is called; by default its title.
 
     Attributes:
         schema: the JSON Schema of the answer.
@@ -60,7 +67,14 @@ class ExpectedOutput:
             that can be used.
     """
 
-    def __init__(self, output_type: Any, *, mode: OutputMode = "auto", retries: int = 2) -> None:
+    def __init__(
+        self,
+        output_type: Any,
+        *,
+        mode: OutputMode = "auto",
+        retries: int = 2,
+        name: str | None = None,
+    ) -> None:
         self.retries = retries
         if inspect.isroutine(output_type):
             raise _unusable("it is a function, not a type")
@@ -68,7 +82,7 @@ class ExpectedOutput:
         try:
             if isinstance(output_type, Mapping):
                 self.schema = dict(cast("Mapping[str, Any]", output_type))
-                self.name = str(self.schema.get("title") or _WRAPPED)
+                self.name = name or str(self.schema.get("title") or _WRAPPED)
                 self._check = BoundedValidator(self.schema)
             else:
                 self._check = adapter = TypeAdapter[Any](with_readable_typed_dicts(output_type))
@@ -89,6 +103,18 @@ class ExpectedOutput:
             mode=mode,
         )
         self.tool = None if mode == "native" else _answer_tool(self.format)
+
+    @classmethod
+    def stored(cls, options: StoredOptions | None) -> "ExpectedOutput | None":
+        """What a run had to answer with, by its stored options; None for plain text."""
+        if options is None or options.output_schema is None:
+            return None
+        return cls(
+            options.output_schema,
+            mode=options.output_mode,
+            retries=options.output_retries,
+            name=options.output_name,
+        )
 
     def text_of(self, arguments: Mapping[str, Any]) -> str:
         """The answer that a call of the tool gives, as text."""

@@ -11,7 +11,13 @@ from kgent.errors import Record
 from kgent.records import EVENTS_FILE, TOOLS_FILE
 from kgent.review import RunReport, read_bytes, read_report
 from kgent.run_files import describe_file, readable_name
-from kgent.run_folder import CONFIG_FILE, PROMPT_FILE, SYSTEM_PROMPT_FILE, list_entries
+from kgent.run_folder import (
+    CONFIG_FILE,
+    MAX_HASHED_FILE,
+    PROMPT_FILE,
+    SYSTEM_PROMPT_FILE,
+    list_entries,
+)
 
 MAX_DIFF_BYTES = 500_000
 MAX_DIFF_LINES = 5000
@@ -107,13 +113,21 @@ def _compare_files(one: Path, other: Path) -> Iterator[Difference]:
             yield Difference(area=area, path=shown, change="added", diff=_diff(None, other, name))
         else:
             try:
-                records = describe_file(one, name), describe_file(other, name)
-                is_same = records[0].sha256 == records[1].sha256
+                is_same = _has_same_content(one, other, name)
             except (OSError, AgentCoreError):
                 is_same = False
             if not is_same:
                 diff = _diff(one, other, name)
                 yield Difference(area=area, path=shown, change="changed", diff=diff)
+
+
+def _has_same_content(one: Path, other: Path, name: str) -> bool:
+    """Compare two files. Those that are too large to be read count as different."""
+    sizes = {describe_file(root, name, limit=0).bytes for root in (one, other)}
+    if len(sizes) > 1:
+        return False
+    hashes = {describe_file(root, name, limit=MAX_HASHED_FILE).sha256 for root in (one, other)}
+    return len(hashes) == 1 and hashes != {""}
 
 
 def _files(root: Path) -> set[str]:

@@ -32,6 +32,7 @@ from kgent.run_folder import ProducedFile
 from kgent.verification import FolderCheck
 
 _MAX_DOCUMENTS = 40
+_TOO_LARGE = "<p>It is too large to be shown here.</p>"
 _MAX_ALL_BYTES = 20_000_000
 _TEXT_COST = 20  # a text takes so much more time than an image of the same size
 _MAX_MESSAGES = 500
@@ -247,19 +248,20 @@ def _deliverables(report: RunReport, beside: Path | None) -> str:
             cost = size * _TEXT_COST
             if is_image(one.path):
                 limit, cost = MAX_IMAGE_BYTES, size
-            body = "<p>It is too large to be shown here.</p>"
+            body = _TOO_LARGE
             if number < _MAX_DOCUMENTS and size <= limit and cost <= room:
                 room -= cost
-                body = _document(report.root, one)
+                body = _document(report.root, one, limit=limit)
         size = f'<span class="muted">{one.bytes:,} bytes</span>' if one.bytes is not None else ""
         title = f"{_link(report, one, beside)} {size}"
         parts.append(f'<article class="card"><h3>{title}</h3>{body}</article>')
     return "\n".join(parts)
 
 
-def _document(root: Path, one: ProducedFile) -> str:
+def _document(root: Path, one: ProducedFile, *, limit: int) -> str:
     try:
-        return render_document(one.path, read_bytes(root / one.name, MAX_IMAGE_BYTES))
+        content = read_bytes(root / one.name, limit + 1)  # it may have grown since the run
+        return render_document(one.path, content) if len(content) <= limit else _TOO_LARGE
     except (OSError, ValueError, AgentCoreError):
         return '<p class="bad">It cannot be read any more.</p>'
 

@@ -173,6 +173,18 @@ def test_a_changed_folder_is_said_to_be_changed(tmp_path: Path) -> None:
     assert "It cannot be read any more." in page
 
 
+@pytest.mark.parametrize("name", ["report.md", "rows.csv", "data.json", "notes.txt"])
+def test_a_file_that_has_grown_to_terabytes_is_not_shown(tmp_path: Path, name: str) -> None:
+    steps = calls("write_file", path=f"deliverables/{name}", content="x")
+    root = a_run(tmp_path, steps).sandbox_root
+    assert root
+    os.truncate(root / "deliverables" / name, 1 << 42)
+    assert main(["show", str(root), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "It is too large to be shown here" in page
+    assert len(page) < 100_000
+
+
 def test_headings_of_a_document_stand_below_those_of_the_page() -> None:
     shown = render_markdown("# one\n\n## two\n\n#### four\n")
     assert [tag for tag in Outline(shown).tags if tag != "div"] == ["h4", "h5", "h6"]

@@ -16,7 +16,7 @@ from kgent.reruns import rerun
 from kgent.runner import run
 from kgent.state import RunFolderStatus
 from kgent.verification import verify
-from kgent_runs import events, lines, profile, skill, state
+from kgent_runs import a_run, calls, events, lines, profile, skill, state
 
 STEPS = [
     {"tool": "load_skill", "args": {"skill_id": "reporting"}},
@@ -183,6 +183,19 @@ def test_diff_shows_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert areas["archive/model/script.json"] == "inputs"
     assert main(["diff", str(one), str(one)]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_diff_reads_no_files_of_terabytes(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    steps = calls("write_file", path="workspace/a", content="x")
+    roots = [a_run(tmp_path / name, steps).sandbox_root for name in ("one", "other")]
+    one, other = (root for root in roots if root)
+    assert compare_runs(one, other) == []
+    os.truncate(one / "workspace" / "a", 1 << 42)
+    assert [found.path for found in compare_runs(one, other)] == ["workspace/a"]
+    os.truncate(other / "workspace" / "a", 1 << 42)
+    assert [found.path for found in compare_runs(one, other)] == ["workspace/a"]
 
 
 def test_diff_of_large_and_binary_files_says_only_that_they_differ(tmp_path: Path) -> None:

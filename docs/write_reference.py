@@ -502,6 +502,8 @@ def pages() -> dict[str, str]:
             index.append((name, module, file))
         parts += describe_types(target_of(find(f"{module}.{name}")) for name in exported(module))
         written_pages[f"{file}.md"] = "\n\n".join(part.strip() for part in parts if part.strip())
+    homes = {name: file for name, _, file in index}
+    index += [(name, "agcore", homes[name]) for name in exported("agcore") if name in homes]
     written_pages["README.md"] = contents(index)
     return {file: f"{text}\n" for file, text in written_pages.items()}
 

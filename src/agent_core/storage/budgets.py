@@ -243,10 +243,11 @@ def _share(
         AND parent_run_id = (SELECT parent_run_id FROM runs WHERE run_id = ?2)""",  # noqa: S608
         (hold.session_id, hold.run_id),
     ).fetchone()[0]
+    # From the open runs to their budgets: those of all that has ended are not looked at.
     siblings = connection.execute(
-        f"""SELECT kind, scope_id, limits_json, spent_json, held_json FROM budgets
-        WHERE session_id = ? AND kind = 'child' AND scope_id IN
-        (SELECT run_id FROM runs WHERE session_id = ?1 AND {OPEN_RUN})""",  # noqa: S608
+        f"""SELECT kind, scope_id, limits_json, spent_json, held_json
+        FROM runs CROSS JOIN budgets ON scope_id = run_id
+        WHERE runs.session_id = ? AND {OPEN_RUN} AND kind = 'child'""",  # noqa: S608
         (hold.session_id,),
     ).fetchall()
     lent: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from agent_core.storage.sqlite import InlineConnection, SqliteSessionStore
-from agent_core.types import EventType, RunChange, RunStatus
+from agent_core.types import BudgetHold, BudgetScope, EventType, RunChange, RunStatus
 from rows import a_batch, a_child, a_child_run, a_node, an_event, an_opening
 
 Work = Callable[[SqliteSessionStore], Awaitable[object]]
@@ -72,6 +72,35 @@ async def test_the_cost_does_not_grow_with_history() -> None:
         few, many = await steps(small, work), await steps(large, work)
         assert few > 5, name
         assert many <= few * 1.1 + 10, name
+
+
+def a_hold(run_id: str) -> BudgetHold:
+    return BudgetHold(
+        hold_id=f"hold_{run_id}",
+        session_id="s1",
+        run_id=run_id,
+        agent_id="agent_child",
+        scopes=[
+            BudgetScope(kind="session", scope_id="s1", limits={"requests": 10**6}),
+            BudgetScope(kind="child", scope_id=run_id, limits={}),
+        ],
+        fixed={"requests": 1},
+    )
+
+
+async def test_the_cost_of_a_share_does_not_grow_with_children_that_have_ended() -> None:
+    counts: list[int] = []
+    for children in (20, 400):
+        store = await grown(1)
+        for run_id in [f"run_{i}" for i in range(2, children)]:
+            await store.add_run(a_child_run(run_id))
+            await store.reserve_budget(a_hold(run_id), at_once=True)
+            end = RunChange(status=RunStatus.COMPLETED)
+            await store.append(a_batch(run_id=run_id, run=end))
+        await store.add_run(a_child_run("run_new"))
+        counts.append(await steps(store, lambda s: s.reserve_budget(a_hold("run_new"))))
+    few, many = counts
+    assert many <= few * 1.1 + 10
 
 
 async def crowded(sessions: int) -> SqliteSessionStore:

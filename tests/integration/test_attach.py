@@ -124,10 +124,12 @@ async def test_runs_that_are_not_there_and_children_are_not_found(
         handle = await made.start("go")
         events = await collect(handle)
         created = next(e for e in events if e.event_type is EventType.CHILD_AGENT_CREATED)
-        for run_id in ("run_x", created.payload["child_run_id"]):
+        odd = ["run_x", "", "run_\ud800", "läuft", "a\0b", "x" * 100_000]
+        for run_id in (*odd, created.payload["child_run_id"]):
             with pytest.raises(AgentCoreError) as caught:
                 await made.attach(run_id)
             assert caught.value.code is ErrorCode.RUN_NOT_FOUND
+            assert len(str(caught.value).encode()) < 300
     assert handle.result_text == "done"
 
 

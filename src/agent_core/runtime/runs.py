@@ -71,6 +71,9 @@ _GRACE_S = 30.0
 _POLL_S = 0.25
 """How often the store is asked about a run of another process."""
 
+_SHOWN_CHARS = 80
+"""How much an error shows of an id that is none; ids are ASCII, and shorter."""
+
 _LOOKS = 40
 """How many times, before it is checked whether the owner of that run is still there."""
 
@@ -638,10 +641,11 @@ class Runs:
             await self._store.close_lost_runs(self._owner.is_dead)
 
     async def _record(self, run_id: str) -> RunRecord:
-        record = await self._store.run(run_id)
+        shown = f"{run_id}"[:_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
+        record = await self._store.run(run_id) if shown == run_id else None
         if record is None:
-            message = f"there is no run {run_id}"
-            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": run_id})
+            message = f"there is no run {shown}"
+            raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": shown})
         return record
 
 

@@ -385,7 +385,7 @@ class _Draft:
                 case ModelStarted() | Pauses():
                     pass
                 case _:
-                    raise TypeError(
+                    raise AssertionError(
                         f"a scripted reply was a {type(part).__name__}; it may be text, tool "
                         "calls, events of a model, an error, or a list of these"
                     )

@@ -206,8 +206,12 @@ async def test_what_a_function_asserts_is_raised_again_by_the_test() -> None:
 
 
 async def test_a_reply_of_another_kind_is_named() -> None:
-    with pytest.raises(TypeError, match="was a int"):
-        await events(function_model(lambda _: 7))  # type: ignore[arg-type, return-value]
+    model = function_model(lambda _: None)  # type: ignore[arg-type, return-value]
+    failed = (await events(model))[-1]
+    assert isinstance(failed, ModelFailed)
+    assert "a scripted reply was a NoneType" in failed.error.message
+    with pytest.raises(AssertionError, match="was a NoneType"):
+        model.assert_complete()
 
 
 @pytest.mark.parametrize("wrong", NO_ANSWERS)

@@ -348,6 +348,10 @@ VICTIM = """
 import asyncio, os, sys
 from agent_core import AgentRuntime
 from agent_core.providers.scripted import Hangs, ScriptedProvider
+from pydantic import BaseModel
+
+class City(BaseModel):
+    name: str
 
 async def main():
     runtime = AgentRuntime(home_dir=sys.argv[1], project_dir=sys.argv[2])
@@ -363,7 +367,9 @@ async def main():
             tools=["code.read_file"], max_turns=1, metadata={"a": 1},
         )
         await runtime.start("third", "s1", deps=object(), tools=[lambda: 1][:0])
-        await runtime.start("fourth", "s1", disabled_tools=["code.read_file"])
+        await runtime.start(
+            "fourth", "s1", disabled_tools=["code.read_file"], output_type=City, output_retries=0,
+        )
         os.kill(os.getpid(), 9)
 
 asyncio.run(main())
@@ -381,7 +387,7 @@ async def test_a_run_that_another_process_takes_over_keeps_its_options(
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
-    provider = ScriptedProvider(["of the fourth", "of the fifth"])
+    provider = ScriptedProvider(['{"name": "Rome"}', "of the fifth"])
     async with runtime(home, project, provider) as made:
         other = other_provider(made, "other", calls("code.read_file", path="a"))
         await made.run("fifth", session_id="s1")
@@ -402,7 +408,10 @@ async def test_a_run_that_another_process_takes_over_keeps_its_options(
     assert "start the run again" in third.message
     assert by_text["fourth"].status == by_text["fifth"].status == "completed"
     assert "code.read_file" not in names_of(provider.requests[0])
+    assert provider.requests[0].output is not None
+    assert provider.requests[0].output.name == "City"
     assert "code.read_file" in names_of(provider.requests[1])
+    assert provider.requests[1].output is None
 
 
 async def test_options_of_an_earlier_schema_are_none(home: Home, project: Path) -> None:

@@ -227,13 +227,17 @@ def restored_options(stored: StoredOptions) -> RunOptions[Any]:
         )
         details = {"options": stored.needs_caller}
         raise ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
-    model = stored.model
+    model, expected = stored.model, None
+    if stored.output_schema is not None:
+        from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - see `expected`
+
+        expected = ExpectedOutput.stored(stored)
     return RunOptions(
         instructions=stored.instructions,
         model=ModelConfig.model_validate(model) if isinstance(model, dict) else model,
         tools=stored.tools,
         disabled_tools=stored.disabled_tools,
-        output_type=cast("Any", stored.output_schema),
+        output_type=cast("Any", expected),
         output_mode=stored.output_mode,
         output_retries=stored.output_retries,
         budget=stored.budget,

@@ -212,11 +212,16 @@ class ScriptedProvider:
             ) from error
         except ValidationError as error:
             faults = error.errors(include_url=False, include_input=False)
-            first = max(faults, key=lambda fault: len(fault["loc"]))
+            first = max(
+                faults, key=lambda fault: (fault["loc"][-1:] != ("str",), len(fault["loc"]))
+            )
             steps = [str(step) for step in first["loc"] if "[" not in str(step)]
             place = ".".join(steps) or "the whole file"
+            reason = first["msg"]
+            if first["type"].startswith("union_tag"):
+                reason = 'it has no "type" of says, calls, fails, hangs and pauses'
             raise ConfigError(
-                ErrorCode.CONFIG_ERROR, f"the script {path} is wrong at {place}: {first['msg']}"
+                ErrorCode.CONFIG_ERROR, f"the script {path} is wrong at {place}: {reason}"
             ) from error
 
     def assert_complete(self) -> None:

@@ -166,7 +166,14 @@ async def test_a_script_is_read_from_the_file_the_configuration_names(tmp_path: 
 
 @pytest.mark.parametrize(
     ("text", "place"),
-    [("{}", "the whole file"), ('[{"type": "says"}]', "0.says.text"), ("[", "the whole file")],
+    [
+        ("{}", "the whole file"),
+        ('[{"type": "says"}]', "0.says.text"),
+        ("[", "the whole file"),
+        ('["a", {"tool": "x", "args": {}}]', 'at 1: it has no "type" of says, calls'),
+        ('[{"type": "call"}]', 'at 0: it has no "type" of says, calls'),
+        ("[3]", "at 0: Input should be an object"),
+    ],
 )
 def test_a_broken_script_names_the_file_and_the_place(
     tmp_path: Path, text: str, place: str

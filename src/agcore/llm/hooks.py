@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 from agcore.errors import LlmError
 from agcore.llm.types import ChatRequest, ChatResponse
@@ -121,10 +121,7 @@ class HookExecutor:
             context = replace(context, metadata=clean)
         for hook, is_guard in self._hooks.get(context.event, ()):
             try:
-                result = cast("object", await hook.execute(context))
-                if not isinstance(result, HookResult):
-                    what = type(result).__name__
-                    raise TypeError(f"it returned a {what}; return HookResult.allow() or block()")
+                result = _verdict(await hook.execute(context))
             except Exception as error:  # noqa: BLE001 - a hook's failure is no failure of the call
                 what = f"a hook at {context.event} broke"
                 log_failure(logger, what, error=error, clean=self._redactor.text)
@@ -134,3 +131,15 @@ class HookExecutor:
             if result.blocked:
                 return result
         return HookResult.allow()
+
+
+def _verdict(returned: object) -> HookResult:
+    """What a hook has returned, if it is a verdict.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(returned, HookResult):
+        return returned
+    what = type(returned).__name__
+    raise TypeError(f"it returned a {what}; return HookResult.allow() or HookResult.block(reason)")

@@ -130,12 +130,16 @@ def describe_file(root: Path, name: str, *, limit: int | None = None) -> FileRec
 
 
 def make_readable(root: Path, name: str, *, mode: int | None = None) -> None:
-    """Let the owner read a file of the run folder, or set all its rights. No link is followed."""
+    """Let the owner read a file of the run folder, or set all its rights.
+
+    No link is followed, and a file that has another name is left as it is: that may lie outside.
+    """
     path = root / name
     with open_folder(path.parent) as folder:
         descriptor = os.open(path.name, _UNREAD, dir_fd=folder)
         try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
                 set_rights(descriptor, added=stat.S_IRUSR | stat.S_IWUSR, mode=mode)
         finally:
             os.close(descriptor)

@@ -54,6 +54,19 @@ ATTACKS = {
 }
 
 
+@pytest.mark.parametrize("record", ["events.jsonl", "run.json", "prompt.md", "logs/tools.jsonl"])
+def test_a_file_outside_that_stands_in_place_of_a_record_keeps_its_rights(
+    tmp_path: Path, record: str
+) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("not of the run\n", encoding="utf-8")
+    outside.chmod(0o644)
+    result = run_script(tmp_path, f"ln -f '{outside}' ../{record}")
+    assert result.status is RunFolderStatus.FAILED
+    assert outside.read_text(encoding="utf-8") == "not of the run\n"
+    assert outside.stat().st_mode & 0o777 == 0o644
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_run_whose_records_were_changed_ends_as_failed_and_internal(
     tmp_path: Path, attack: str

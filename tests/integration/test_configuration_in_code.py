@@ -334,3 +334,27 @@ async def test_an_environment_variable_names_the_model(
     with pytest.raises(ConfigError, match="gpt-5"):
         async with AgentRuntime(project, home_dir=home.path):
             pass
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"project_dir": "~nosuchuser/x"},
+        {"home_dir": "~nosuchuser/x", "model": None},
+        {"config_path": "~nosuchuser/x", "model": None},
+        {"session_db_path": "~nosuchuser/x"},
+        {"model": "scripted:~nosuchuser/x"},
+        {"model": "local:~nosuchuser/x"},
+        {
+            "config": {"model": {"provider": "local", "name": "m", "path": "~nosuchuser/x"}},
+            "model": None,
+        },
+    ],
+    ids=str,
+)
+async def test_a_path_in_the_home_of_an_unknown_user_is_refused(
+    project: Path, given: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="~nosuchuser/x"):
+        async with AgentRuntime(**{"project_dir": project, "model": "openai:m", **given}) as made:
+            await made.start("hello")

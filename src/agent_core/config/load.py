@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from agent_core.config.model_names import model_fields, password_in, public_service
-from agent_core.config.models import Config, ModelConfig, ModelProfile, as_model
+from agent_core.config.models import Config, ModelConfig, ModelProfile, as_model, expand_home
 from agent_core.config.paths import (
     Setup,
     check_placeholders,
@@ -66,7 +66,7 @@ def read_setup(
         if persist or home_dir is not None or (config is None and model is None):
             raise  # otherwise nothing is looked for there
     project = resolve_project(project_dir)
-    file = Path(config_path).expanduser().absolute() if config_path else home / CONFIG_NAME
+    file = expand_home(config_path).absolute() if config_path else home / CONFIG_NAME
     is_in_code = config is not None or model is not None
     if is_in_code and config_path:
         message = "config_path names a file, and config or model say that none is read; give one"
@@ -100,7 +100,7 @@ def read_setup(
         config_path=file,
         config=_with_placed_models(chosen, at_home),
         session_db=(
-            Path(session_db_path).expanduser().resolve()
+            expand_home(session_db_path).resolve()
             if session_db_path
             else at_home(chosen.context.session_db_path)
         ),

@@ -18,7 +18,7 @@ from pydantic import (
 
 from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.proxies import checked_proxy
-from agent_core.errors import ConfigError
+from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.options import Amount
 
 _LONGEST_MS = 30 * 24 * 3_600_000
@@ -272,10 +272,23 @@ class ModelProfile(Section):
         return profile
 
 
+def expand_home(path: str | Path) -> Path:
+    """The path with the home of a user in place of `~` or `~name`.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        message = f"the path {str(path)!r} cannot be resolved: it begins with the home of a user"
+        raise ConfigError(ErrorCode.CONFIG_ERROR, f"{message} that there is not") from None
+
+
 def _placed(fields: dict[str, Any]) -> dict[str, Any]:
     """A path in a string starts at the current folder, as on a command line."""
     path = fields.get("path")
-    return fields | {"path": str(Path(path).expanduser().absolute())} if path else fields
+    return fields | {"path": str(expand_home(path).absolute())} if path else fields
 
 
 def as_model(model: Any) -> Any:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Protocol, cast
 
-from agent_core.config.models import ModelConfig
+from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.providers.base import require_real_models
 from agent_core.providers.failures import Called, CallError
@@ -254,7 +253,7 @@ def create(config: ModelConfig) -> LocalProvider:
             ErrorCode.CONFIG_ERROR,
             f'[model] provider = "local" needs an extra package: {INSTALL}',
         )
-    if not config.path or not Path(config.path).expanduser().is_file():
+    if not config.path or not expand_home(config.path).is_file():
         raise ConfigError(
             ErrorCode.CONFIG_ERROR,
             f'[model] provider = "local" needs path = "<file.gguf>", the model to run; '
@@ -271,7 +270,7 @@ def load_engine(config: ModelConfig) -> Engine:
     """
     xllamacpp = cast("Any", import_module("xllamacpp"))
     params = xllamacpp.CommonParams()
-    params.model.path = str(Path(config.path or "").expanduser())
+    params.model.path = str(expand_home(config.path or ""))
     params.n_ctx = config.context_window
     params.n_parallel = 1
     params.use_jinja = True
@@ -283,7 +282,7 @@ def load_engine(config: ModelConfig) -> Engine:
         template = config.chat_template
         if "{" not in template:  # it is the name of a file
             try:
-                template = Path(template).expanduser().read_text(encoding="utf-8")
+                template = expand_home(template).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     ErrorCode.CONFIG_ERROR,

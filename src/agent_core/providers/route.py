@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yarl import URL
 
-from agent_core.config.models import ModelConfig
+from agent_core.config.models import ModelConfig, expand_home
 from agent_core.config.proxies import proxy_for
 from agent_core.errors import ConfigError, ErrorCode
 
@@ -53,7 +53,7 @@ def _trusting(ca_file: str | None, named: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if ca_file:
         try:
-            context.load_verify_locations(cafile=Path(ca_file).expanduser())
+            context.load_verify_locations(cafile=expand_home(ca_file))
         except OSError as error:  # an SSLError, too
             raise ConfigError(
                 ErrorCode.CONFIG_ERROR,

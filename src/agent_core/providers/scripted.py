@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from agent_core.config.models import ModelConfig
+from agent_core.config.models import ModelConfig, expand_home
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ProviderError
 from agent_core.providers import jsontext
 from agent_core.providers.estimates import PromptEstimates, estimate_blocks
@@ -204,7 +204,7 @@ class ScriptedProvider:
             ConfigError: the file is missing, or is not such an array.
         """
         try:
-            raw = Path(path).expanduser().read_bytes()
+            raw = expand_home(path).read_bytes()
             return cls(TypeAdapter(list[str | Reply]).validate_json(raw))
         except OSError as error:
             raise ConfigError(

@@ -355,6 +355,7 @@ async def test_an_environment_variable_names_the_model(
 async def test_a_path_in_the_home_of_an_unknown_user_is_refused(
     project: Path, given: dict[str, Any]
 ) -> None:
+    arguments: dict[str, Any] = {"project_dir": project, "model": "openai:m", **given}
     with pytest.raises(ConfigError, match="~nosuchuser/x"):
-        async with AgentRuntime(**{"project_dir": project, "model": "openai:m", **given}) as made:
+        async with AgentRuntime(**arguments) as made:
             await made.start("hello")

@@ -121,7 +121,7 @@ def task_log(place: Place) -> list[Path]:
 
 @pytest.mark.faults("failed writes: a session's database")
 def test_a_session_survives_failed_writes_of_its_database(tally: Tally, depth: Depth) -> None:
-    calls = {"pwrite64": 17, "fdatasync": 1, "ftruncate": 1}
+    calls = {"pwrite64": 19, "fdatasync": 1, "ftruncate": 1}
     sweep(tally, depth, "session", calls, database, like=used_before(), pwrite64=7)
 
 
@@ -154,7 +154,7 @@ def test_memories_survive_failed_writes(tally: Tally, depth: Depth) -> None:
 
 @pytest.mark.faults("failed writes: a run folder")
 def test_a_run_folder_survives_failed_writes(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "profile", {"write": 5, "fsync": 5, "renameat": 1}, anything, write=3)
+    sweep(tally, depth, "profile", {"write": 7, "fsync": 7, "renameat": 1}, anything, write=3)
 
 
 @pytest.mark.faults("failed writes: the command line")

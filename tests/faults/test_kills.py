@@ -106,7 +106,7 @@ def sweep(
 
 @pytest.mark.faults("kill: a session's database")
 def test_a_session_killed_at_any_write_of_its_database_goes_on(tally: Tally, depth: Depth) -> None:
-    strides = {"pwrite64": 11}
+    strides = {"pwrite64": 17}
     sweep(
         tally,
         depth,
@@ -145,7 +145,7 @@ def test_a_migration_killed_at_any_write_is_finished_by_the_next_start(
 
 @pytest.mark.faults("kill: files of tools and artifacts")
 def test_a_session_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "session", FILES, strides={"pwrite64": 89}, write=4, linkat=1, rename=1)
+    sweep(tally, depth, "session", FILES, strides={"pwrite64": 131}, write=4, linkat=1, rename=1)
 
 
 @pytest.mark.faults("kill: a Task's log")
@@ -155,19 +155,19 @@ def test_a_task_killed_at_any_write_of_its_log_goes_on(tally: Tally, depth: Dept
 
 @pytest.mark.faults("kill: an orchestrator's files")
 def test_an_orchestrator_killed_at_any_change_of_a_file_goes_on(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 97}, mkdirat=2)
+    sweep(tally, depth, "tasks", FILES, strides={"pwrite64": 149}, mkdirat=2)
 
 
 @pytest.mark.faults("kill: memories")
 def test_memory_killed_at_any_change_of_a_file_is_whole(tally: Tally, depth: Depth) -> None:
-    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 71}, write=2)
+    sweep(tally, depth, "memory", FILES, strides={"pwrite64": 101}, write=2)
 
 
 @pytest.mark.faults("kill: a run folder")
 def test_a_profiles_run_killed_at_any_change_of_a_file_is_honest(
     tally: Tally, depth: Depth
 ) -> None:
-    strides = {"write": 5, "fsync": 5}
+    strides = {"write": 7, "fsync": 7}
     sweep(tally, depth, "profile", FILES, strides=strides, write=9, renameat=5)
 
 

@@ -58,7 +58,7 @@ def read_invoice(asked: Received) -> Reply:
         "currency": currency,
     }
     if number == "INV-0007":
-        values["currency"] = "XXX"  # and insists on it
+        values["currency"] = "florins"  # and insists on it
     if number == "INV-0008":
         return Fails(message="not today")
     if asked.body.get("tools"):

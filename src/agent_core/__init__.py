@@ -89,9 +89,7 @@ if TYPE_CHECKING:
         UserMessage,
     )
 else:
-    from importlib import import_module
-
-    from agent_core.loading import without_collection
+    from agent_core.loading import lazy_names
 
 _HOMES = {
     **dict.fromkeys(
@@ -200,14 +198,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with without_collection():
-            home = import_module(_HOMES.get(name, "agent_core.types"))
-        value = globals()[name] = getattr(home, name)
-        return value
+    __getattr__ = lazy_names(__name__, dict.fromkeys(__all__, "agent_core.types") | _HOMES)
 
 
 def __dir__() -> list[str]:

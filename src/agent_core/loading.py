@@ -1,8 +1,10 @@
 """Modules that are loaded when they are first needed."""
 
 import gc
-from collections.abc import Generator
+import sys
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 
 
 @contextmanager
@@ -22,3 +24,24 @@ def without_collection() -> Generator[None]:
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package that imports its names when they are first used.
+
+    Args:
+        package: its name.
+        homes: by name, the module that has it; `module:attribute` where it is called otherwise.
+    """
+
+    def load(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = homes[name].partition(":")
+        with without_collection():
+            home = import_module(module)
+        value = getattr(home, attribute or name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load

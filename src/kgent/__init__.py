@@ -16,19 +16,19 @@ if TYPE_CHECKING:
         RunOverrides as RunOptions,
     )
 else:
-    from importlib import import_module
+    from agent_core.loading import lazy_names
 
 _HOMES = {
-    "ErrorCategory": "kgent.errors.ErrorCategory",
-    "ErrorInfo": "kgent.errors.ErrorInfo",
-    "KgentConfig": "kgent.config.KgentConfig",
-    "KgentError": "kgent.errors.KgentError",
-    "RunStatus": "kgent.state.RunFolderStatus",
-    "RunOptions": "kgent.state.RunOverrides",
-    "RunResult": "kgent.state.RunFolderResult",
-    "fingerprint_config": "kgent.profile.fingerprint_config",
-    "load_config": "kgent.profile.load_config",
-    "run": "kgent.runner.run",
+    "ErrorCategory": "kgent.errors",
+    "ErrorInfo": "kgent.errors",
+    "KgentConfig": "kgent.config",
+    "KgentError": "kgent.errors",
+    "RunStatus": "kgent.state:RunFolderStatus",
+    "RunOptions": "kgent.state:RunOverrides",
+    "RunResult": "kgent.state:RunFolderResult",
+    "fingerprint_config": "kgent.profile",
+    "load_config": "kgent.profile",
+    "run": "kgent.runner",
 }
 
 __all__ = [
@@ -46,13 +46,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, _, attribute = _HOMES[name].rpartition(".")
-        value = globals()[name] = getattr(import_module(module), attribute)
-        return value
+    __getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

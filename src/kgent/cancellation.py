@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from agent_core.aio import is_loop_running
 from agent_core.errors import ErrorCode
 from kgent.errors import ErrorInfo, engine_error
 
@@ -76,9 +77,7 @@ def run_in_loop(work: Callable[[], Coroutine[Any, Any, T]], *, cancellation: Can
         with cancellation.calling(stop):
             return await work()
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not is_loop_running():
         return asyncio.run(work_until_cancelled())
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="kgent") as pool:
         return pool.submit(lambda: asyncio.run(work_until_cancelled())).result()

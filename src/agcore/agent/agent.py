@@ -23,6 +23,7 @@ from agcore.llm import (
 )
 from agcore.memory import ConversationMemory
 from agcore.tools import PermissionConfig, ToolRegistry
+from agent_core.aio import is_loop_running
 from agent_core.api.handles import RunResult
 from agent_core.config.models import NamedModel
 from agent_core.config.problems import nearest
@@ -319,11 +320,7 @@ class Agent(AgentSpec[DepsT, OutputT]):
         Raises:
             AgentError: as `run`; `Config`, too, where an event loop is running.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
+        if is_loop_running():
             raise AgentConfigError("an event loop is running here: write `await agent.run(...)`")
         return asyncio.run(
             self.run(

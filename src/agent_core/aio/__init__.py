@@ -30,6 +30,15 @@ async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
     return task.result()
 
 
+def is_loop_running() -> bool:
+    """Whether this thread is inside an event loop, where blocking functions must not wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def is_cancelled(task: asyncio.Task[Any] | None) -> bool:
     """Whether the task was asked to stop, and has not taken that back."""
     return task is not None and task.cancelling() > 0

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from agent_core.aio import is_loop_running
 from agent_core.api.handles import RunHandle, RunResult, await_result
 from agent_core.api.session import Session
 from agent_core.errors import AgentCoreError, ConfigError, ErrorCode
@@ -295,13 +296,8 @@ class AgentRuntime:
             RunError, AgentCoreError: what `run` raises; `validation_error`, too, where an event
                 loop is running, or the runtime is open in one.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            message = "an event loop is running here: write `await runtime.run(...)`"
-            raise _malformed(message)
+        if is_loop_running():
+            raise _malformed("an event loop is running here: write `await runtime.run(...)`")
         if self._opened is not None:
             message = "this runtime is open in an event loop: write `await runtime.run(...)` there"
             raise _malformed(message)

@@ -19,7 +19,7 @@ from pydantic import (
 from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.proxies import checked_proxy
 from agent_core.errors import ConfigError, ErrorCode
-from agent_core.types.options import Amount
+from agent_core.types.options import Amount, Dollars, Seconds
 
 _LONGEST_MS = 30 * 24 * 3_600_000
 _MOST_TOKENS = 1_000_000_000
@@ -36,7 +36,6 @@ Bytes = Annotated[int, Field(gt=0, le=_MOST_BYTES)]
 Count = Annotated[int, Field(gt=0, le=_MOST)]
 CountOrNone = Annotated[int, Field(ge=0, le=_MOST)]
 Threads = Annotated[int, Field(gt=0, le=4096)]
-Dollars = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
 ReasoningEffort = Literal["none", "low", "medium", "high"]
 OpenAIProtocol = Literal["auto", "responses", "chat"]
@@ -364,7 +363,7 @@ class BudgetConfig(Section):
     total_tokens: Amount | None = None
     requests: Amount | None = None
     tool_calls: Amount | None = None
-    wall_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    wall_s: Seconds | None = None
     on_unknown_price: Literal["ignore_usd", "refuse"] = "ignore_usd"
 
     @property

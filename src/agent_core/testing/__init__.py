@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from agent_core.testing.runtime import ScriptedRuntime
     from agent_core.testing.tools import FakeToolContext
 else:
-    from importlib import import_module
-
-    from agent_core.loading import without_collection
+    from agent_core.loading import lazy_names
 
 _HOMES = {
     **dict.fromkeys(("allow_real_models", "function_model"), "agent_core.testing.models"),
@@ -60,14 +58,9 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with without_collection():
-            home = import_module(_HOMES.get(name, "agent_core.providers.scripted"))
-        value = globals()[name] = getattr(home, name)
-        return value
+    __getattr__ = lazy_names(
+        __name__, dict.fromkeys(__all__, "agent_core.providers.scripted") | _HOMES
+    )
 
 
 def __dir__() -> list[str]:

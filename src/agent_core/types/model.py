@@ -100,6 +100,10 @@ class StopReason(StrEnum):
     ERROR = "error"
 
 
+StopWord = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "content_filter", "error"]
+"""The same as words."""
+
+
 class ModelStarted(Frozen):
     """The call is about to be made: always the first event, before anything is sent.
 
@@ -154,6 +158,20 @@ class ModelCompleted(Frozen):
     stop_reason: StopReason = StopReason.END_TURN
     raw_stop_reason: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            type: Literal["model_completed"] = ...,  # noqa: A002 - the field's name
+            content: Sequence[ContentBlock] = ...,
+            tool_calls: Sequence[ToolCall] = ...,
+            usage: Usage = ...,
+            stop_reason: StopReason | StopWord = ...,
+            raw_stop_reason: str | None = ...,
+            metadata: dict[str, Any] = ...,
+        ) -> None: ...
 
 
 class ModelFailed(Frozen):

@@ -15,6 +15,9 @@ OutputT = TypeVar("OutputT", default=str)
 
 Amount = Annotated[int, Field(ge=0, le=10**12)]
 
+Dollars = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
 OutputMode = Literal["auto", "native", "tool"]
 """How a typed answer is asked for: by the provider's own schema mode, or by a tool."""
 
@@ -30,13 +33,13 @@ class Budget(Frozen):
         wall_s: seconds from the beginning of the run.
     """
 
-    usd: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    usd: Dollars | None = None
     input_tokens: Amount | None = None
     output_tokens: Amount | None = None
     total_tokens: Amount | None = None
     requests: Amount | None = None
     tool_calls: Amount | None = None
-    wall_s: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    wall_s: Seconds | None = None
 
 
 class StoredOptions(Frozen):

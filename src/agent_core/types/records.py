@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from pydantic import Field
 
@@ -59,6 +59,23 @@ class AgentDefinition(Frozen):
     overrides: str | None = None
     source: AgentSource = AgentSource.CODE
     metadata: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            agent_definition_id: str,
+            name: str,
+            description: str,
+            body: str = ...,
+            model_profile: str | dict[str, Any] | None = ...,
+            suggested_tools: list[str] = ...,
+            tags: list[str] = ...,
+            overrides: str | None = ...,
+            source: AgentSource | Literal["builtin", "user", "code"] = ...,
+            metadata: dict[str, Any] = ...,
+        ) -> None: ...
 
 
 class SessionRecord(Frozen):

@@ -1,5 +1,6 @@
 """Whether a call may run: the policy, the user's answers, and what was allowed for a session."""
 
-from agent_core.permissions.guard import PermissionCallback, PermissionGuard
+from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.questions import PermissionCallback
 
 __all__ = ["PermissionCallback", "PermissionGuard"]

@@ -1,58 +1,34 @@
 """Decides about every tool call: passes what is allowed, asks, and remembers answers."""
 
 import asyncio
-import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
-from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.permissions.request import build_grant, build_request, event_payload
-from agent_core.redaction import log_failure
+from agent_core.errors import PermissionDeniedError
+from agent_core.permissions.questions import (
+    PermissionCallback,
+    PermissionJournal,
+    Questions,
+    denied,
+)
+from agent_core.permissions.request import build_grant, build_request
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
     Access,
     Decision,
-    EventLevel,
-    EventType,
-    PermissionDecision,
-    PermissionRequest,
     RunIdentity,
     ToolCall,
     ToolDefinition,
     ToolPermission,
 )
 
-logger = logging.getLogger(__name__)
-
 _MAX_HOSTS_SHOWN = 1_000
 _PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
-
-PermissionCallback = Callable[[PermissionRequest], Awaitable[PermissionDecision]]
-"""Asks the user. Whatever goes wrong in it counts as a deny."""
-
-
-class PermissionJournal(Protocol):
-    """Where questions and answers are written down."""
-
-    def note(
-        self,
-        event_type: EventType,
-        payload: Mapping[str, Any] | None = None,
-        *,
-        level: EventLevel = EventLevel.INFO,
-        tool_call_id: str | None = None,
-    ) -> None:
-        """Record an event; it is stored with the next commit."""
-        ...
-
-    async def commit(self) -> None:
-        """Return when everything noted is stored and visible."""
-        ...
 
 
 class PolicyDecision(StrEnum):
@@ -157,16 +133,14 @@ class PermissionGuard:
         timeout_s: float | None = None,
     ) -> None:
         rules = rules or PermissionsConfig()
-        self._callback = callback
         self._policy = Policy(rules, network or NetworkConfig())
         self._may_remember = rules.allow_for_session_enabled
         self._lists = (allowed, denied)
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
         self._redactor = redactor or Redactor({})
-        self._timeout_s = timeout_s
+        self._questions = callback and Questions(callback, self._redactor, timeout_s=timeout_s)
         self._grants: dict[str, set[str]] = {}
-        self._questions: set[asyncio.Task[PermissionDecision | str]] = set()
 
     def is_listed(self, name: str) -> bool:
         """Whether the lists of names allow a tool."""
@@ -190,7 +164,7 @@ class PermissionGuard:
                 be asked; then its code is `access.refusal`.
         """
         if not self.is_listed(definition.name):
-            raise _denied(f"the permission lists do not allow {definition.name}")
+            raise denied(f"the permission lists do not allow {definition.name}")
         if self._mode == "allow":
             return
         hosts: list[str] | None = None
@@ -203,14 +177,14 @@ class PermissionGuard:
             return
         if decision is PolicyDecision.REFUSE:
             named = ", ".join(hosts or ())[:_MAX_HOSTS_SHOWN]
-            raise _denied(
+            raise denied(
                 f"the network policy does not allow {named}; it can be added to"
                 " allowed_hosts in [permissions.network_policy]"
             )
         grant = build_grant(call, definition, access, hosts)
         if grant is not None and grant.key in self._grants.get(run.session_id, ()):
             return
-        if self._callback is None:
+        if self._questions is None:
             raise PermissionDeniedError(
                 access.refusal,
                 f"{definition.name} needs a permission, and this program has no way to ask for it",
@@ -226,85 +200,13 @@ class PermissionGuard:
             project_dir=self._project_dir,
             redactor=self._redactor,
         )
-        answer = await self._ask(self._callback, request, journal)
+        answer = await self._questions.ask(request, journal)
         if answer.decision is Decision.DENY:
             reason = f": {answer.reason}" if answer.reason else ""
-            raise _denied(f"the user denied {definition.name}{reason}")
+            raise denied(f"the user denied {definition.name}{reason}")
         if answer.decision is Decision.ALLOW_FOR_SESSION and offered is not None:
             self._grants.setdefault(run.session_id, set()).add(offered.key)
 
     def forget(self, session_id: str) -> None:
         """Drop what was allowed for a session that is gone."""
         self._grants.pop(session_id, None)
-
-    async def _ask(
-        self, callback: PermissionCallback, request: PermissionRequest, journal: PermissionJournal
-    ) -> PermissionDecision:
-        """Store the question, put it to the user, and record the answer."""
-        call_id = request.metadata["tool_call_id"]
-        journal.note(EventType.PERMISSION_REQUESTED, event_payload(request), tool_call_id=call_id)
-        await journal.commit()
-        # A task of its own: a callback that does not let go must not keep a cancelled run.
-        question = asyncio.create_task(
-            _call(callback, request, self._redactor), name="permission callback"
-        )
-        self._questions.add(question)
-        question.add_done_callback(self._close_question)
-        try:
-            await asyncio.wait([question], timeout=self._timeout_s)
-            has_ended = question.done()
-        finally:
-            question.cancel()
-        if not has_ended:
-            answer = _LATE
-        elif question.cancelled():
-            answer = "the question was withdrawn"
-        else:
-            answer = question.result()
-        facts = {"request_id": request.request_id, "tool_name": request.tool_name}
-        if isinstance(answer, str):
-            journal.note(
-                EventType.PERMISSION_FAILED,
-                {**facts, "decision": Decision.DENY, "error": answer},
-                level=EventLevel.WARNING,
-                tool_call_id=call_id,
-            )
-            raise _denied(
-                f"{request.tool_name} was not allowed, because there is no answer: {answer}"
-            )
-        journal.note(
-            EventType.PERMISSION_DECIDED,
-            {**facts, "decision": answer.decision, "reason": answer.reason},
-            tool_call_id=call_id,
-        )
-        return answer
-
-    def _close_question(self, question: "asyncio.Task[PermissionDecision | str]") -> None:
-        self._questions.discard(question)
-        if not question.cancelled():
-            question.exception()  # retrieved here: the run that asked may have been cancelled
-
-
-_LATE = "the question was not answered in time"
-
-
-async def _call(
-    callback: Callable[[PermissionRequest], Awaitable[object]],
-    request: PermissionRequest,
-    redactor: Redactor,
-) -> PermissionDecision | str:
-    """The callback's answer, or why there is none."""
-    try:
-        answer = await callback(request)
-    except TimeoutError:
-        return _LATE
-    except Exception as error:  # noqa: BLE001 - every failure counts as a deny
-        log_failure(logger, "the permission callback broke", error=error, clean=redactor.text)
-        return f"the permission callback broke: {type(error).__name__}"
-    if isinstance(answer, PermissionDecision):
-        return answer
-    return f"the permission callback answered with {type(answer).__name__}, not a decision"
-
-
-def _denied(message: str) -> PermissionDeniedError:
-    return PermissionDeniedError(ErrorCode.PERMISSION_DENIED, message)

@@ -10,7 +10,8 @@ import pytest
 
 from agent_core.config.models import PermissionsConfig
 from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.permissions.guard import PermissionCallback, PermissionGuard
+from agent_core.permissions.guard import PermissionGuard
+from agent_core.permissions.questions import PermissionCallback
 from agent_core.permissions.request import MAX_SUMMARY
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (

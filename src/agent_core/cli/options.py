@@ -1,6 +1,11 @@
-"""The arguments of the commands, and the exit codes of the process."""
+"""The arguments of the commands, how they are parsed, and the exit codes of the process."""
 
 import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
+
+from agent_core.text import visible
 
 COMPLETED = 0
 FAILED = 1
@@ -8,10 +13,19 @@ MISUSED = 2
 INTERRUPTED = 130  # 128 + SIGINT; other signals likewise
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as if the signal had ended the process
 
+AFTER_DASHES = '; a message that begins with a dash goes after --: soong-agent run -- "-…"'
+MOVE_SESSION = "let a session that was begun in another folder work in this one from now on"
+_CURES = {
+    "argument command: invalid choice": '; write "run" first: soong-agent run … "message"',
+    "arguments are required: message": AFTER_DASHES,
+}
+"""What helps, by the message of argparse."""
+
 
 class Options(argparse.Namespace):
     """The arguments of every command; each command reads its own."""
 
+    load: "Callable[[], Callable[[Options], int]]"
     version: bool = False
     command: str | None = None
     action: str = ""
@@ -26,3 +40,39 @@ class Options(argparse.Namespace):
     svg: str | None = None
     limit: int = 20
     yes: bool = False
+
+
+class Parser(argparse.ArgumentParser):
+    """Shows arguments in errors as text, never as terminal commands, and knows no abbreviations."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings
+        )
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; unlike the original, fail where it cannot be written."""
+        (file or sys.stdout).write(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        """End the process: wrong usage."""
+        cure = next((cure for fault, cure in _CURES.items() if fault in message), "")
+        super().error(visible(message) + cure)
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+"""What `add_subparsers` returns; `argparse` has no other name for it."""
+
+
+def add_actions(parser: Parser) -> Commands:
+    """Let a command have actions, of which one has to be named."""
+    return parser.add_subparsers(
+        dest="action", metavar="action", required=True, parser_class=Parser
+    )
+
+
+def add_path(parser: Parser) -> None:
+    """Let a command be told the project."""
+    parser.add_argument(
+        "--path", metavar="<dir-or-file>", help="the project (default: the current folder)"
+    )

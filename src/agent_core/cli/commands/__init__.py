@@ -1,0 +1,9 @@
+"""The commands: one module for each, with its arguments and a function that loads its work.
+
+Only the standard library is imported here: help and usage errors answer at once.
+"""
+
+from agent_core.cli.commands import mcp, memory, run, sessions, tasks
+
+COMMANDS = (run, tasks, sessions, memory, mcp)
+"""In the order of the help."""

@@ -1,0 +1,24 @@
+"""The arguments of `soong-agent memory`."""
+
+from collections.abc import Callable
+
+from agent_core.cli.options import Commands, Options, add_actions
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command's arguments."""
+    memory = commands.add_parser("memory", help="look at what is remembered, and forget it")
+    memory.set_defaults(load=_load)
+    actions = add_actions(memory)
+    actions.add_parser("list", help="list what is remembered, the newest first")
+    show = actions.add_parser("show", help="show one memory")
+    forget = actions.add_parser("forget", help="delete one memory, after a question")
+    forget.add_argument("--yes", action="store_true", help="do not ask")
+    for action in (show, forget):
+        action.add_argument("id", help="the memory's id, or the beginning of it")
+
+
+def _load() -> Callable[[Options], int]:
+    from agent_core.cli.memories import manage_memories  # noqa: PLC0415 - help must not wait for it
+
+    return manage_memories

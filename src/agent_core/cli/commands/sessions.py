@@ -1,0 +1,27 @@
+"""The arguments of `soong-agent sessions`."""
+
+from collections.abc import Callable
+
+from agent_core.cli.options import MOVE_SESSION, Commands, Options, add_actions, add_path
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command's arguments."""
+    sessions = commands.add_parser("sessions", help="look at sessions, and shorten their histories")
+    sessions.set_defaults(load=_load)
+    actions = add_actions(sessions)
+    listing = actions.add_parser("list", help="list sessions, the last used first")
+    listing.add_argument("--limit", type=int, default=20, metavar="<n>", help="default: 20")
+    show = actions.add_parser("show", help="show a session: its messages and what it has cost")
+    compact = actions.add_parser("compact", help="summarise a session's history now")
+    compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
+    for action in (show, compact):
+        action.add_argument("id", help="the session's id")
+    for action in (listing, show, compact):
+        add_path(action)
+
+
+def _load() -> Callable[[Options], int]:
+    from agent_core.cli.sessions import manage_sessions  # noqa: PLC0415 - help must not wait for it
+
+    return manage_sessions

@@ -1,0 +1,22 @@
+"""The arguments of `soong-agent tasks`."""
+
+from collections.abc import Callable
+
+from agent_core.cli.options import Commands, Options, add_actions, add_path
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command's arguments."""
+    tasks = commands.add_parser("tasks", help="look at the Tasks of a project")
+    tasks.set_defaults(load=_load)
+    show = add_actions(tasks).add_parser("show", help="show a Task and its steps as a tree")
+    add_path(show)
+    show.add_argument("--session-id", metavar="<id>", help="the session the Task belongs to")
+    show.add_argument("--svg", metavar="<file>", help="write a picture instead")
+    show.add_argument("id", metavar="task", help="the Task's id")
+
+
+def _load() -> Callable[[Options], int]:
+    from agent_core.cli.tasks import show_task  # noqa: PLC0415 - help must not wait for it
+
+    return show_task

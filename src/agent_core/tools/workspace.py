@@ -372,6 +372,7 @@ class Workspace:
             scope=str(place.path),
             summary=summary,
             target=str(place.path),
+            paths=(str(place.path),),
             reason="sensitive" if place.sensitive else own,
         )
 
@@ -390,6 +391,7 @@ class Workspace:
             scope=f"the files in {place.path.parent}, not below it",
             summary=summary,
             target=str(place.path),
+            paths=(str(place.path),),
             reason=reason,
             diff=diff,
             refusal=refusal,

@@ -92,6 +92,7 @@ class Access:
         reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
             `program_home`. Such a call is asked for even if it was allowed before.
         places: the resolved paths that are the reason, where `target` does not name them.
+        paths: every resolved path that the call names, for rules about paths.
         diff: a unified diff of what would change, where there is one.
         refusal: the code of the answer where no question can be asked.
         hook_summary: what the last hook that let the call pass said of it.
@@ -106,6 +107,7 @@ class Access:
     dangerous: bool = False
     reason: str | None = None
     places: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     diff: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
     hook_summary: Mapping[str, Any] | None = None

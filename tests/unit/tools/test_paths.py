@@ -4,6 +4,7 @@ import json
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -11,6 +12,7 @@ from hypothesis import given, strategies as st
 from agent_core.config.load import read_setup
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
 from agent_core.tools.workspace import PathPolicy
+from tool_facts import Code
 
 
 def refused(boundaries: PathPolicy, given: str) -> bool:
@@ -199,3 +201,25 @@ def test_names_are_compared_once_however_many_paths_have_them(project: Path) -> 
     for number in range(5000):
         assert not policy.is_sensitive(project / "src" / f"part{number % 10}" / "main.py")
     assert policy._is_sensitive_name.cache_info().misses == 12
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read_file", {}),
+        ("list_dir", {}),
+        ("search", {"query": "x"}),
+        ("write_file", {"content": ""}),
+        ("edit_file", {"edits": [{"old": "a", "new": "b"}]}),
+    ],
+)
+async def test_every_file_tool_says_which_path_it_names_with_links_followed(
+    code: Code, project: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    target = project / "src" / "a.txt"
+    target.parent.mkdir()
+    target.write_text("a", encoding="utf-8")
+    (project / "link").symlink_to(target.parent)
+    name = "link" if tool in {"list_dir", "search"} else "link/a.txt"
+    access = (await code.prepare(tool, path=name, **arguments)).access
+    assert access.paths == (str(target.parent if name == "link" else target),)

@@ -162,6 +162,7 @@ def request_facts(request: PermissionRequest) -> list[tuple[str, str]]:
         ("host", request.network_host or ""),
         ("arguments", request.args_summary),
         ("in", request.cwd),
+        ("sandbox", str(metadata.get("sandbox") or "")),
         ("environment", request.env_summary),
         ("agent", agent),
         # Of a hook that let the call pass; empty if it gave no reason.

@@ -106,6 +106,7 @@ def build_request(
         return shortened(visible(redactor.text(text), one_line=True), limit)
 
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
+    metadata["sandbox"] = line(access.confined or "off")
     if access.target is not None:
         metadata["target"] = line(access.target, MAX_SUMMARY)
     if access.reason is not None:

@@ -94,6 +94,7 @@ class Access:
         places: the resolved paths that are the reason, where `target` does not name them.
         paths: every resolved path that the call names, for rules about paths.
         diff: a unified diff of what would change, where there is one.
+        confined: what the sandbox does with this call, in words; None: it is not confined.
         refusal: the code of the answer where no question can be asked.
         hook_summary: what the last hook that let the call pass said of it.
     """
@@ -109,6 +110,7 @@ class Access:
     places: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     diff: str | None = None
+    confined: str | None = None
     refusal: ErrorCode = ErrorCode.PERMISSION_DENIED
     hook_summary: Mapping[str, Any] | None = None
 

@@ -461,6 +461,7 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
     assert asked.dangerous
     assert asked.suggested_decision is Decision.DENY
     assert asked.metadata == {
+        "sandbox": "off",
         "tool_call_id": "call_1",
         "target": "/usr/bin/make all",
         "diff": "--- a\n+++ b\n",

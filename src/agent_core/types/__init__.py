@@ -99,6 +99,8 @@ from agent_core.types.records import (
 )
 from agent_core.types.tools import (
     Access,
+    CommandView,
+    CommandViews,
     Decision,
     ElicitationAnswer,
     ElicitationRequest,
@@ -139,6 +141,8 @@ __all__ = [
     "Claim",
     "CleanupFailure",
     "CleanupResult",
+    "CommandView",
+    "CommandViews",
     "ContentBlock",
     "Decision",
     "DeleteSessionResult",

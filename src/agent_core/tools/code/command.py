@@ -19,6 +19,7 @@ from agent_core.process import Command, find_program, run
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.programs import CommandLine, session_scope
+from agent_core.tools.code.views import command_views
 from agent_core.tools.files import disk_errors
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
@@ -119,6 +120,7 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         dangerous=True,
         reason=reason,
         places=places,
+        command=command_views(arguments.argv, cwd=place.path, env=workspace.env),
     )
     argv = [str(program), *arguments.argv[1:]]
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))

@@ -76,6 +76,8 @@ class AgentRuntime:
         debug: keep raw provider traffic and tracebacks as (redacted) artifacts.
         elicitation_callback: answers the questions of MCP servers to the user, log-ins included.
             Without one they are refused.
+        default_snapshots: `turn` lets runs record the files of the project, so that `undo` and
+            `fork` bring them back, where `[workspace] snapshots` does not say it.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class AgentRuntime:
         model: "AnyModel | None" = None,
         persist: bool = True,
         toolsets: "Sequence[Toolset]" = (),
+        default_snapshots: Literal["off", "turn"] = "off",
     ) -> None:
         self._options = RuntimeOptions(
             project_dir=project_dir,
@@ -109,6 +112,7 @@ class AgentRuntime:
             tool_registry=tool_registry,
             toolsets=tuple(toolsets),
             debug=debug,
+            default_snapshots=default_snapshots,
         )
         self._opened: Services | None = None
         self._opening = asyncio.Lock()

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -48,13 +48,15 @@ def read_setup(
     home_dir: str | Path | None = None,
     session_db_path: str | Path | None = None,
     persist: bool = True,
+    default_snapshots: Literal["off", "turn"] = "off",
 ) -> Setup:
     """Find the home and the project, get the configuration and place its paths.
 
     Nothing is created, and the project is not searched for settings of any kind. Relative paths
     in the configuration start at the home (`session_db_path`, `memory_dir`, a model's `path`) or
     at the project (the rest). With `config` or `model` no file is read; without a `home_dir`,
-    too, none of the user's other settings.
+    too, none of the user's other settings. `default_snapshots` holds where `[workspace] snapshots`
+    is not set.
 
     Raises:
         ConfigError: something of this cannot be used; the message names the place and the cure.
@@ -111,6 +113,7 @@ def read_setup(
         write_roots=tuple(in_project(root) for root in chosen.tools.allowed_write_roots),
         has_settings=has_settings,
         persist=persist,
+        takes_snapshots=persist and (chosen.workspace.snapshots or default_snapshots) == "turn",
     )
 
 

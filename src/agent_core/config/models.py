@@ -551,6 +551,33 @@ class ToolsConfig(Section):
                 return table
 
 
+DEFAULT_EXCLUDE = [
+    "node_modules",
+    ".venv",
+    "venv",
+    "target",
+    "dist",
+    "build",
+    "__pycache__",
+    ".cache",
+]
+"""Folders that are made anew by a command: no snapshot holds them."""
+
+
+class WorkspaceConfig(Section):
+    """What is kept of the files of a project, so that they can be brought back.
+
+    `snapshots` is None where it is left to the entry point: the command line keeps them, a
+    program does not.
+    """
+
+    snapshots: Literal["off", "turn"] | None = None
+    exclude: list[str] = DEFAULT_EXCLUDE
+    max_files: Annotated[int, Field(gt=0, le=10_000_000)] = 200_000
+    max_file_bytes: Annotated[int, Field(gt=0, le=2**40)] = 104_857_600
+    keep_days: Annotated[int, Field(gt=0, le=36_500)] = 30
+
+
 class Config(Section):
     """The whole file."""
 
@@ -567,4 +594,5 @@ class Config(Section):
     task: TaskConfig = TaskConfig.model_construct()
     permissions: PermissionsConfig = PermissionsConfig.model_construct()
     hooks: HooksConfig = HooksConfig.model_construct()
+    workspace: WorkspaceConfig = WorkspaceConfig.model_construct()
     tools: ToolsConfig = ToolsConfig.model_construct()

@@ -43,6 +43,7 @@ class Setup:
         has_settings: the home's other settings count: agents, hooks, servers, skills, tools and
             instructions.
         persist: sessions, artifacts and Task logs are written to disk.
+        takes_snapshots: runs record the files of the project.
     """
 
     home: Path
@@ -57,6 +58,7 @@ class Setup:
     write_roots: tuple[Path, ...] = ()
     has_settings: bool = True
     persist: bool = True
+    takes_snapshots: bool = False
 
     @property
     def settings_home(self) -> Path:

@@ -26,6 +26,7 @@ from agent_core.types import (
     BudgetUse,
     Claim,
     Node,
+    NodeMove,
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
@@ -36,6 +37,8 @@ from agent_core.types import (
     RuntimeEvent,
     SessionNote,
     SessionRecord,
+    SnapshotNote,
+    WorkspaceState,
 )
 
 
@@ -315,5 +318,74 @@ class BudgetStore(Protocol):
         ...
 
 
-class SessionStore(SessionWrites, SessionReads, BudgetStore, Protocol):
-    """Sessions, their history and their budgets."""
+class WorkspaceStore(Protocol):
+    """Which node names which snapshot of a project's files, and where undo and redo stand.
+
+    A project is named by its folder.
+    """
+
+    async def name_snapshot(self, note: SnapshotNote) -> None:
+        """Let a node name a snapshot: its own state, and that of the nodes behind it.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def end_changes(self, session_id: str, run_id: str) -> None:
+        """Note that a run has ended, with nothing changed since its last snapshot."""
+        ...
+
+    async def workspace_state(self, session_id: str, folder: str) -> WorkspaceState:
+        """What the session knows of the files of this project."""
+        ...
+
+    async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
+        """The snapshot that a node of the session names; None if there is none to name."""
+        ...
+
+    async def first_snapshot(self, run_id: str, folder: str) -> tuple[str, str] | None:
+        """The snapshot before a run's first change, and what the session had known before it."""
+        ...
+
+    async def begin_move(self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead) -> None:
+        """Note that files are about to be restored.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `node_not_found`.
+        """
+        ...
+
+    async def drop_move(self, session_id: str) -> None:
+        """Note that a move was not made."""
+        ...
+
+    async def move_node(
+        self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead
+    ) -> SessionRecord:
+        """Continue the session as the move says.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `node_not_found`.
+        """
+        ...
+
+    async def pending_moves(self, folder: str) -> list[str]:
+        """The sessions of a project whose files were being restored."""
+        ...
+
+    async def snapshots_in_use(self, folder: str) -> set[str]:
+        """Every snapshot of a project that a session needs."""
+        ...
+
+    async def drop_snapshots(self, folder: str, before: datetime) -> None:
+        """Forget the snapshots of a project's sessions that nothing was done in since a time."""
+        ...
+
+    async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:
+        """The sessions in which a run of a living process is queued or under way."""
+        ...
+
+
+class SessionStore(SessionWrites, SessionReads, BudgetStore, WorkspaceStore, Protocol):
+    """Sessions, their history, their budgets, and what is known of their files."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_core.types import AgentDefinition
 
@@ -56,6 +56,7 @@ class RuntimeOptions:
     toolsets: "Sequence[Toolset]" = ()
     definitions: list[AgentDefinition] = field(default_factory=list[AgentDefinition])
     debug: bool = False
+    default_snapshots: Literal["off", "turn"] = "off"
 
     @property
     def providers(self) -> "ProviderRegistry":

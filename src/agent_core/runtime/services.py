@@ -53,6 +53,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         home_dir=options.home_dir,
         session_db_path=options.session_db_path,
         persist=options.persist,
+        default_snapshots=options.default_snapshots,
     )
     check_assets()
     build_content()

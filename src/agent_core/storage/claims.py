@@ -166,7 +166,7 @@ def close_lost_runs(
     return [
         run
         for session in read_all(SessionRecord, [*owned, *orphaned])
-        if _is_free(session, is_dead, now)
+        if is_free(session, is_dead, now)
         for run in _close_lost(connection, session)
     ]
 
@@ -227,13 +227,29 @@ def set_active_node(
     now: datetime,
 ) -> SessionRecord:
     """Continue the session from this node."""
-    _refuse_while_active(connection, session_id, is_dead, now, only_root_runs=True)
+    session = find_session(connection, session_id)
+    return move_active_node(connection, session, node_id, is_dead, now)
+
+
+def move_active_node(
+    connection: sqlite3.Connection,
+    session: SessionRecord,
+    node_id: str | None,
+    is_dead: OwnerIsDead,
+    now: datetime,
+) -> SessionRecord:
+    """Continue the session from this node; None is the beginning.
+
+    Raises:
+        StorageError: `node_not_found`; `session_active`.
+    """
+    _refuse_while_active(connection, session.session_id, is_dead, now, only_root_runs=True)
     node = find(connection, Node, node_id)
-    if node is None or node.session_id != session_id:
-        raise node_not_found(node_id, session_id)
+    if node_id is not None and (node is None or node.session_id != session.session_id):
+        raise node_not_found(node_id, session.session_id)
     changes = {"active_node_id": node_id, "updated_at": now}
-    update(connection, SessionRecord, session_id, changes)
-    return find_session(connection, session_id)
+    update(connection, SessionRecord, session.session_id, changes)
+    return session.model_copy(update=changes)
 
 
 def delete_session(
@@ -375,7 +391,12 @@ def _close_as_lost(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
 
 
 def _last_complete(connection: sqlite3.Connection, session: SessionRecord) -> str | None:
-    """Where the session can go on: its active node, or the last complete one before it."""
+    """Where the session can go on: its active node, or the last complete one before it.
+
+    A session whose first message was undone is at its beginning.
+    """
+    if session.active_node_id is None and _is_undone(connection, session.session_id):
+        return None
     node = find(connection, Node, session.active_node_id)
     if node is None:
         row = connection.execute(
@@ -387,6 +408,13 @@ def _last_complete(connection: sqlite3.Connection, session: SessionRecord) -> st
     while node is not None and node.is_partial:
         node = find(connection, Node, node.parent_id)
     return node.node_id if node else None
+
+
+def _is_undone(connection: sqlite3.Connection, session_id: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM workspaces WHERE session_id = ? AND undone_json != '[]'", (session_id,)
+    ).fetchone()
+    return row is not None
 
 
 def _refuse_while_active(
@@ -418,11 +446,12 @@ def _refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: datet
     Raises:
         StorageError: `session_active`.
     """
-    if not _is_free(session, is_dead, now):
+    if not is_free(session, is_dead, now):
         raise _session_active(session)
 
 
-def _is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:
+def is_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> bool:
+    """Whether no living owner has the session."""
     if session.owner is None:
         return True
     lease_end = session.lease_expires_at

@@ -168,12 +168,35 @@ BUDGETS = (
 
 _OPTIONS = ("ALTER TABLE runs ADD COLUMN options_json TEXT",)
 
+_SNAPSHOTS = (
+    """CREATE TABLE node_snapshots (
+        node_id TEXT NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        run_id TEXT,
+        folder TEXT NOT NULL,
+        snapshot_id TEXT NOT NULL,
+        previous_id TEXT NOT NULL
+    )""",
+    "CREATE INDEX node_snapshots_by_node ON node_snapshots (node_id)",
+    "CREATE INDEX node_snapshots_by_session ON node_snapshots (session_id)",
+    "CREATE INDEX node_snapshots_by_run ON node_snapshots (run_id)",
+    """CREATE TABLE workspaces (
+        session_id TEXT PRIMARY KEY NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        folder TEXT NOT NULL,
+        snapshot_id TEXT,
+        open_run_id TEXT,
+        undone_json TEXT NOT NULL,
+        pending_json TEXT
+    )""",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
     Migration(3, "epochs of sessions, requests to cancel, runs that wait", _EPOCHS),
     Migration(4, "budgets: limits, what was spent, what is reserved", BUDGETS),
     Migration(5, "options of runs", _OPTIONS),
+    Migration(6, "snapshots of the files of a project, by node", _SNAPSHOTS),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

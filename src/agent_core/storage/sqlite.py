@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import budgets, claims, queries
+from agent_core.storage import budgets, claims, queries, workspaces
 from agent_core.storage.connections import (
     PATIENCE,
     open_in_memory,
@@ -55,6 +55,7 @@ from agent_core.types import (
     BudgetUse,
     Claim,
     Node,
+    NodeMove,
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
@@ -65,7 +66,9 @@ from agent_core.types import (
     RuntimeEvent,
     SessionNote,
     SessionRecord,
+    SnapshotNote,
     TextBlock,
+    WorkspaceState,
     utc_now,
 )
 
@@ -544,7 +547,55 @@ class SqliteSessionStore:
         sql = "DELETE FROM artifacts WHERE artifact_id = ?"
         await self._writer.submit(lambda c: c.execute(sql, (artifact_id,)).close())
 
+    async def name_snapshot(self, note: SnapshotNote) -> None:
+        await self._writer.submit(lambda c: workspaces.name_snapshot(c, note), is_small=True)
+
+    async def end_changes(self, session_id: str, run_id: str) -> None:
+        await self._writer.submit(
+            lambda c: workspaces.end_changes(c, run_id, session_id), is_small=True
+        )
+
+    async def begin_move(self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead) -> None:
+        await self._writer.submit(
+            lambda c: workspaces.begin_move(c, session_id, move, is_dead, self._clock())
+        )
+
+    async def drop_move(self, session_id: str) -> None:
+        await self._writer.submit(lambda c: workspaces.drop_move(c, session_id))
+
+    async def move_node(
+        self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead
+    ) -> SessionRecord:
+        return await self._writer.submit(
+            lambda c: workspaces.move_node(c, session_id, move, is_dead, self._clock())
+        )
+
+    async def drop_snapshots(self, folder: str, before: datetime) -> None:
+        await self._writer.submit(lambda c: workspaces.drop_snapshots(c, folder, before))
+
     # reads
+
+    async def workspace_state(self, session_id: str, folder: str) -> WorkspaceState:
+        return await self._readers.read(lambda c: workspaces.workspace_state(c, session_id, folder))
+
+    async def snapshot_at(self, session_id: str, node_id: str | None, folder: str) -> str | None:
+        return await self._readers.read(
+            lambda c: workspaces.snapshot_at(c, session_id, node_id, folder)
+        )
+
+    async def first_snapshot(self, run_id: str, folder: str) -> tuple[str, str] | None:
+        return await self._readers.read(lambda c: workspaces.first_snapshot(c, run_id, folder))
+
+    async def pending_moves(self, folder: str) -> list[str]:
+        return await self._readers.read(lambda c: workspaces.pending_moves(c, folder))
+
+    async def snapshots_in_use(self, folder: str) -> set[str]:
+        return await self._readers.read(lambda c: workspaces.snapshots_in_use(c, folder))
+
+    async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:
+        return await self._readers.read(
+            lambda c: workspaces.working_sessions(c, is_dead, self._clock())
+        )
 
     async def session(self, session_id: str) -> SessionRecord | None:
         return await self._find(SessionRecord, session_id)

@@ -112,6 +112,13 @@ from agent_core.types.tools import (
     ToolPermission,
     ToolResult,
 )
+from agent_core.types.workspace import (
+    NodeMove,
+    SnapshotNote,
+    SwitchResult,
+    UndoneMessage,
+    WorkspaceState,
+)
 
 __all__ = [
     "CLOSING_EVENTS",
@@ -170,6 +177,7 @@ __all__ = [
     "ModelTextDelta",
     "Node",
     "NodeFlags",
+    "NodeMove",
     "NodeType",
     "OpenedRun",
     "OutputFormat",
@@ -195,8 +203,10 @@ __all__ = [
     "SessionNote",
     "SessionRecord",
     "SessionStatus",
+    "SnapshotNote",
     "StopReason",
     "StoredOptions",
+    "SwitchResult",
     "SystemBlock",
     "TextBlock",
     "ToolCall",
@@ -207,9 +217,11 @@ __all__ = [
     "ToolPermission",
     "ToolResult",
     "ToolResultBlock",
+    "UndoneMessage",
     "Usage",
     "UserMessage",
     "UtcDatetime",
+    "WorkspaceState",
     "build_content",
     "calls_of",
     "new_id",

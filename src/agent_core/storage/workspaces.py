@@ -1,0 +1,222 @@
+"""Which node names which snapshot of a project's files, and where undo and redo stand.
+
+Every function is one job of a connection, as in `claims`. The snapshots themselves are files.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+
+from agent_core.storage.claims import find_session, is_free, move_active_node
+from agent_core.storage.rows import OPEN_RUN, dumps, loads, read_all, storable
+from agent_core.types import (
+    NodeMove,
+    OwnerIsDead,
+    SessionRecord,
+    SnapshotNote,
+    UndoneMessage,
+    WorkspaceState,
+)
+
+_NAME = """INSERT INTO node_snapshots
+    (node_id, session_id, run_id, folder, snapshot_id, previous_id) VALUES (?, ?, ?, ?, ?, ?)"""
+
+_KNOW = """INSERT INTO workspaces (session_id, folder, snapshot_id, open_run_id, undone_json)
+    VALUES (?1, ?2, ?3, ?4, '[]') ON CONFLICT (session_id) DO UPDATE
+    SET folder = ?2, snapshot_id = ?3, open_run_id = ?4"""
+
+_ABOVE = """WITH RECURSIVE above (node_id, parent_id, depth) AS (
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?1
+    UNION ALL
+    SELECT nodes.node_id, nodes.parent_id, depth + 1
+    FROM above JOIN nodes ON nodes.node_id = above.parent_id
+)
+SELECT snapshot_id FROM above JOIN node_snapshots USING (node_id)
+    WHERE folder = ?2 ORDER BY depth, node_snapshots.rowid DESC LIMIT 1"""
+
+
+def name_snapshot(connection: sqlite3.Connection, note: SnapshotNote) -> None:
+    """Let a node name a snapshot that was just recorded.
+
+    What a run that has died left behind counts as its own: the next snapshot is its last one.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    find_session(connection, note.session_id)
+    folder = storable(note.folder)
+    known = connection.execute(
+        """SELECT snapshot_id FROM workspaces WHERE session_id = ? AND folder = ?
+        AND (open_run_id IS NULL OR open_run_id IS ?)""",
+        (note.session_id, folder, note.run_id),
+    ).fetchone()
+    previous = (known and known[0]) or note.snapshot_id
+    row = (note.node_id, note.session_id, note.run_id, folder, note.snapshot_id, previous)
+    connection.execute(_NAME, row)
+    open_run = None if note.is_last else note.run_id
+    connection.execute(_KNOW, (note.session_id, folder, note.snapshot_id, open_run))
+
+
+def end_changes(connection: sqlite3.Connection, run_id: str, session_id: str) -> None:
+    """Note that a run has ended, with nothing changed since its last snapshot."""
+    connection.execute(
+        "UPDATE workspaces SET open_run_id = NULL WHERE session_id = ? AND open_run_id = ?",
+        (session_id, run_id),
+    )
+
+
+def workspace_state(connection: sqlite3.Connection, session_id: str, folder: str) -> WorkspaceState:
+    """What the session knows of the files of this project."""
+    (runs,) = connection.execute(
+        "SELECT count(*) FROM runs WHERE session_id = ? AND parent_run_id IS NULL", (session_id,)
+    ).fetchone()
+    row = connection.execute(
+        """SELECT snapshot_id, open_run_id, undone_json, pending_json FROM workspaces
+        WHERE session_id = ? AND folder = ?""",
+        (session_id, storable(folder)),
+    ).fetchone()
+    if row is None:
+        return WorkspaceState(runs=runs)
+    snapshot_id, open_run_id, undone, pending = row
+    return WorkspaceState(
+        snapshot_id=snapshot_id,
+        open_run_id=open_run_id,
+        undone=[UndoneMessage.model_validate(each) for each in loads(undone)],
+        runs=runs,
+        pending=NodeMove.model_validate(loads(pending)) if pending else None,
+    )
+
+
+def snapshot_at(
+    connection: sqlite3.Connection, session_id: str, node_id: str | None, folder: str
+) -> str | None:
+    """The snapshot that a node names: the nearest one recorded at it, or before it on its path.
+
+    Before the session's first change the files were as its first snapshot has them.
+    """
+    key = storable(folder)
+    row = connection.execute(_ABOVE, (node_id, key)).fetchone()
+    if row is None:
+        row = connection.execute(
+            """SELECT snapshot_id FROM node_snapshots WHERE session_id = ? AND folder = ?
+            ORDER BY rowid LIMIT 1""",
+            (session_id, key),
+        ).fetchone()
+    return row and row[0]
+
+
+def first_snapshot(
+    connection: sqlite3.Connection, run_id: str, folder: str
+) -> tuple[str, str] | None:
+    """The snapshot before the first change of a run, and what the session had known before it."""
+    row = connection.execute(
+        """SELECT snapshot_id, previous_id FROM node_snapshots WHERE run_id = ? AND folder = ?
+        ORDER BY rowid LIMIT 1""",
+        (run_id, storable(folder)),
+    ).fetchone()
+    return row and (row[0], row[1])
+
+
+def begin_move(
+    connection: sqlite3.Connection,
+    session_id: str,
+    move: NodeMove,
+    is_dead: OwnerIsDead,
+    now: datetime,
+) -> None:
+    """Note that the files are about to be restored: a killed process leaves it to the next one.
+
+    Raises:
+        StorageError: `session_not_found`, `session_active`, `node_not_found`.
+    """
+    session = find_session(connection, session_id)
+    move_active_node(connection, session, session.active_node_id, is_dead, now)
+    text = dumps(move.model_dump(mode="json"))
+    connection.execute(
+        """INSERT INTO workspaces (session_id, folder, undone_json, pending_json)
+        VALUES (?1, ?2, '[]', ?3)
+        ON CONFLICT (session_id) DO UPDATE SET folder = ?2, pending_json = ?3""",
+        (session_id, storable(move.folder), text),
+    )
+
+
+def drop_move(connection: sqlite3.Connection, session_id: str) -> None:
+    """Note that a move was not made."""
+    connection.execute(
+        "UPDATE workspaces SET pending_json = NULL WHERE session_id = ?", (session_id,)
+    )
+
+
+def move_node(
+    connection: sqlite3.Connection,
+    session_id: str,
+    move: NodeMove,
+    is_dead: OwnerIsDead,
+    now: datetime,
+) -> SessionRecord:
+    """Continue the session from the node of the move, with what it then knows of its files.
+
+    The node that is left names the state its files were in, changes by hand included.
+
+    Raises:
+        StorageError: `session_not_found`, `session_active`, `node_not_found`.
+    """
+    session = find_session(connection, session_id)
+    moved = move_active_node(connection, session, move.node_id, is_dead, now)
+    folder = storable(move.folder)
+    if move.before is not None and move.left is not None:
+        row = (move.left, session_id, None, folder, move.before, move.before)
+        connection.execute(_NAME, row)
+    undone = dumps([each.model_dump(mode="json") for each in move.undone])
+    connection.execute(
+        """INSERT INTO workspaces (session_id, folder, snapshot_id, undone_json)
+        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (session_id) DO UPDATE
+        SET folder = ?2, snapshot_id = ?3, undone_json = ?4, pending_json = NULL,
+            open_run_id = iif(?5, NULL, open_run_id)""",
+        (session_id, folder, move.known, undone, move.before is not None),
+    )
+    return moved
+
+
+def pending_moves(connection: sqlite3.Connection, folder: str) -> list[str]:
+    """The sessions of a project whose files were being restored."""
+    rows = connection.execute(
+        "SELECT session_id FROM workspaces WHERE pending_json IS NOT NULL AND folder = ?",
+        (storable(folder),),
+    )
+    return [session_id for (session_id,) in rows]
+
+
+def snapshots_in_use(connection: sqlite3.Connection, folder: str) -> set[str]:
+    """Every snapshot of a project that a session needs."""
+    key = (storable(folder),)
+    named = "SELECT snapshot_id, previous_id FROM node_snapshots WHERE folder = ?"
+    found = {each for row in connection.execute(named, key) for each in row}
+    rows = connection.execute(
+        "SELECT snapshot_id, undone_json, pending_json FROM workspaces WHERE folder = ?", key
+    )
+    for snapshot_id, undone, pending in rows:
+        entries = [UndoneMessage.model_validate(each) for each in loads(undone)]
+        move = NodeMove.model_validate(loads(pending)) if pending else None
+        found |= {each for entry in entries for each in (entry.before, entry.after, entry.known)}
+        found |= {snapshot_id, *((move.target, move.base, move.before) if move else ())}
+    return {each for each in found if each is not None}
+
+
+def drop_snapshots(connection: sqlite3.Connection, folder: str, before: datetime) -> None:
+    """Forget the snapshots of a project's sessions that nothing was done in since a time."""
+    key = (storable(folder), before.isoformat(timespec="microseconds"))
+    unused = "session_id IN (SELECT session_id FROM sessions WHERE updated_at < ?2)"
+    connection.execute(f"DELETE FROM node_snapshots WHERE folder = ?1 AND {unused}", key)  # noqa: S608
+    connection.execute(f"DELETE FROM workspaces WHERE folder = ?1 AND {unused}", key)  # noqa: S608
+
+
+def working_sessions(
+    connection: sqlite3.Connection, is_dead: OwnerIsDead, now: datetime
+) -> Sequence[SessionRecord]:
+    """The sessions in which a run of a living process is queued or under way."""
+    rows = connection.execute(
+        f"""SELECT * FROM sessions WHERE owner IS NOT NULL AND session_id IN
+        (SELECT session_id FROM runs WHERE {OPEN_RUN} AND parent_run_id IS NULL)"""  # noqa: S608
+    ).fetchall()
+    return [each for each in read_all(SessionRecord, rows) if not is_free(each, is_dead, now)]

@@ -1,0 +1,125 @@
+"""The files of a project as a session knows them: which node names which snapshot."""
+
+from dataclasses import dataclass
+
+from agent_core.types.content import Frozen, SafeId
+from agent_core.types.records import SessionRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotNote:
+    """A node names the snapshot that was just recorded.
+
+    Attributes:
+        folder: the project it is of.
+        run_id: the user's run that recorded it; None between runs.
+        is_last: the run changes nothing after it, unless it notes that anew.
+    """
+
+    session_id: str
+    node_id: str
+    folder: str
+    snapshot_id: str
+    run_id: str | None = None
+    is_last: bool = False
+
+
+class UndoneMessage(Frozen):
+    """What `redo` goes back to.
+
+    Attributes:
+        at: the active node after the undo; None is the beginning of the session.
+        node_id: the active node before it.
+        runs: how many runs users had started in the session: one more, and there is no redo.
+        before: the snapshot taken before the files were restored; None if none were.
+        after: the snapshot taken after that.
+        known: the session's snapshot before the undo.
+    """
+
+    at: SafeId | None
+    node_id: SafeId
+    runs: int
+    before: SafeId | None = None
+    after: SafeId | None = None
+    known: SafeId | None = None
+
+
+class NodeMove(Frozen):
+    """A session goes on from another node, and its files with it.
+
+    Attributes:
+        node_id: the new active node; None is the beginning.
+        left: the node that was active; None is the beginning.
+        folder: the project.
+        target: the snapshot that is restored; None: no file is touched.
+        base: the snapshot that tells what others have changed since.
+        before: the one taken before anything was restored.
+        known: what the session knows of the files from then on.
+        undone: what can be redone from then on.
+    """
+
+    node_id: SafeId | None
+    left: SafeId | None
+    folder: str
+    target: SafeId | None = None
+    base: SafeId | None = None
+    before: SafeId | None = None
+    known: SafeId | None = None
+    undone: list[UndoneMessage] = []
+
+
+class WorkspaceState(Frozen):
+    """What a session knows of the files of its project.
+
+    Attributes:
+        snapshot_id: how the session has left the files, as far as it has recorded them.
+        open_run_id: the run that has begun to change them, and has not ended by itself: what
+            differs from the snapshot is its doing, too.
+        undone: what can be redone, the last one first.
+        runs: how many runs users have started in the session.
+        pending: a move whose files are being restored, by a process that has died perhaps.
+    """
+
+    snapshot_id: SafeId | None = None
+    open_run_id: SafeId | None = None
+    undone: list[UndoneMessage] = []
+    runs: int = 0
+    pending: NodeMove | None = None
+
+
+class SwitchResult(Frozen):
+    """Where a session goes on, and what became of the files of its project.
+
+    Attributes:
+        session: the session as it is now; of a fork, the new one.
+        node_id: the active node; None is the beginning of the session.
+        restored: paths that were written, relative to the project.
+        deleted: paths that were removed.
+        left_out: paths that no snapshot holds, each with the reason.
+        refused: paths that were left as they are, each with the reason.
+        moved_aside: files that no snapshot holds and that were in the way: where they are now.
+        snapshot_before: the state the files were in; None if they were not touched.
+        git: what of HEAD, the branch and the index differs from then: these are left alone.
+        remarks: what else the user should know, in whole sentences.
+    """
+
+    session: SessionRecord
+    node_id: SafeId | None
+    restored: list[str] = []
+    deleted: list[str] = []
+    left_out: list[str] = []
+    refused: list[str] = []
+    moved_aside: list[str] = []
+    snapshot_before: SafeId | None = None
+    git: list[str] = []
+    remarks: list[str] = []
+
+    @property
+    def session_id(self) -> str:
+        """Id of the session."""
+        return self.session.session_id
+
+    @property
+    def active_node_id(self) -> str | None:
+        """The same as `node_id`."""
+        return self.node_id

@@ -418,12 +418,15 @@ class Composer:
             "temperature": model.temperature,
             "max_output_tokens": self._budget.output_for(use.total),
         }
-        request = ModelRequest(
+        request = ModelRequest.of_checked(
             **settings,
-            system=system.blocks,
+            system=list(system.blocks),
             messages=history.builder.messages + trailing,
             tools=list(tools),
+            tool_choice=None,
             output=self._output,
+            stop=[],
+            provider_options={},
             metadata=self._metadata,
         )
         report = self._reporter.report(

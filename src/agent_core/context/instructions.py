@@ -230,11 +230,12 @@ def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path
 def _resolve_file(path: Path, root: Path) -> Path | None:
     """The regular file behind `path`; None if there is none, or a link leads out of `root`."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # before the slower look at each folder above
+            return None
         resolved = path.resolve(strict=True)
-        is_file = stat.S_ISREG(resolved.stat().st_mode)
     except (OSError, RuntimeError):
         return None
-    return resolved if is_file and resolved.is_relative_to(root) else None
+    return resolved if resolved.is_relative_to(root) else None
 
 
 def _read_head(path: Path, shown: str, *, is_own: bool) -> InstructionFile:

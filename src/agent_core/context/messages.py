@@ -402,14 +402,14 @@ class MessageBuilder:
             results.append(result)
         if shown := [self._cut[n.node_id] for n in exchange.nodes if n.node_id in self._cut]:
             results = fit_results(results, max(shown))
-        message = ModelMessage(role=Role.TOOL, content=results)
+        message = ModelMessage.of_checked(role=Role.TOOL, content=results, metadata={})
         self._append(EntryKind.TOOL, message, exchange.nodes)
         for node in exchange.after:
             self._add_wrapped(node)
 
     def _add_message(self, node: Node) -> None:
         kind = EntryKind.ASSISTANT if node.role is Role.ASSISTANT else EntryKind.USER
-        message = ModelMessage(
+        message = ModelMessage.of_checked(
             role=node.role, content=node.content, metadata={"node_id": node.node_id}
         )
         calls = node.calls

@@ -34,6 +34,9 @@ from agent_core.types import (
     utc_now,
 )
 
+_GATHER_S = 0.005
+"""How long what was written down waits for more of it, if nothing commits it before."""
+
 _PIECE_CHARS = 262_144
 """A delta is cleaned and shown in pieces of at most this length."""
 
@@ -63,8 +66,8 @@ class Journal:
     """One run's history: the path of nodes so far, and the only way to add to it.
 
     `add` and `note` write down; `commit` waits until everything written down is stored and
-    shown. What was not committed by the end of the event loop's current step is stored with the
-    next one: words that belong together share a transaction, and none waits for long.
+    shown. What is not committed within milliseconds is stored then: what belongs to one step of
+    the loop shares a transaction, and nothing waits for long, whatever the run waits for.
     Cancelling a `commit` never splits or loses a write.
 
     One batch is under way at a time. If the store refuses it, what was written down after it is
@@ -108,7 +111,7 @@ class Journal:
         self._stored = 0
         self._writing: asyncio.Future[Position] | None = None
         self._failure: BaseException | None = None
-        self._scheduled = False
+        self._due: asyncio.TimerHandle | None = None
         self._change: RunChange | None = None
         self._late_end: Batch | None = None
         self._deltas: dict[EventType, LiveText] = {}
@@ -170,6 +173,7 @@ class Journal:
         """Show text as it arrives; the finished message is what gets stored."""
         redactor = self._deltas.get(event_type)
         if redactor is None:
+            self._flush()  # what came before the text is shown before it
             redactor = self._deltas[event_type] = self._redactor.stream()
         for start in range(0, len(text), _PIECE_CHARS):
             if start:
@@ -215,6 +219,8 @@ class Journal:
                 last stored node; closing once more with an end that fits it stores only that end.
         """
         self.is_closing = True
+        if self._due is not None:
+            self._due.cancel()
         await self._written_out()
         if self._failure is None:
             self._flush(end, on_stored)
@@ -262,9 +268,8 @@ class Journal:
         draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
         self._events.append(pending(draft, text))
         self._recorded += 1
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(_GATHER_S, self._flush_late)
 
     def _show_delta(self, event_type: EventType, text: str) -> None:
         draft = EventDraft(event_type, {"text": text})
@@ -274,11 +279,14 @@ class Journal:
     def _is_open(self) -> bool:
         return self._failure is None and not self.is_closing
 
+    def _flush_late(self) -> None:
+        self._due = None
+        self._flush()
+
     def _flush(
         self, end: JournalEnd | None = None, on_stored: Callable[[], None] | None = None
     ) -> None:
         """Write everything that waits, as soon as no other batch is under way."""
-        self._scheduled = False
         if end is None and not (self._events and self._writing is None and self._is_open):
             return
         batch = self._take(end)
@@ -298,7 +306,10 @@ class Journal:
         if end is not None:
             for event in end.events:
                 clean, text = self._redactor.payload_and_json(event.payload)
-                events.append(pending(replace(event, payload=clean), text))
+                draft = EventDraft(
+                    event.event_type, clean, event.level, event.node_id, event.tool_call_id
+                )
+                events.append(pending(draft, text))
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(

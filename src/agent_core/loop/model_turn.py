@@ -259,7 +259,7 @@ def _write_down(
     ctx.journal.note(
         EventType.MODEL_COMPLETED,
         {
-            "usage": usage.model_dump(),
+            "usage": {**usage.__dict__},
             "stop_reason": completed.stop_reason,
             "raw_stop_reason": completed.raw_stop_reason,
             "tool_calls": [{"tool_call_id": c.tool_call_id, "name": c.name} for c in calls],

@@ -116,7 +116,9 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                     deps=ctx.toolbox.deps,
                 )
                 action = await tool.prepare(arguments, facts)
-                access = replace(action.access, hook_summary=hook_summary)
+                access = action.access
+                if hook_summary is not None:
+                    access = replace(access, hook_summary=hook_summary)
                 await ctx.guard.require(call, tool.definition, access, ctx.run, ctx.journal)
                 payload = {
                     "tool_name": call.name,

@@ -95,7 +95,7 @@ _TOKENS_BY_PART = {
     "_": {
         "_live_": ("sk_live_", "rk_live_"),
         "_test_": ("sk_test_",),
-        **{lead: (lead,) for lead in ("ghp_", "gho_", "ghu_", "ghs_", "ghr_")},
+        "gh": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
         "github_pat_": ("github_pat_",),
         "hf_": ("hf_",),
     },

@@ -63,6 +63,7 @@ class Models:
     ) -> None:
         self._registry = registry
         self._base = resolve_model(config)
+        self._base_key = self._base.model_dump_json()
         self._redactor = redactor
         self._traces = traces
         self._config = config
@@ -131,7 +132,7 @@ class Models:
         """
         if model.adapter is not None:
             return self._price(RedactingAdapter(model.adapter, self._redactor), model, meter)
-        key = model.model_dump_json()
+        key = self._base_key if model is self._base else model.model_dump_json()
         if key not in self._adapters:
             adapter = self._registry.create(model)
             if self._traces and isinstance(adapter, Traceable):

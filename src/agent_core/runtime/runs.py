@@ -651,12 +651,14 @@ class Runs:
 
 def identity_of(record: RunRecord) -> RunIdentity:
     """Which run of a user a record is about."""
-    return RunIdentity(
+    return RunIdentity.of_checked(
         session_id=record.session_id,
         agent_id=record.agent_id,
         run_id=record.run_id,
         role=_ROLES[record.mode][1],
         mode=record.mode,
+        parent_agent_id=None,
+        parent_run_id=None,
     )
 
 

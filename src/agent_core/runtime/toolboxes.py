@@ -70,6 +70,7 @@ class Toolboxes:
         self._opened: list[Tool] = []
         self._built_in: dict[str, ToolDefinition] = {}
         self._has_checked_settings = False
+        self._disabled: dict[str, bool] = {}
 
     def check_names(self) -> None:
         """Make sure that no tool of the caller hides another tool.
@@ -247,6 +248,12 @@ class Toolboxes:
 
     def is_disabled(self, name: str) -> bool:
         """The user's settings take this tool away from everybody."""
+        known = self._disabled.get(name)
+        if known is None:
+            known = self._disabled[name] = self._look_up_disabled(name)
+        return known
+
+    def _look_up_disabled(self, name: str) -> bool:
         config = self._setup.config.tools
         kind, _, rest = name.partition(".")
         server = rest.partition(".")[0] if kind == "mcp" else None

@@ -46,6 +46,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     SessionRecord,
+    Usage,
     new_id,
     utc_now,
 )
@@ -107,16 +108,24 @@ def open_run(
         }
         update(connection, SessionRecord, session.session_id, changes)
         session = session.model_copy(update=changes)
-    run = RunRecord(
+    run = RunRecord.of_checked(
         run_id=opening.run_id,
         session_id=opening.session_id,
         agent_id=agent.agent_id,
+        parent_run_id=None,
         mode=opening.mode,
         status=opening.status,
+        start_node_id=None,
+        end_node_id=None,
+        end_reason=None,
+        turn_count=0,
+        usage=Usage(),
+        error=None,
         metadata=opening.run_metadata,
         created_at=now,
         updated_at=now,
         prompt=opening.prompt,
+        cancel_requested_at=None,
         options=opening.options,
     )
     insert(connection, run)

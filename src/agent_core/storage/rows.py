@@ -52,6 +52,9 @@ _CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[ContentBlock], config=ConfigDict(defer_build=True)
 )
 _SAFE_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}").fullmatch
+_CHANGED_COLUMNS = [
+    field.name for field in fields(RunChange) if field.name not in {"metadata", "has_prompt_node"}
+]
 _UNENCODABLE = (TypeError, ValueError, PydanticSerializationError)
 
 
@@ -142,9 +145,8 @@ def find_all(
 
 def insert(connection: sqlite3.Connection, record: BaseModel) -> None:
     """Add a session, agent, run or artifact."""
-    kind = type(record)
-    row = _as_columns({name: getattr(record, name) for name in kind.model_fields})
-    connection.execute(_insert_sql(kind, tuple(row)), tuple(row.values()))
+    row = _as_columns({k: v for k, v in record.__dict__.items() if v is not None})
+    connection.execute(_insert_sql(type(record), tuple(row)), tuple(row.values()))
 
 
 @lru_cache
@@ -167,11 +169,15 @@ def update_sql(kind: type[BaseModel], key: str, changes: Mapping[str, Any]) -> t
     Raises:
         StorageError: a value is no JSON value.
     """
-    table, id_column = _TABLES[kind]
     row = _as_columns(changes)
-    assignments = ", ".join(f"{column} = ?" for column in row)
-    sql = f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
-    return sql, (*row.values(), key)
+    return _update_sql(kind, tuple(row)), (*row.values(), key)
+
+
+@lru_cache
+def _update_sql(kind: type[BaseModel], columns: tuple[str, ...]) -> str:
+    table, id_column = _TABLES[kind]
+    assignments = ", ".join(f"{column} = ?" for column in columns)
+    return f"UPDATE {table} SET {assignments} WHERE {id_column} = ?"  # noqa: S608 - our own names
 
 
 _CONTENT_AT, _METADATA_AT, _PAYLOAD_AT = 7, 8, 5
@@ -200,7 +206,7 @@ def node_row(node: Node) -> Row:
 
 
 def event_row(event: PendingEvent) -> Row:
-    """Columns of `events` that the event brings itself, in order.
+    """Columns of `events` that the event brings itself, in order; an id it does not have is empty.
 
     Raises:
         StorageError: it could not be read back.
@@ -213,8 +219,8 @@ def event_row(event: PendingEvent) -> Row:
         event.event_id,
         str(draft.level),
         str(draft.event_type),
-        draft.node_id,
-        draft.tool_call_id,
+        draft.node_id or "",
+        draft.tool_call_id or "",
         event.payload_json or dumps(draft.payload),
         iso(event.created_at),
     )
@@ -258,7 +264,7 @@ def _as_json(value: Any) -> Any:
         case StoredOptions():
             return value.model_dump(mode="json", exclude_defaults=True)
         case BaseModel():
-            return dict(value)
+            return value.__dict__  # every field: other attributes are refused
         case set() | frozenset():
             return sorted(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         case datetime():
@@ -291,7 +297,7 @@ _INSERT_NODE = """INSERT INTO nodes (node_seq, node_id, session_id, parent_id, a
 
 _INSERT_EVENT = """INSERT INTO events (seq, run_seq, session_id, agent_id, run_id, event_id, level,
     event_type, node_id, tool_call_id, payload_json, created_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, ?)"""
 
 _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
     WHERE session_id = ? AND owner = ? AND NOT EXISTS
@@ -313,10 +319,9 @@ def append_job(
     now = utc_now()
     if batch.run is not None:
         values = {
-            field.name: value
-            for field in fields(RunChange)
-            if (value := getattr(batch.run, field.name)) is not None
-            and field.name not in {"metadata", "has_prompt_node"}
+            name: value
+            for name in _CHANGED_COLUMNS
+            if (value := getattr(batch.run, name)) is not None
         }
         if batch.run.has_prompt_node:
             values["prompt"] = None
@@ -459,9 +464,13 @@ def _insert_event_rows(
 ) -> None:
     """Store events of a (session, agent, run), or of the session alone."""
     is_run = of[2] is not None
-    for i, row in enumerate(rows):
-        run_seq = start.run_seq + i if is_run else None
-        connection.execute(_INSERT_EVENT, (start.seq + i, run_seq, *of, *row))
+    connection.executemany(
+        _INSERT_EVENT,
+        [
+            (start.seq + i, start.run_seq + i if is_run else None, *of, *row)
+            for i, row in enumerate(rows)
+        ],
+    )
 
 
 def _run_metadata(connection: sqlite3.Connection, run_id: str) -> dict[str, Any]:

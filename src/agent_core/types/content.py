@@ -21,7 +21,7 @@ from pydantic import (
 
 from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 
-_set = object.__setattr__  # of an object that refuses changes
+_new, _set = object.__new__, object.__setattr__  # of an object that refuses changes
 
 
 class Frozen(BaseModel):
@@ -35,7 +35,7 @@ class Frozen(BaseModel):
     @classmethod
     def of_checked(cls, **values: Any) -> Self:
         """An object of valid values, one for every field: they are not looked at again."""
-        made = cls.__new__(cls)
+        made = _new(cls)
         _set(made, "__dict__", values)
         _set(made, "__pydantic_fields_set__", set(values))
         _set(made, "__pydantic_extra__", None)
@@ -73,7 +73,8 @@ def new_id(prefix: str) -> str:
     Nanoseconds first, then 48 random bits: unique even in the same tick of the clock. Order in
     history never relies on it; sequence numbers do that.
     """
-    return f"{prefix}_{time.time_ns():016x}{_RANDOM.getrandbits(48):012x}"
+    number = time.time_ns() << 48 | _RANDOM.getrandbits(48)
+    return f"{prefix}_{number.to_bytes(14).hex()}"
 
 
 class RunStatus(StrEnum):
@@ -195,7 +196,7 @@ class Usage(Frozen):
 
     def plus(self, other: "Usage") -> "Usage":
         """The sum of both; the raw reports of single calls are not carried along."""
-        return Usage(
+        return Usage.of_checked(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
@@ -204,6 +205,7 @@ class Usage(Frozen):
             reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
             cost=_added_cost(self, other),
             is_estimated=self.is_estimated or other.is_estimated,
+            raw_usage={},
         )
 
 

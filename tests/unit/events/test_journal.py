@@ -83,6 +83,11 @@ class Place:
         async for event in self._events:
             self.shown.append(event)
 
+    async def sent(self) -> None:
+        """Wait until a batch is on its way to the store."""
+        async with asyncio.timeout(10):
+            await self.slow.arrived.wait()
+
     async def types(self) -> list[EventType]:
         for _ in range(5):
             await asyncio.sleep(0)
@@ -97,6 +102,7 @@ async def test_what_is_written_in_one_step_is_one_batch_and_is_shown_when_it_is_
     place.journal.note(EventType.LOOP_STARTED)
     place.journal.add(user_text("one"))
     assert await place.types() == []
+    await place.sent()
     (batch,) = place.slow.batches
     assert [event.draft.event_type for event in batch.events] == [
         EventType.LOOP_STARTED,
@@ -111,7 +117,7 @@ async def test_what_is_written_in_one_step_is_one_batch_and_is_shown_when_it_is_
 async def test_one_batch_is_under_way_at_a_time_and_the_next_has_all_that_came_meanwhile() -> None:
     place = Place()
     place.journal.add(user_text("one"))
-    await asyncio.sleep(0)
+    await place.sent()
     place.journal.add(user_text("two"))
     await asyncio.sleep(0)
     place.journal.add(user_text("three"))
@@ -197,5 +203,5 @@ async def test_nodes_keep_token_shapes_and_lose_configured_secrets_and_events_lo
     text = "hunter2hunter2 and ghp_0123456789abcdefghijABCDEFGHIJ012345"
     node = place.journal.add(user_text(text), payload={"text": text})
     assert node.text == "[redacted:API_KEY] and ghp_0123456789abcdefghijABCDEFGHIJ012345"
-    await asyncio.sleep(0)
+    await place.sent()
     assert "ghp_" not in str(place.slow.batches[0].events[0].draft.payload)

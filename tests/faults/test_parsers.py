@@ -32,9 +32,9 @@ from agent_core.providers.decoding import EventDecoder, JsonLineDecoder
 from agent_core.providers.failures import CallError
 from agent_core.redaction.redactor import Redactor
 from agent_core.tasks.log_format import read_log
+from agent_core.text.wildcards import Wildcards
 from agent_core.tools.patch import Patch, unified_diff
 from agent_core.tools.script import PLACEHOLDER, fill_argv, parse_script, placeholders
-from agent_core.tools.wildcards import Wildcards
 from faults.depth import Depth, Tally
 from faults.fuzzing import fuzz
 from kgent.errors import KgentError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from agent_core.artifacts import files
-from agent_core.disk.folders import make_private
+from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.types import ArtifactSource, utc_now
 
@@ -92,7 +92,7 @@ class FileBlobs:
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
-            files.flush_folder(place.parent)
+            flush_folder(place.parent)
         return digest.hexdigest()
 
     def _sweep(self, needed: Collection[str], put_before: datetime) -> int:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from agent_core.disk.folders import make_private
+from agent_core.disk.folders import flush_folder, make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.redaction import Redactor
 from agent_core.types import ArtifactSource
@@ -240,12 +240,3 @@ def open_file(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise _refusal(str(path))
     return os.fdopen(descriptor, "rb")
-
-
-def flush_folder(folder: Path) -> None:
-    """Make a new name in the folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -28,8 +28,8 @@ from agent_core.disk.reading import (
     version_of,
 )
 from agent_core.text import content_hash, fit_lines, one_line
+from agent_core.text.wildcards import Wildcards
 from agent_core.tools.base import LoadedTexts, ToolContext, View
-from agent_core.tools.wildcards import Wildcards
 from agent_core.tools.workspace import Reading
 from agent_core.types import NodeType, user_text
 

@@ -37,6 +37,15 @@ def make_private(folder: Path) -> None:
             one.mkdir(mode=0o700, exist_ok=True)
 
 
+def flush_folder(folder: Path) -> None:
+    """Make a new name in the folder survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def folder_address(folder: Path) -> Generator[str]:
     """A name for exactly this folder, even if its path changes, where the system has one."""

@@ -18,10 +18,10 @@ from pydantic import Field
 from agent_core.disk.folders import folder_address
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Child, Command, open_child
+from agent_core.text.wildcards import Glob
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.files import belongs_to_kernel, disk_errors, open_file
 from agent_core.tools.schema import Arguments
-from agent_core.tools.wildcards import Glob
 from agent_core.tools.workspace import ResolvedPath, Workspace, code_tool
 
 MAX_LINE_BYTES = 500

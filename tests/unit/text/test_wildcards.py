@@ -8,7 +8,7 @@ from time import process_time
 import pytest
 
 from agent_core.errors import ToolError
-from agent_core.tools.wildcards import MAX_LINE_BYTES, MAX_WILDCARD_BYTES, Glob, Wildcards
+from agent_core.text.wildcards import MAX_LINE_BYTES, MAX_WILDCARD_BYTES, Glob, Wildcards
 
 NAMES = (
     *(

@@ -1,0 +1,170 @@
+"""What is in files and links: kept in the packs, and written from them."""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agent_core.snapshots.packs import DIGEST_BYTES, Packs
+from agent_core.snapshots.records import EntryKind, LeftOutReason, TreeEntry
+from agent_core.snapshots.stat_cache import UNSETTLED, Version
+
+PIECE_BYTES = 4 << 20
+"""Larger files are kept in pieces of this size."""
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TRIES = 3
+_SECOND_NS = 1_000_000_000
+_TICK_NS = 100_000_000
+_COARSE_TICK_NS = 2_000_000_000
+_ZEROS = bytes(PIECE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file or link as it was kept.
+
+    Attributes:
+        entry: None if it is not recorded.
+        version: what it was kept at.
+        reason: what is to be said about it.
+    """
+
+    entry: TreeEntry | None
+    version: Version = UNSETTLED
+    reason: LeftOutReason | None = None
+
+
+class FileKeeper:
+    """Puts files into packs.
+
+    Args:
+        packs: where they are put.
+        max_bytes: larger files are not kept.
+    """
+
+    def __init__(self, packs: Packs, max_bytes: int) -> None:
+        self._packs = packs
+        self._max_bytes = max_bytes
+
+    def keep(self, folder: int, name: bytes) -> Kept:
+        """Keep the file or link of this name; it is read again if it changes meanwhile.
+
+        Raises:
+            OSError: it cannot be read, for a reason that is not its own.
+        """
+        kept = Kept(None)
+        for _ in range(_TRIES):
+            try:
+                kept = self._keep(folder, name)
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return Kept(None)
+                if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE}:
+                    raise
+                return Kept(None, reason=LeftOutReason.UNREADABLE)
+            if kept.reason is not LeftOutReason.CHANGING:
+                break
+        return kept
+
+    def _keep(self, folder: int, name: bytes) -> Kept:
+        status = os.lstat(name, dir_fd=folder)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.fsencode(os.readlink(name, dir_fd=folder))
+            mode = stat.S_IMODE(status.st_mode)
+            return Kept(TreeEntry(EntryKind.LINK, mode, len(target), target), settled(status))
+        if not stat.S_ISREG(status.st_mode):
+            return Kept(None)  # it was a file a moment ago
+        file = os.open(name, _OPEN, dir_fd=folder)
+        try:
+            before = os.fstat(file)
+            if not stat.S_ISREG(before.st_mode):
+                return Kept(None)
+            if before.st_size > self._max_bytes:
+                return Kept(None, reason=LeftOutReason.TOO_LARGE)
+            content, size = self._keep_content(file, before.st_size)
+            after = os.fstat(file)
+        finally:
+            os.close(file)
+        mode = stat.S_IMODE(after.st_mode)
+        entry = TreeEntry(EntryKind.FILE, mode, size, content, size > PIECE_BYTES)
+        if size != before.st_size or version_of(before) != version_of(after):
+            return Kept(entry, reason=LeftOutReason.CHANGING)
+        reason = LeftOutReason.HARD_LINK if after.st_nlink > 1 else None
+        return Kept(entry, settled(after), reason)
+
+    def _keep_content(self, file: int, size: int) -> tuple[bytes, int]:
+        """Keep what is in the file; returns the digest and the bytes that were read."""
+        if size <= PIECE_BYTES:
+            content = _read(file, size + 1, 0)
+            if len(content) <= PIECE_BYTES:
+                return self._packs.put(content), len(content)
+        digests: list[bytes] = []
+        at = 0
+        while at < size:
+            wanted = min(PIECE_BYTES, size - at)
+            is_hole = _is_hole(file, at, wanted)
+            piece = _ZEROS[:wanted] if is_hole else _read(file, wanted, at)
+            digests.append(self._packs.put(piece))
+            at += len(piece)
+            if len(piece) < wanted:
+                break
+        return self._packs.put(b"".join(digests)), at
+
+
+def settled(status: os.stat_result) -> Version:
+    """The version, or `UNSETTLED` while a change might leave the times as they are."""
+    changed_at = status.st_ctime_ns
+    tick = _TICK_NS if changed_at % _SECOND_NS else _COARSE_TICK_NS
+    if time.time_ns() - changed_at < tick:
+        return UNSETTLED
+    return version_of(status)
+
+
+def version_of(status: os.stat_result) -> Version:
+    """What tells this state of a file from any other."""
+    return (
+        status.st_mode,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def pieces_of(packs: Packs, entry: TreeEntry) -> Iterator[bytes]:
+    """What is in a recorded file.
+
+    Raises:
+        StorageError: a piece is missing or damaged.
+        OSError: it cannot be read.
+    """
+    if not entry.is_chunked:
+        yield packs.get(entry.content)
+        return
+    for digest in digests_in(packs.get(entry.content)):
+        yield packs.get(digest)
+
+
+def digests_in(content: bytes) -> Iterator[bytes]:
+    """The digests of the pieces of a large file."""
+    return (content[at : at + DIGEST_BYTES] for at in range(0, len(content), DIGEST_BYTES))
+
+
+def _read(file: int, wanted: int, at: int) -> bytes:
+    content = os.pread(file, wanted, at)
+    while len(content) < wanted and (
+        more := os.pread(file, wanted - len(content), at + len(content))
+    ):
+        content += more
+    return content
+
+
+def _is_hole(file: int, at: int, size: int) -> bool:
+    """Whether the system says that there is nothing but zeros."""
+    try:
+        return os.lseek(file, at, os.SEEK_DATA) >= at + size
+    except OSError as error:
+        return error.errno == errno.ENXIO

@@ -1,0 +1,57 @@
+"""Locks between processes, which end with the process that holds them."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_LONGEST_WAIT = 0.05
+
+
+@contextmanager
+def locked(path: Path, *, check: Callable[[], None], shared: bool = False) -> Generator[None]:
+    """Hold the lock of this file.
+
+    Args:
+        path: of the lock; its folder is there.
+        check: called while waiting; raises to give up.
+        shared: others may hold it in the same way.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    descriptor = os.open(path, _OPEN, 0o600)
+    try:
+        wait = 0.001
+        while not _try(descriptor, shared=shared):
+            check()
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked_if_free(path: Path) -> Generator[bool]:
+    """Hold the lock of this file alone, if no one else has it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    descriptor = os.open(path, _OPEN, 0o600)
+    try:
+        yield _try(descriptor, shared=False)
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int, *, shared: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

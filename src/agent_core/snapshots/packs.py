@@ -1,0 +1,294 @@
+"""Objects in packs: compressed content, by its SHA-256, in files that never change.
+
+A pack is written under another name, flushed, and named when it is whole, so that a process that
+dies leaves no half of one. Objects stand one behind the other, each with a header; behind them are
+all digests in order, where each object begins, and a footer. Where that end is damaged, the objects
+are found by their headers.
+"""
+
+import hashlib
+import os
+import re
+import secrets
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from agent_core.disk.folders import flush_folder, make_private
+from agent_core.errors import ErrorCode, StorageError
+
+DIGEST_BYTES = 32
+
+_MAGIC = b"soongpk1"
+_HEADER = struct.Struct("<32sQQB")  # digest, stored bytes, bytes, whether compressed
+_FOOTER = struct.Struct("<QQ32s8s")  # where the index begins, objects, its SHA-256, magic
+_PLACE = struct.Struct("<Q")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAME = re.compile(r"[0-9a-f]{16}\.pack").fullmatch
+_PROBE_BYTES = 16_384
+_LARGEST = 1 << 32
+
+
+def digest_of(content: bytes) -> bytes:
+    """The name of an object."""
+    return hashlib.sha256(content).digest()
+
+
+class MissingObjectError(StorageError):
+    """No pack has the object, or every copy of it is damaged."""
+
+    def __init__(self, digest: bytes, folder: Path, problem: str) -> None:
+        super().__init__(
+            ErrorCode.STORAGE_ERROR,
+            f"the object {digest.hex()[:16]} {problem} in the snapshots at {folder}",
+            details={"reason": "damaged", "digest": digest.hex()},
+        )
+
+
+class Pack:
+    """One pack that is whole, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, _READ)
+        try:
+            self.size = os.fstat(self._file).st_size
+            self._digests, self._places = self._read_index() or self._scan()
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._numbers = range(len(self._digests) // DIGEST_BYTES)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The digests of its objects, in order."""
+        return map(self._digest, self._numbers)
+
+    def find(self, digest: bytes) -> int | None:
+        """Where the object begins; None if this pack does not have it."""
+        at = bisect_left(self._numbers, digest, key=self._digest)
+        if at == len(self._numbers) or self._digest(at) != digest:
+            return None
+        return _PLACE.unpack_from(self._places, at * _PLACE.size)[0]
+
+    def stored_size(self, place: int) -> int:
+        """The bytes that the object at this place takes.
+
+        Raises:
+            OSError: the pack cannot be read.
+        """
+        header = os.pread(self._file, _HEADER.size, place)
+        if len(header) < _HEADER.size:
+            return 0
+        return _HEADER.size + min(_HEADER.unpack(header)[1], self.size)
+
+    def record(self, place: int) -> bytes:
+        """The object at this place as it is stored, header included."""
+        return os.pread(self._file, self.stored_size(place), place)
+
+    def read(self, digest: bytes, place: int) -> bytes | None:
+        """The object at this place; None if it is damaged.
+
+        Raises:
+            OSError: the pack cannot be read.
+        """
+        record = self.record(place)
+        if len(record) < _HEADER.size:
+            return None
+        _, stored, size, is_compressed = _HEADER.unpack_from(record)
+        content = record[_HEADER.size :]
+        if len(content) != stored or size > _LARGEST:
+            return None
+        if is_compressed:
+            try:
+                content = zlib.decompressobj().decompress(content, size + 1)
+            except zlib.error:
+                return None
+        return content if digest_of(content) == digest else None
+
+    def _digest(self, number: int) -> bytes:
+        return self._digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
+
+    def _read_index(self) -> tuple[bytes, bytes] | None:
+        """The digests and places at the end; None if they are damaged."""
+        footer = os.pread(self._file, _FOOTER.size, max(0, self.size - _FOOTER.size))
+        if len(footer) < _FOOTER.size:
+            return None
+        begin, objects, checksum, magic = _FOOTER.unpack(footer)
+        length = objects * (DIGEST_BYTES + _PLACE.size)
+        if magic != _MAGIC or begin + length + _FOOTER.size != self.size:
+            return None
+        index = os.pread(self._file, length, begin)
+        if digest_of(index) != checksum:
+            return None
+        return index[: objects * DIGEST_BYTES], index[objects * DIGEST_BYTES :]
+
+    def _scan(self) -> tuple[bytes, bytes]:
+        """The digests and places of the objects that are sound, up to the first that is not."""
+        found: dict[bytes, int] = {}
+        place = len(_MAGIC)
+        while len(header := os.pread(self._file, _HEADER.size, place)) == _HEADER.size:
+            digest, stored = _HEADER.unpack(header)[:2]
+            if self.read(digest, place) is None:
+                break
+            found[digest] = place
+            place += _HEADER.size + stored
+        return _index_of(found)
+
+
+class PackWriter:
+    """A pack that is being written; it exists from its first object on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._part: Path | None = None
+        self._file: BinaryIO | None = None
+        self._at = 0
+        self.places: dict[bytes, int] = {}
+
+    def add(self, digest: bytes, content: bytes) -> None:
+        """Write an object.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        stored = _compressed(content)
+        header = _HEADER.pack(digest, len(stored), len(content), stored is not content)
+        self.add_record(digest, header + stored)
+
+    def add_record(self, digest: bytes, record: bytes) -> None:
+        """Write an object as another pack has it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._file is None:
+            self._part = self._folder / f".{secrets.token_hex(8)}.part"
+            self._file = os.fdopen(os.open(self._part, _NEW, 0o600), "wb", 1 << 20)
+            self._at = self._file.write(_MAGIC)
+        self.places[digest] = self._at
+        self._at += self._file.write(record)
+
+    def commit(self) -> None:
+        """Make the pack whole and name it; its objects are on the disk then.
+
+        Raises:
+            OSError: it cannot be written; then none of it is kept.
+        """
+        if self._file is None or self._part is None:
+            return
+        digests, places = _index_of(self.places)
+        index = digests + places
+        self._file.write(index)
+        self._file.write(_FOOTER.pack(self._at, len(self.places), digest_of(index), _MAGIC))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._part.replace(self._folder / f"{self._part.name[1:17]}.pack")
+        flush_folder(self._folder)
+        self._part = self._file = None
+        self.places = {}
+
+    def abandon(self) -> None:
+        """Remove what was written and not committed; harmless after a commit."""
+        if self._part is not None:
+            self._part.unlink(missing_ok=True)
+        if self._file is not None:
+            with suppress(OSError):  # what was buffered does not fit either
+                self._file.close()
+        self._part = self._file = None
+        self.places = {}
+
+
+class Packs:
+    """All packs of a folder, for one piece of work; the caller keeps them from being removed.
+
+    Objects that are put are found at once, and are kept with the next `commit`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        make_private(folder)
+        self._folder = folder
+        self._packs: list[Pack] | None = None
+        self._writer = PackWriter(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.abandon()
+        for pack in self._packs or ():
+            pack.close()
+        self._packs = None
+
+    def __iter__(self) -> Iterator[Pack]:
+        """The packs, the youngest first."""
+        return iter(self._opened())
+
+    def has(self, digest: bytes) -> bool:
+        """Whether the object is there."""
+        if digest in self._writer.places:
+            return True
+        return any(pack.find(digest) is not None for pack in self._opened())
+
+    def put(self, content: bytes) -> bytes:
+        """Keep the content, if it is not there already, and return its digest."""
+        digest = digest_of(content)
+        if not self.has(digest):
+            self._writer.add(digest, content)
+        return digest
+
+    def get(self, digest: bytes) -> bytes:
+        """The object, which is what its digest says.
+
+        Raises:
+            MissingObjectError: there is none, or it is damaged.
+            OSError: a pack cannot be read.
+        """
+        problem = "is missing"
+        for pack in self._opened():
+            place = pack.find(digest)
+            if place is not None:
+                content = pack.read(digest, place)
+                if content is not None:
+                    return content
+                problem = f"is damaged ({pack.path.name})"
+        raise MissingObjectError(digest, self._folder, problem)
+
+    def commit(self) -> None:
+        """Bring all that was put to the disk."""
+        self._writer.commit()
+        if self._packs is not None:
+            for pack in self._packs:
+                pack.close()
+            self._packs = None
+
+    def _opened(self) -> list[Pack]:
+        if self._packs is None:
+            paths = [path for path in self._folder.iterdir() if _NAME(path.name)]
+            paths.sort(key=lambda path: path.lstat().st_mtime_ns, reverse=True)
+            self._packs = []
+            for path in paths:
+                self._packs.append(Pack(path))
+        return self._packs
+
+
+def _compressed(content: bytes) -> bytes:
+    """The content, made smaller; the same object where that does not pay."""
+    probe = content[:_PROBE_BYTES]
+    if len(content) > len(probe) and len(zlib.compress(probe, 1)) > 0.9 * len(probe):
+        return content
+    smaller = zlib.compress(content, 1)
+    return smaller if len(smaller) < len(content) else content
+
+
+def _index_of(places: dict[bytes, int]) -> tuple[bytes, bytes]:
+    digests = sorted(places)
+    return b"".join(digests), b"".join(_PLACE.pack(places[digest]) for digest in digests)

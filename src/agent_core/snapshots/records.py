@@ -1,0 +1,202 @@
+"""What a recording, a comparison and a restore give back."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from agent_core.errors import ErrorCode, StorageError
+
+DEFAULT_EXCLUDE = (
+    "node_modules",
+    ".venv",
+    "venv",
+    "target",
+    "dist",
+    "build",
+    "__pycache__",
+    ".cache",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """What of a workspace is recorded.
+
+    Attributes:
+        exclude: patterns as in a `.gitignore`; what git tracks is recorded all the same.
+        max_files: with more files and links than this there is no snapshot at all.
+        max_file_bytes: larger files are left out.
+    """
+
+    exclude: tuple[str, ...] = DEFAULT_EXCLUDE
+    max_files: int = 200_000
+    max_file_bytes: int = 104_857_600
+
+
+class LeftOutReason(StrEnum):
+    """Why a snapshot does not hold something, or holds it as something else."""
+
+    EXCLUDED = "excluded"
+    PROGRAM_HOME = "program_home"
+    TOO_LARGE = "too_large"
+    FIFO = "fifo"
+    SOCKET = "socket"
+    DEVICE = "device"
+    UNREADABLE = "unreadable"
+    TOO_DEEP = "too_deep"
+    HARD_LINK = "hard_link"
+    """It is recorded, and restored as a file of its own."""
+    CHANGING = "changing"
+    """It changed each time it was read; what was read last is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A path, relative to the workspace, that a snapshot does not hold as it is."""
+
+    path: str
+    reason: LeftOutReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    """What the workspace's own repository stood at; a restore does not change it.
+
+    Attributes:
+        head: the commit; None before the first one, or if it cannot be read.
+        branch: None while no branch is checked out.
+        is_index_clean: nothing is staged; None if that cannot be read from its files.
+    """
+
+    head: str | None
+    branch: str | None
+    is_index_clean: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A recorded state of a workspace. The same state has the same id.
+
+    Attributes:
+        tree: hex SHA-256 of the root folder.
+        files: how many files and links it holds.
+        size_bytes: the sum of their sizes.
+        git: None without a repository.
+    """
+
+    snapshot_id: str
+    tree: str
+    files: int
+    size_bytes: int
+    left_out: tuple[LeftOut, ...] = ()
+    git: GitState | None = None
+
+
+class EntryKind(StrEnum):
+    """What an entry of a folder is. Links are never followed."""
+
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """One entry of a recorded folder.
+
+    Attributes:
+        mode: the permission bits.
+        size: of a file, in bytes.
+        content: the digest of a file or folder; what a link points to.
+        is_chunked: the content is a list of the digests of the file's pieces.
+    """
+
+    kind: EntryKind
+    mode: int
+    size: int
+    content: bytes
+    is_chunked: bool = False
+
+
+class ChangeKind(StrEnum):
+    """How a path differs between two snapshots."""
+
+    ADDED = "added"
+    DELETED = "deleted"
+    MODIFIED = "modified"
+    MODE = "mode"
+    KIND = "kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A path, relative to the workspace, that differs between two snapshots."""
+
+    path: str
+    kind: ChangeKind
+    before: TreeEntry | None
+    after: TreeEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class MovedAside:
+    """What no snapshot holds and stood in the way of a restore, and its new name."""
+
+    path: str
+    moved_to: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a restore did. If paths are refused before it began, it did nothing.
+
+    Attributes:
+        restored: paths that are as in the snapshot again.
+        deleted: paths that the snapshot does not have.
+        left_out: what neither snapshot holds; it was left alone.
+        refused: paths that were changed by others; they are as they were.
+        before: the state just before, recorded for the restore.
+    """
+
+    restored: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    refused: tuple[str, ...] = ()
+    moved_aside: tuple[MovedAside, ...] = ()
+    before: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A path of a snapshot that cannot be restored."""
+
+    path: str
+    problem: str
+
+
+class TooManyFilesError(StorageError):
+    """The workspace has more files than a snapshot may hold."""
+
+    def __init__(self, root: Path, limit: int) -> None:
+        super().__init__(
+            ErrorCode.STORAGE_ERROR,
+            f"{root} has more than {limit} files, so there are no snapshots of it;"
+            " exclude folders with `workspace.exclude`, or raise `workspace.max_files`",
+            details={"reason": "max_files", "max_files": limit, "path": str(root)},
+        )
+
+
+class StoppedError(StorageError):
+    """The work was given up because it was asked to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.CANCELLED, "the work on the snapshot was stopped")
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a walk counts and collects."""
+
+    files: int = 0
+    size_bytes: int = 0
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])

@@ -1,0 +1,132 @@
+"""What the last recording of a workspace found, so that the next one reads only what has changed.
+
+One record per folder: the names in it and the status of each, as bytes that are compared in one go.
+A file that is damaged or of another version counts as none: then everything is read again.
+"""
+
+import os
+import secrets
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from agent_core.snapshots.trees import Tree, decode_tree
+
+Version = tuple[int, int, int, int, int]
+"""Mode, inode, size, and the times of the last change of content and of status, in nanoseconds."""
+UNSETTLED: Version = (0, 0, 0, 0, 0)
+"""Of a file that has changed so recently that a further change might not show."""
+
+_MAGIC = b"soongst1"
+_RECORD = struct.Struct("<IIIIIIIQ32s")
+_CHECK = struct.Struct("<8sII")  # magic, CRC of the rest, bytes that say what it is about
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WORD = 1 << 64
+_HALF = 1 << 63
+
+
+class FolderRecord(NamedTuple):
+    """One folder as it was recorded.
+
+    Attributes:
+        names: of all entries, in the order the system gave them, between slashes.
+        versions: of all entries, in the same order, packed.
+        folders: the names of the folders that were recorded, in order, between slashes.
+        tree: the folder as an object.
+        left_out: reasons and names, between slashes.
+        files: how many files and links the tree itself has.
+        size_bytes: their sizes.
+        digest: of the tree.
+    """
+
+    names: bytes
+    versions: bytes
+    folders: bytes
+    tree: bytes
+    left_out: bytes
+    files: int
+    size_bytes: int
+    digest: bytes
+
+    def entries(self) -> tuple[dict[bytes, Version], Tree]:
+        """The versions and the recorded entries by name."""
+        words = iter(unpacked(self.versions))
+        versions = zip(words, words, words, words, words, strict=True)
+        names = self.names.split(b"/") if self.names else []
+        return dict(zip(names, versions, strict=True)), decode_tree(self.tree)
+
+
+def packed(words: Sequence[int]) -> bytes:
+    """Numbers as bytes; what takes more than 64 bits loses the highest."""
+    try:
+        return array("q", words).tobytes()
+    except OverflowError:
+        return array("q", [(word + _HALF) % _WORD - _HALF for word in words]).tobytes()
+
+
+def unpacked(versions: bytes) -> Iterable[int]:
+    words = array("q")
+    words.frombytes(versions)
+    return words
+
+
+def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
+    """What was said about the records, and the records by path (with a slash at the end)."""
+    records: dict[bytes, FolderRecord] = {}
+    try:
+        content = path.read_bytes()
+        magic, checksum, length = _CHECK.unpack_from(content)
+    except (OSError, struct.error):
+        return b"", records
+    if magic != _MAGIC or zlib.crc32(memoryview(content)[_CHECK.size :]) != checksum:
+        return b"", records
+    at = _CHECK.size + length
+    about = content[_CHECK.size : at]
+    unpack, size = _RECORD.unpack_from, _RECORD.size
+    while at < len(content):
+        a, b, c, d, e, f, files, size_bytes, digest = unpack(content, at)
+        names = (folder := at + size) + a
+        versions = names + b
+        folders = versions + c
+        tree = folders + d
+        left_out = tree + e
+        at = left_out + f
+        records[content[folder:names]] = FolderRecord(
+            content[names:versions],
+            content[versions:folders],
+            content[folders:tree],
+            content[tree:left_out],
+            content[left_out:at],
+            files,
+            size_bytes,
+            digest,
+        )
+    return about, records
+
+
+def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
+    """Write the records in place of those before.
+
+    Raises:
+        OSError: they cannot be written; those before are as they were.
+    """
+    pieces = [about]
+    for folder, record in records.items():
+        parts = (folder, *record[:5])
+        pieces.append(_RECORD.pack(*map(len, parts), *record[5:]))
+        pieces += parts
+    rest = b"".join(pieces)
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
+            file.write(_CHECK.pack(_MAGIC, zlib.crc32(rest), len(about)))
+            file.write(rest)
+        part.replace(path)
+    except OSError:
+        with suppress(OSError):
+            part.unlink()
+        raise

@@ -1,0 +1,105 @@
+"""Folders as objects, so that unchanged folders are shared, and how two of them differ."""
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.snapshots.packs import DIGEST_BYTES, Packs
+from agent_core.snapshots.records import Change, ChangeKind, EntryKind, TreeEntry
+
+_ENTRY = struct.Struct("<cHQH")  # kind, permission bits, size, length of the name
+_KINDS = {
+    b"f": (EntryKind.FILE, False),
+    b"c": (EntryKind.FILE, True),
+    b"d": (EntryKind.FOLDER, False),
+    b"l": (EntryKind.LINK, False),
+}
+_CODES = {each: code for code, each in _KINDS.items()}
+
+Tree = dict[bytes, TreeEntry]
+"""The entries of a folder by name."""
+
+
+def encode_tree(tree: Mapping[bytes, TreeEntry]) -> bytes:
+    """The folder as an object: equal folders are equal bytes."""
+    pieces: list[bytes] = []
+    for name in sorted(tree):
+        entry = tree[name]
+        code = _CODES[entry.kind, entry.is_chunked]
+        size = len(entry.content) if entry.kind is EntryKind.LINK else entry.size
+        pieces += (_ENTRY.pack(code, entry.mode, size, len(name)), name, entry.content)
+    return b"".join(pieces)
+
+
+def decode_tree(content: bytes) -> Tree:
+    """The folder of an object.
+
+    Raises:
+        StorageError: it is none.
+    """
+    tree: Tree = {}
+    at = 0
+    while at < len(content):
+        try:
+            code, mode, size, length = _ENTRY.unpack_from(content, at)
+            kind, is_chunked = _KINDS[code]
+        except (struct.error, KeyError) as error:
+            raise _no_tree() from error
+        at += _ENTRY.size + length
+        name = content[at - length : at]
+        length = size if kind is EntryKind.LINK else DIGEST_BYTES
+        at += length
+        if at > len(content) or name in {b"", b".", b".."} or b"/" in name or b"\0" in name:
+            raise _no_tree()
+        tree[name] = TreeEntry(kind, mode, size, content[at - length : at], is_chunked)
+    return tree
+
+
+def changes_between(packs: Packs, before: bytes, after: bytes) -> Iterator[Change]:
+    """What differs between two folders and below them: a folder before what is in it.
+
+    Raises:
+        StorageError: a folder is missing or damaged.
+        OSError: it cannot be read.
+    """
+    waiting: list[tuple[bytes, bytes | None, bytes | None]] = [(b"", before, after)]
+    while waiting:
+        prefix, old_digest, new_digest = waiting.pop()
+        if old_digest == new_digest:
+            continue
+        old = {} if old_digest is None else decode_tree(packs.get(old_digest))
+        new = {} if new_digest is None else decode_tree(packs.get(new_digest))
+        inner: list[tuple[bytes, bytes | None, bytes | None]] = []
+        for name in sorted(old.keys() | new.keys()):
+            was, now = old.get(name), new.get(name)
+            if was == now:
+                continue
+            path = prefix + name
+            if (kind := _kind_of_change(was, now)) is not None:
+                yield Change(os.fsdecode(path), kind, was, now)
+            folders = _folder(was), _folder(now)
+            if folders != (None, None):
+                inner.append((path + b"/", *folders))
+        waiting += reversed(inner)
+
+
+def _kind_of_change(was: TreeEntry | None, now: TreeEntry | None) -> ChangeKind | None:
+    """How the entry itself differs; None if only what is below it does."""
+    if was is None:
+        return ChangeKind.ADDED
+    if now is None:
+        return ChangeKind.DELETED
+    if was.kind is not now.kind:
+        return ChangeKind.KIND
+    if was.kind is not EntryKind.FOLDER and was.content != now.content:
+        return ChangeKind.MODIFIED
+    return ChangeKind.MODE if was.mode != now.mode else None
+
+
+def _folder(entry: TreeEntry | None) -> bytes | None:
+    return entry.content if entry is not None and entry.kind is EntryKind.FOLDER else None
+
+
+def _no_tree() -> StorageError:
+    return StorageError(ErrorCode.STORAGE_ERROR, "an object of the snapshots is no folder")

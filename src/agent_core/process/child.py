@@ -14,12 +14,13 @@ import socket
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.capture import Capture, Output
+from agent_core.process.confinement import Confinement, prepare
 from agent_core.process.launcher import Launcher
 from agent_core.process.supervisor import (
     ENDED,
@@ -58,6 +59,7 @@ class Command:
         env: all of its environment.
         stdin: what it can read; nothing by default.
         is_fed: its standard input is a pipe instead, for `Child.write`.
+        confinement: what it may touch; None: whatever this user may.
     """
 
     argv: Sequence[str]
@@ -65,6 +67,7 @@ class Command:
     env: Mapping[str, str]
     stdin: bytes | None = None
     is_fed: bool = False
+    confinement: Confinement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,25 +174,35 @@ async def open_child(command: Command, *, launcher: Launcher) -> AsyncGenerator[
     """Start a program; whatever happens, it and its descendants are gone when the block is left.
 
     Raises:
-        ToolError: `validation_error` or `internal_error`; the system would not start it.
+        ToolError: `validation_error` or `internal_error`; the system would not start it, or
+            `tool_not_available`; it cannot hold it to a rule that is required.
     """
+    jail = b""
+    if command.confinement is not None:
+        prefix, jail = await asyncio.to_thread(prepare, command.confinement)
+        command = replace(command, argv=[*prefix, *command.argv])
     with ExitStack() as files:
         try:
-            child = Child(command, launcher=launcher, files=files)
+            child = Child(command, jail, launcher=launcher, files=files)
         except (OSError, ValueError) as error:
             raise _not_started(error, command.argv[0]) from error
         try:
             try:
                 await child.started()
             except OSError as error:
-                raise _not_started(error, command.argv[0]) from error
+                raise _not_started(error, command.argv[0], child.failed_step) from error
             yield child
         finally:
             await child.stop()
 
 
-def _not_started(error: OSError | ValueError, program: str) -> ToolError:
+def _not_started(error: OSError | ValueError, program: str, step: str = "") -> ToolError:
     shown = repr(shortened(program, 200))
+    if step and isinstance(error, OSError):
+        text = (
+            f"{shown} was not started: its sandbox could not be set up ({step}: {error.strerror})"
+        )
+        return ToolError(ErrorCode.INTERNAL_ERROR, text)
     if isinstance(error, ValueError):  # a NUL, or text that is no Unicode
         text = f"the command for {shown} has a character no argument can hold: {error}"
         return ToolError(ErrorCode.VALIDATION_ERROR, text)
@@ -203,17 +216,22 @@ def _not_started(error: OSError | ValueError, program: str) -> ToolError:
 class Child:
     """A program and this side of its pipes. Made by `open_child`, which also ends it.
 
+    Attributes:
+        failed_step: the part of its sandbox for whose failure it was not started.
+
     Raises:
         OSError: its folder cannot be opened, or there is no supervisor.
         ValueError: something of the command cannot be handed to a program.
     """
 
-    def __init__(self, command: Command, *, launcher: Launcher, files: ExitStack) -> None:
+    def __init__(
+        self, command: Command, jail: bytes, *, launcher: Launcher, files: ExitStack
+    ) -> None:
         words = [os.fsencode(word) for word in command.argv]
         env = [os.fsencode(f"{name}={value}") for name, value in command.env.items()]
         if any(b"\0" in field for field in (*words, *env)):
             raise ValueError("embedded null byte")
-        fields = (str(len(words)).encode(), *words, *env)
+        fields = (jail, str(len(words)).encode(), *words, *env)
         body = b"".join(field + FIELD_END for field in fields)
         self._request = len(body).to_bytes(LENGTH_BYTES, "big") + body
         self._stdin: int | None = None
@@ -235,11 +253,14 @@ class Child:
                 stdin = file.fileno()
             self._stdout, stdout = _pipe(files, theirs)
             self._stderr, stderr = _pipe(files, theirs)
-            self._control: socket.socket = launcher.request(command.cwd, (stdin, stdout, stderr))
+            self._control: socket.socket = launcher.request(
+                command.cwd, (stdin, stdout, stderr), is_confined=bool(jail)
+            )
         files.callback(self._control.close)
         self._received = bytearray()
         self._keeper = 0
         self._failure: int | None = None
+        self.failed_step = ""
         self._code: int | None = None
         self._is_gone = False
 
@@ -353,7 +374,7 @@ class Child:
             chunk = b""
         self._is_gone |= not chunk
         self._received += chunk
-        while len(self._received) >= _MESSAGE_BYTES:
+        while self._failure is None and len(self._received) >= _MESSAGE_BYTES:
             kind = bytes(self._received[:1])
             number = int.from_bytes(self._received[1:_MESSAGE_BYTES], "big", signed=True)
             del self._received[:_MESSAGE_BYTES]
@@ -361,9 +382,12 @@ class Child:
                 self._keeper = number
             elif kind == ENDED:
                 self._code = number
+            elif kind == FAILED:
+                self._failure = number
             else:
                 self._is_gone = True
-                self._failure = number if kind == FAILED else self._failure
+        if self._failure is not None and self._is_gone:
+            self.failed_step = self._received.decode(errors="replace")
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.process.supervisor import CONFINED, PLAIN
 
 _FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -37,13 +38,16 @@ class Launcher:
         with self._lock:
             self._close()
 
-    def request(self, cwd: Path | str, streams: tuple[int, int, int]) -> socket.socket:
+    def request(
+        self, cwd: Path | str, streams: tuple[int, int, int], *, is_confined: bool = False
+    ) -> socket.socket:
         """Ask for a program; its keeper reads the arguments from the socket that is returned.
 
         Args:
             cwd: where the program runs.
             streams: descriptors that become its standard input, output and error. They stay open
                 here.
+            is_confined: the arguments say what the program may touch.
 
         Raises:
             OSError: the folder cannot be opened, or the supervisor cannot be started.
@@ -54,7 +58,9 @@ class Launcher:
             control, its_end = socket.socketpair()
             try:
                 with its_end, self._lock:
-                    self._send([its_end.fileno(), folder, *streams])
+                    self._send(
+                        CONFINED if is_confined else PLAIN, [its_end.fileno(), folder, *streams]
+                    )
                 control.setblocking(False)
             except BaseException:
                 control.close()
@@ -63,15 +69,15 @@ class Launcher:
         finally:
             os.close(folder)
 
-    def _send(self, descriptors: Sequence[int]) -> None:
+    def _send(self, kind: bytes, descriptors: Sequence[int]) -> None:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
         if self._requests is not None:
             with contextlib.suppress(OSError):  # it was killed: another one takes its place
                 self._wait_for_boot(os.WNOHANG)
-                self._requests.sendmsg([b"+"], [rights])
+                self._requests.sendmsg([kind], [rights])
                 return
             self._close()
-        self._start_supervisor().sendmsg([b"+"], [rights])
+        self._start_supervisor().sendmsg([kind], [rights])
 
     def _start_supervisor(self) -> socket.socket:
         if not sys.executable or getattr(sys, "frozen", False):

@@ -17,6 +17,7 @@ import array
 import contextlib
 import errno
 import gc
+import importlib
 import os
 import select
 import signal
@@ -24,11 +25,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
+from typing import NamedTuple
 
 STARTED, FAILED, ENDED, GONE = b"S", b"F", b"E", b"G"
 TERMINATE = b"T"
+PLAIN, CONFINED = b"+", b"c"
 DESCRIPTORS = 5
 FIELD_END = b"\0"
 LENGTH_BYTES = 8
@@ -129,32 +133,38 @@ class Keeper:
 
     def run(self, folder: int, streams: list[int]) -> None:
         """Start the program, follow it, and leave nothing of it."""
-        try:
-            self._start(folder, streams)
-        except OSError as error:
-            self._report(FAILED, error.errno or 0)
-            return
-        for stream in (folder, *streams):
-            os.close(stream)
-        self._report(STARTED, os.getpid())
-        self._follow()
-        kill_child(self._program)
-        if self._code is None:
-            self._note_exit(0)
-        _has_ended(self._program)
-        end_children()
+        with ExitStack() as files:
+            try:
+                self._start(folder, streams, files)
+            except OSError as error:
+                self._report(FAILED, error.errno or 0)
+                with contextlib.suppress(OSError):
+                    self._control.sendall(getattr(error, "step", "").encode())
+                return
+            for stream in streams:
+                os.close(stream)
+            self._report(STARTED, os.getpid())
+            self._follow()
+            kill_child(self._program)
+            if self._code is None:
+                self._note_exit(0)
+            _has_ended(self._program)
+            end_children()
         self._report(GONE)
 
-    def _start(self, folder: int, streams: list[int]) -> None:
-        argv, env = read_request(self._control)
+    def _start(self, folder: int, streams: list[int], files: ExitStack) -> None:
+        request = read_request(self._control)
+        if not request.jail:
+            os.fchdir(folder)
+            os.close(folder)
+            self._program = _spawn(request.argv, request.env, streams)
+            return
+        jail = import_jail().made_of(request.jail)
+        folder = jail.enter(folder, files)
         os.fchdir(folder)
-        try:
-            self._program = _spawn(argv, env, streams)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-            # A script without its first line: every shell runs it so.
-            self._program = _spawn([_SHELL, *argv], env, streams)
+        os.close(folder)
+        argv = jail.command(request.argv, files)
+        self._program = jail.start(lambda: _spawn(argv, request.env, streams))
 
     def _follow(self) -> None:
         """Report the program's end, and return when the runtime asks for the end or is gone."""
@@ -174,7 +184,8 @@ class Keeper:
                         os.killpg(self._program, signal.SIGTERM)
 
     def _reap(self) -> None:
-        for pid in children() or [self._program]:
+        # A thread that is just ending may still be the one that has the program for its child.
+        for pid in {*children(), self._program}:
             if pid != self._program:
                 _has_ended(pid)
             elif self._code is None:
@@ -194,6 +205,16 @@ class Keeper:
 
 
 def _spawn(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> int:
+    try:
+        return _spawn_file(argv, env, streams)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # A script without its first line: every shell runs it so.
+        return _spawn_file([_SHELL, *argv], env, streams)
+
+
+def _spawn_file(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> int:
     return os.posix_spawn(
         argv[0],
         argv,
@@ -205,17 +226,25 @@ def _spawn(argv: list[bytes], env: dict[bytes, bytes], streams: list[int]) -> in
     )
 
 
-def read_request(control: socket.socket) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """The program's arguments and environment.
+class Request(NamedTuple):
+    """What a keeper reads: a program's arguments, its environment, and what confines it."""
+
+    argv: list[bytes]
+    env: dict[bytes, bytes]
+    jail: bytes
+
+
+def read_request(control: socket.socket) -> Request:
+    """Read what to start.
 
     Raises:
         OSError: the runtime has gone away in the middle of it.
     """
     size = int.from_bytes(_receive(control, LENGTH_BYTES), "big")
     fields = _receive(control, size).split(FIELD_END)[:-1]
-    count = int(fields[0])
-    env = (entry.partition(b"=") for entry in fields[1 + count :])
-    return fields[1 : 1 + count], {name: value for name, _, value in env}
+    jail, count = fields[0], int(fields[1])
+    env = (entry.partition(b"=") for entry in fields[2 + count :])
+    return Request(fields[2 : 2 + count], {name: value for name, _, value in env}, jail)
 
 
 def _receive(control: socket.socket, size: int) -> bytes:
@@ -226,6 +255,15 @@ def _receive(control: socket.socket, size: int) -> bytes:
             raise ConnectionResetError
         received += chunk
     return bytes(received)
+
+
+def import_jail() -> ModuleType:
+    """The module that confines programs, without the packages it lies in."""
+    here = Path(__file__).parent
+    for name, folder in (("agent_core", here.parent), ("agent_core.process", here)):
+        package = sys.modules.setdefault(name, ModuleType(name))
+        package.__path__ = [str(folder)]
+    return importlib.import_module("agent_core.process.jail")
 
 
 def _receive_descriptors(requests: socket.socket) -> list[int] | None:
@@ -240,6 +278,8 @@ def _receive_descriptors(requests: socket.socket) -> list[int] | None:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     for fd in fds:
         os.set_inheritable(fd, False)
+    if data == CONFINED:
+        import_jail()  # here, so that the keepers have it already
     return list(fds) if data else None
 
 
@@ -297,7 +337,10 @@ def _fork_keeper(requests: socket.socket, fds: list[int], adopt: Callable[[], ob
 
 
 def main() -> None:
-    """Serve the socket that is the standard input, in the background."""
+    """Serve the socket that is the standard input, in the background; or say what jails can do."""
+    if sys.argv[1:] == ["probe"]:
+        sys.stdout.write(import_jail().abilities())
+        return
     if os.fork():  # the runtime gets no child that it would have to wait for later
         os._exit(0)
     os.chdir("/")

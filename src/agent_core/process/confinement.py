@@ -1,0 +1,218 @@
+"""What a program may touch, and how much of that this system can hold it to.
+
+A `Command` with a `Confinement` is started inside of it or not at all. What this system cannot
+enforce is a `Hole` (`missing`): a program is started with the holes that its confinement does not
+require to be closed.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from agent_core.errors import ErrorCode, ToolError
+
+Rule = Literal["write", "attributes", "protect", "read", "network", "sockets", "signals"]
+"""What a confinement holds a program to.
+
+- `write`: it changes, makes, moves and removes files only beneath `Confinement.write`.
+- `attributes`: nor does it change mode, owner, times or attributes of other files.
+- `protect`: nor anything at or beneath `Confinement.protect`, not by renaming a folder above it.
+- `read`: it reads only `Confinement.read`, what it may write, and what programs need to run.
+- `network`: without `Confinement.network` it reaches no other machine.
+- `sockets`: it reaches no service of this machine through a Unix socket, by path or abstract.
+- `signals`: it neither signals nor traces a process that it has not started.
+"""
+
+_PROBE_S = 20.0
+_TRUNCATES, _SIGNALS = 3, 6
+"""The versions of Landlock from which on truncation and signals can be refused."""
+
+_MACOS_SYSTEM = ("/System", "/usr", "/bin", "/sbin", "/Library", "/opt", "/dev", "/private/etc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """What a program and all its descendants may touch. Paths are absolute, links resolved.
+
+    Attributes:
+        write: files and folders they may change. One that does not exist is left out.
+        read: what they may read besides `write` and what programs need to run; None: everything.
+        protect: what stays as it is although it lies in `write`, existing or not. Of two paths
+            where one holds the other, the longer one decides.
+        network: whether they may use the network.
+        required: rules without which the program is not started.
+    """
+
+    write: tuple[str, ...]
+    read: tuple[str, ...] | None = None
+    protect: tuple[str, ...] = ()
+    network: bool = False
+    required: frozenset[Rule] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What this system offers to a program that confines another.
+
+    Attributes:
+        landlock: the version of its interface, 0 if the kernel has none.
+        seccomp: filters of system calls, on a processor whose numbers are known here.
+        namespaces: mounts that only the program sees.
+        network_namespace: a network of its own, with nothing but a loopback.
+        bubblewrap: the path of a `bwrap` that works, looked for where `namespaces` is not to be had
+            or `landlock` is missing.
+        sandbox_exec: the path of macOS' `sandbox-exec`.
+    """
+
+    landlock: int = 0
+    seccomp: bool = False
+    namespaces: bool = False
+    network_namespace: bool = False
+    bubblewrap: str | None = None
+    sandbox_exec: str | None = None
+
+    @property
+    def has_mounts(self) -> bool:
+        """Whether a tree can be made read-only for the program alone."""
+        return self.namespaces or self.bubblewrap is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """A rule that cannot be enforced here.
+
+    Attributes:
+        rule: which.
+        text: what a program can do because of it, and what would close it.
+    """
+
+    rule: Rule
+    text: str
+
+
+@cache
+def probe() -> Abilities:
+    """What this system can enforce: tried once per process, in one of its own, in about 50 ms."""
+    if sys.platform == "darwin":
+        return Abilities(sandbox_exec=shutil.which("/usr/bin/sandbox-exec"))
+    if not sys.platform.startswith("linux") or not sys.executable:
+        return Abilities()
+    script = Path(__file__).with_name("supervisor.py")
+    try:
+        tried = subprocess.run(  # noqa: S603 - this interpreter, and a file of this package
+            [sys.executable, "-I", "-S", str(script), "probe"],
+            capture_output=True,
+            check=True,
+            timeout=_PROBE_S,
+        )
+        return Abilities(**json.loads(tried.stdout))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError):
+        return Abilities()
+
+
+def missing(confinement: Confinement, abilities: Abilities) -> list[Hole]:
+    """The rules of a confinement that this system cannot enforce."""
+    if abilities.sandbox_exec:
+        return []
+    holes: list[Hole] = []
+
+    def add(rule: Rule, text: str) -> None:
+        holes.append(Hole(rule=rule, text=text))
+
+    uses_bubblewrap = abilities.bubblewrap is not None
+    if not abilities.landlock and not abilities.has_mounts:
+        add("write", "files anywhere can be changed: there is neither Landlock nor a namespace")
+    elif 0 < abilities.landlock < _TRUNCATES and not abilities.has_mounts:
+        add("write", "files outside can be emptied (truncate): this takes Linux 6.2 or bubblewrap")
+    if not abilities.has_mounts:
+        text = "mode, owner and times of files outside can be changed: this takes bubblewrap"
+        add("attributes", text)
+        holes.extend(
+            Hole(rule="protect", text=f"{path} can be changed: this takes bubblewrap")
+            for path in confinement.protect
+            if nearest(path, confinement.write)
+        )
+    if confinement.read is not None and not abilities.landlock and not uses_bubblewrap:
+        add("read", "every file can be read: this takes Landlock or bubblewrap")
+    if not abilities.seccomp:
+        add("sockets", "services can be reached through Unix sockets: this takes seccomp")
+        if not confinement.network and not abilities.network_namespace and not uses_bubblewrap:
+            add("network", "the network can be reached: this takes seccomp or a namespace")
+    if abilities.landlock < _SIGNALS and not (abilities.bubblewrap and not abilities.namespaces):
+        add("signals", "other processes of this user can be signalled: this takes Linux 6.12")
+    return holes
+
+
+def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
+    """What starting a program in a confinement takes. Looks at files, and may wait for `probe`.
+
+    Returns:
+        What to put before the program's arguments, and what the supervisor has to know.
+
+    Raises:
+        ToolError: `tool_not_available`; a required rule cannot be enforced.
+    """
+    abilities = probe()
+    holes = [hole for hole in missing(confinement, abilities) if hole.rule in confinement.required]
+    if holes:
+        text = "; ".join(dict.fromkeys(hole.text for hole in holes))
+        raise ToolError(
+            ErrorCode.TOOL_NOT_AVAILABLE, f"the sandbox that is required is not to be had: {text}"
+        )
+    if abilities.sandbox_exec:
+        return [abilities.sandbox_exec, "-p", profile(confinement)], b""
+    if not sys.platform.startswith("linux"):
+        return [], b""
+    paths = {
+        name: None if given is None else [os.path.normpath(path) for path in given]
+        for name, given in (
+            ("write", confinement.write),
+            ("read", confinement.read),
+            ("protect", confinement.protect),
+        )
+    }
+    found = asdict(abilities)
+    del found["sandbox_exec"]
+    return [], json.dumps(paths | {"network": confinement.network} | found).encode()
+
+
+def profile(confinement: Confinement) -> str:
+    """The confinement as macOS' `sandbox-exec` reads it; of its rules the last one counts."""
+
+    def paths(kind: str, given: Iterable[str]) -> str:
+        return " ".join(f"({kind} {_quoted(path)})" for path in given)
+
+    lines = ["(version 1)", "(allow default)", "(deny file-write*)", "(deny file-link)"]
+    lines.append(f'(allow file-write* (literal "/dev/null") {paths("subpath", confinement.write)})')
+    if confinement.protect:
+        lines.append(f"(deny file-write* {paths('subpath', confinement.protect)})")
+        above = {str(folder) for path in confinement.protect for folder in Path(path).parents}
+        lines.append(f"(deny file-write-unlink {paths('literal', sorted(above))})")
+    if confinement.read is not None:
+        allowed = [*_MACOS_SYSTEM, *confinement.write, *confinement.read]
+        lines.append("(deny file-read-data)")
+        lines.append(f'(allow file-read-data (literal "/") {paths("subpath", allowed)})')
+    if not confinement.network:
+        lines.append("(deny network*)")
+    lines += ["(deny mach-lookup)", "(deny signal (target others))"]
+    return "\n".join(lines)
+
+
+def _quoted(path: str) -> str:
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def nearest(path: str, folders: Iterable[str]) -> int:
+    """How long the longest of the folders is that a path is or lies beneath; 0 for none."""
+    return max((len(folder) for folder in folders if _holds(folder, path)), default=0)
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,88 @@
+"""Whether it was the sandbox that a program failed for, as far as its output says so.
+
+The kernel reports a refusal to the program and to no other process. What is left of it is what the
+program prints; what it does not print is not known.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.process.confinement import Confinement, nearest
+
+_REFUSED = re.compile(
+    r"permission denied|operation not permitted|read-only file system|device or resource busy"
+    r"|\b(?:EACCES|EPERM|EROFS|EBUSY)\b",
+    re.IGNORECASE,
+)
+_UNREACHABLE = re.compile(
+    r"network is unreachable|could(?:n't| not) resolve|name or service not known"
+    r"|temporary failure in name resolution|no route to host|nodename nor servname"
+    r"|\b(?:ENETUNREACH|EAI_AGAIN|ENOTFOUND)\b",
+    re.IGNORECASE,
+)
+_SPEAKER = re.compile(r"\S+: (?:line )?(?:\d+: )?")
+_QUOTED = re.compile("'([^'\n]+)'|\"([^\"\n]+)\"|\u2018([^\u2019\n]+)\u2019|`([^`'\n]+)['`]")
+_WORD = re.compile(r"[^\s'\"`:,;()\[\]{}<>=]*/[^\s'\"`:,;()\[\]{}<>=]*|[^\s:]+(?=: [A-Z])")
+
+_MOST_LINES, _LONGEST_LINE = 2_000, 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """What a program was refused.
+
+    Attributes:
+        paths: files that it could have changed or read without its confinement.
+        network: it tried to reach the network.
+    """
+
+    paths: tuple[str, ...] = ()
+    network: bool = False
+
+
+def find_denial(output: str, confinement: Confinement, *, cwd: Path | str) -> Denial | None:
+    """What a failed program's output says of being refused, where the confinement explains it.
+
+    A path counts if the confinement refuses it and this process itself could use it: what the
+    user may not touch either is not the sandbox's doing.
+
+    Args:
+        output: what it has printed, standard error above all.
+        confinement: what it was started in.
+        cwd: where it ran.
+    """
+    paths = dict[str, None]()
+    network = False
+    for line in output.splitlines()[-_MOST_LINES:]:
+        cut = line[:_LONGEST_LINE]
+        network |= not confinement.network and _UNREACHABLE.search(cut) is not None
+        if _REFUSED.search(cut):
+            found = (os.path.normpath(Path(cwd, name)) for name in _names(cut))
+            paths |= dict.fromkeys(path for path in found if _is_refused(path, confinement))
+    return Denial(paths=tuple(paths), network=network) if paths or network else None
+
+
+def _names(line: str) -> Iterator[str]:
+    """What may be a path: what is in quotes, words with a slash, and the word before an error."""
+    if (speaker := _SPEAKER.match(line)) and not _REFUSED.match(line, speaker.end()):
+        line = line[speaker.end() :]  # the program that prints it
+    for match in _QUOTED.finditer(line):
+        yield from filter(None, match.groups())
+    yield from _WORD.findall(_QUOTED.sub(" ", line))
+
+
+def _is_refused(path: str, confinement: Confinement) -> bool:
+    try:
+        real = os.path.realpath(path)
+        if nearest(real, confinement.write) > nearest(real, confinement.protect):
+            return False
+        is_unreadable = confinement.read is not None and not nearest(real, confinement.read)
+        existing = real
+        while not os.path.lexists(existing):
+            existing = str(Path(existing).parent)
+        return os.access(existing, os.W_OK) or (is_unreadable and os.access(existing, os.R_OK))
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,227 @@
+"""A view of the file system that only the program has: read-only but for what it may write.
+
+It takes a mount namespace, and where this user may not make one, a user namespace around it. Both
+are made by the keeper, which stays in them and gives up nothing; its program gets no privilege.
+"""
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import struct
+from contextlib import ExitStack
+from enum import Enum
+
+from agent_core.process import kernel
+
+_NEWNS, _NEWUSER, _NEWNET = 0x0002_0000, 0x1000_0000, 0x4000_0000
+_OPEN_TREE_CLONE, _AT_RECURSIVE = 1, 0x8000
+_FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_PRIVATE = 2, 4, 8, 4096, 1 << 18
+_ATTR_READ_ONLY = 1
+_MNT_DETACH = 2
+_PLACEHOLDER_MODE = 0o1555
+
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+
+def enter_namespaces(*, network: bool) -> None:
+    """Move this process, which must have one thread only, into namespaces of its own.
+
+    Args:
+        network: into a network as well, with nothing but a loopback.
+
+    Raises:
+        OSError: this user may not, or not any more.
+    """
+    flags = _NEWNS | (_NEWNET if network else 0)
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        kernel.library_call("unshare", flags)
+    except PermissionError:
+        kernel.library_call("unshare", flags | _NEWUSER)
+        for name, content in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+                file.write(content)
+    if network:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            request = struct.pack("16sh22x", b"lo", _IFF_UP)
+            fcntl.ioctl(any_socket.fileno(), _SIOCSIFFLAGS, request)
+
+
+def make_read_only(write: list[bytes], protect: list[bytes], files: ExitStack) -> None:
+    """Make the whole file system read-only in this namespace but for some paths.
+
+    Args:
+        write: what stays writable.
+        protect: what does not, beneath those; of two paths the longer one decides. Folders between
+            the two cannot be renamed or removed. One that does not exist cannot be made.
+        files: closes what has to stay open until the program has ended.
+
+    Raises:
+        OSError: the kernel refuses, or there is a link in a path to write to (ELOOP).
+    """
+    _set_attributes(b"/", propagation=_MS_PRIVATE)
+    planned = plan(write, protect)
+    trees = {path: _clone(path) for kind, path in planned if kind is Kind.WRITE}
+    if b"/" in trees:
+        os.close(trees.pop(b"/"))
+    else:
+        _set_attributes(b"/", attributes=_ATTR_READ_ONLY)
+    _mount_own_devices()
+    for kind, path in planned:
+        if tree := trees.get(path):
+            _attach(tree, path)
+            os.close(tree)
+        elif kind is Kind.PIN:
+            _bind(path)
+        elif kind is Kind.PROTECT and hold_placeholder(path, files):
+            _bind(path, attributes=_ATTR_READ_ONLY)
+
+
+class Kind(Enum):
+    """What is mounted on a path: itself, ..."""
+
+    WRITE = "writable"
+    PIN = "as it is: what something is mounted on can be neither renamed nor removed"
+    PROTECT = "read-only"
+
+
+def plan(write: list[bytes], protect: list[bytes]) -> list[tuple[Kind, bytes]]:
+    """What to mount in a tree that is read-only, in this order.
+
+    Of a protected path that does not exist it is the first folder that is missing. Of a link it is
+    what the link points to.
+    """
+    rules = dict.fromkeys(write, Kind.WRITE)
+    rules |= {os.path.realpath(path): Kind.PROTECT for path in protect}
+    planned = dict[bytes, Kind]()
+    for path in sorted(rules, key=_depth):
+        if rules[path] is Kind.WRITE:
+            if os.path.exists(path):  # noqa: PTH110
+                planned[path] = Kind.WRITE
+            continue
+        above = max(
+            (folder for folder in rules if _is_above(folder, path)), key=_depth, default=b""
+        )
+        if rules.get(above) is Kind.WRITE:
+            parts = os.path.relpath(path, above).split(b"/")
+            folders = [os.path.join(above, *parts[:count]) for count in range(1, len(parts))]  # noqa: PTH118
+            missing = next(filter(_is_placeholder, folders), None)
+            for folder in folders[: folders.index(missing)] if missing else folders:
+                planned.setdefault(folder, Kind.PIN)
+            planned[missing or path] = Kind.PROTECT
+    return [(kind, path) for path, kind in planned.items()]
+
+
+def _depth(path: bytes) -> int:
+    return len([part for part in path.split(b"/") if part])
+
+
+def _is_above(folder: bytes, path: bytes) -> bool:
+    return folder != path and path.startswith(folder.rstrip(b"/") + b"/")
+
+
+def hold_placeholder(path: bytes, files: ExitStack) -> bool:
+    """Keep an empty folder where there is nothing: only what exists can be made read-only.
+
+    It is removed when the last program has ended that must not write there. Each holds a lock on
+    it, because a folder that is removed takes the mounts of others with it.
+
+    Returns:
+        False where nothing can be made, neither here nor by the program.
+    """
+    if not _is_placeholder(path):
+        return True
+    while True:
+        with contextlib.suppress(FileExistsError):
+            try:
+                os.mkdir(path)  # noqa: PTH102
+            except (PermissionError, FileNotFoundError, NotADirectoryError):
+                return False
+            os.chmod(path, _PLACEHOLDER_MODE)  # noqa: PTH101
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        if os.fstat(fd).st_nlink:
+            break
+        os.close(fd)  # another program has removed it meanwhile
+
+    def remove() -> None:
+        with contextlib.suppress(OSError):
+            kernel.library_call("umount2", path, _MNT_DETACH)
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rmdir(path)  # noqa: PTH106
+        os.close(fd)
+
+    files.callback(remove)
+    return True
+
+
+def _is_placeholder(path: bytes) -> bool:
+    """Whether there is nothing, or what an earlier or another program's rule has put there."""
+    try:
+        return os.lstat(path).st_mode == stat.S_IFDIR | _PLACEHOLDER_MODE and not os.listdir(path)  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+
+
+def _mount_own_devices() -> None:
+    """Shared memory and terminals that no program outside has."""
+    with contextlib.suppress(OSError):
+        _mount(b"tmpfs", b"/dev/shm", b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=1777")
+    with contextlib.suppress(OSError):
+        _mount(
+            b"devpts", b"/dev/pts", b"devpts", _MS_NOSUID | _MS_NOEXEC, b"newinstance,ptmxmode=0666"
+        )
+        _mount(b"/dev/pts/ptmx", b"/dev/ptmx", None, _MS_BIND, None)
+
+
+def _mount(
+    source: bytes, target: bytes, kind: bytes | None, flags: int, options: bytes | None
+) -> None:
+    kernel.library_call("mount", source, target, kind, flags, options)
+
+
+def _bind(path: bytes, *, attributes: int = 0) -> None:
+    """Mount a path on itself."""
+    tree = _clone(path)
+    try:
+        if attributes:
+            _set_attributes(b"", tree, attributes=attributes)
+        _attach(tree, path)
+    finally:
+        os.close(tree)
+
+
+def _clone(path: bytes) -> int:
+    fd = kernel.open_path(path)
+    try:
+        flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | kernel.AT_EMPTY_PATH | os.O_CLOEXEC
+        return kernel.system_call(kernel.OPEN_TREE, fd, b"", flags)
+    finally:
+        os.close(fd)
+
+
+def _attach(tree: int, path: bytes) -> None:
+    target = kernel.open_path(path)
+    try:
+        flags = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
+        kernel.system_call(kernel.MOVE_MOUNT, tree, b"", target, b"", flags)
+    finally:
+        os.close(target)
+
+
+def _set_attributes(
+    path: bytes, folder: int = kernel.AT_FDCWD, *, attributes: int = 0, propagation: int = 0
+) -> None:
+    fields = struct.pack("=QQQQ", attributes, 0, propagation, 0)
+    flags = _AT_RECURSIVE | (0 if path else kernel.AT_EMPTY_PATH)
+    kernel.system_call(kernel.MOUNT_SETATTR, folder, path, flags, fields, len(fields))

@@ -1,0 +1,164 @@
+"""A confined program touches what its confinement names, and nothing else."""
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.process import (
+    Abilities,
+    Command,
+    CompletedProcess,
+    Confinement,
+    Launcher,
+    find_denial,
+    missing,
+    probe,
+    run,
+)
+from agent_core.process.confinement import profile
+
+needs_mounts = pytest.mark.skipif(
+    not probe().has_mounts, reason="neither namespaces nor bubblewrap here"
+)
+needs_files = pytest.mark.skipif(
+    not (probe().landlock or probe().has_mounts), reason="nothing here confines a program"
+)
+
+
+@pytest.fixture
+async def launcher() -> AsyncIterator[Launcher]:
+    with contextlib.closing(Launcher()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Path:
+    folder = tmp_path / "inside"
+    folder.mkdir()
+    return folder
+
+
+async def shell(
+    script: str, confinement: Confinement, launcher: Launcher, *, cwd: Path
+) -> CompletedProcess:
+    command = Command(
+        argv=["/bin/sh", "-c", script],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"]},
+        confinement=confinement,
+    )
+    return await run(command, launcher=launcher, timeout_s=15)
+
+
+@needs_files
+async def test_it_writes_inside_and_not_outside(
+    inside: Path, tmp_path: Path, launcher: Launcher
+) -> None:
+    script = "echo 1 > new && mkdir deep && mv new deep/new; echo 1 > ../outside"
+    result = await shell(script, Confinement(write=(str(inside),)), launcher, cwd=inside)
+    assert result.exit_code != 0
+    assert (inside / "deep" / "new").read_text() == "1\n"
+    assert not (tmp_path / "outside").exists()
+    denial = find_denial(result.stderr.text, Confinement(write=(str(inside),)), cwd=inside)
+    assert denial is not None
+    assert denial.paths == (str(tmp_path / "outside"),)
+
+
+@needs_mounts
+async def test_what_is_protected_stays_as_it_is_and_where_it_is(
+    inside: Path, launcher: Launcher
+) -> None:
+    (inside / ".git" / "hooks").mkdir(parents=True)
+    (inside / ".git" / "config").write_text("old")
+    before = sorted(map(str, inside.rglob("*")))
+    confinement = Confinement(
+        write=(str(inside),),
+        protect=tuple(
+            str(inside / name) for name in (".git/hooks", ".git/config", "not/there", ".git/none")
+        ),
+    )
+    script = (
+        "echo new > .git/config; echo new > .git/hooks/pre-commit; mv .git g; rm -rf .git/hooks;"
+        "rm -f .git/config; mkdir -p not/there; touch .git/none; ln -sfnT /tmp .git;"
+        "echo 1 > .git/ok"
+    )
+    await shell(script, confinement, launcher, cwd=inside)
+    assert sorted(map(str, inside.rglob("*"))) == sorted([*before, str(inside / ".git/ok")])
+    assert (inside / ".git" / "config").read_text() == "old"
+
+
+@needs_files
+async def test_a_listed_read_leaves_the_rest_unreadable(
+    inside: Path, tmp_path: Path, launcher: Launcher
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "open").write_text("open")
+    confinement = Confinement(write=(str(inside),), read=(str(tmp_path / "open"),))
+    result = await shell("cat ../open; cat ../secret", confinement, launcher, cwd=inside)
+    assert result.stdout.text == "open"
+    assert result.exit_code != 0
+
+
+async def test_a_rule_that_is_required_and_cannot_be_had_keeps_the_program_from_starting(
+    inside: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_core.process.confinement.probe", Abilities)
+    confinement = Confinement(write=(str(inside),), required=frozenset({"write"}))
+    with pytest.raises(ToolError, match="Landlock") as failure:
+        await shell("touch started", confinement, launcher, cwd=inside)
+    assert failure.value.code is ErrorCode.TOOL_NOT_AVAILABLE
+    assert list(inside.iterdir()) == []
+
+
+@needs_files
+async def test_a_step_that_fails_keeps_the_program_from_starting_and_is_named(
+    inside: Path, tmp_path: Path, launcher: Launcher
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(inside)
+    with pytest.raises(ToolError, match="sandbox could not be set up"):
+        await shell("touch started", Confinement(write=(str(link),)), launcher, cwd=inside)
+    assert list(inside.iterdir()) == []
+
+
+def test_every_rule_has_a_hole_where_there_is_nothing() -> None:
+    confinement = Confinement(write=("/w",), read=("/r",), protect=("/w/p", "/elsewhere"))
+    holes = missing(confinement, Abilities())
+    assert [hole.rule for hole in holes] == [
+        *("write", "attributes", "protect", "read", "sockets", "network", "signals")
+    ]
+    assert missing(replace(confinement, network=True), probe()) == [] or not probe().namespaces
+
+
+def test_the_profile_for_macos_denies_last_what_is_protected() -> None:
+    text = profile(Confinement(write=("/w",), protect=('/w/"p"',)))
+    assert text.index('(subpath "/w")') < text.index(r'(subpath "/w/\"p\"")')
+    assert "(deny network*)" in text
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux confines in steps")
+@pytest.mark.parametrize(
+    ("line", "paths"),
+    [
+        ("touch: cannot touch '{out}/a b': Read-only file system", ("{out}/a b",)),
+        ("Error: EACCES: permission denied, open '{out}/x'", ("{out}/x",)),
+        ("PermissionError: [Errno 13] Permission denied: '{out}/x'", ("{out}/x",)),
+        ("sh: 1: cannot create ../x: Read-only file system", ("{out}/x",)),
+        ("touch: cannot touch 'here': Permission denied", ()),
+        ("mv: cannot move '.git' to 'x': Device or resource busy", ("{out}/in/.git",)),
+        ("nothing about '{out}/x'", ()),
+    ],
+)
+def test_output_tells_what_was_refused(line: str, paths: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    confinement = Confinement(write=(str(folder),), protect=(str(folder / ".git"),))
+    denial = find_denial(line.format(out=tmp_path), confinement, cwd=folder)
+    found = denial.paths if denial else ()
+    assert found == tuple(path.format(out=tmp_path) for path in paths)

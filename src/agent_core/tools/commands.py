@@ -66,7 +66,7 @@ _ALWAYS = {
 }
 """Commands that change what the rest of a script means, with or without a placeholder."""
 
-_SHELL_COMMANDS = words_of(
+SHELL_COMMANDS = words_of(
     """
     . : [ alias bg bind break builtin caller cd chdir command compgen complete compopt
     continue coproc
@@ -151,7 +151,7 @@ def find_problem(words: Sequence[Word]) -> str | None:
         return _NESTED.format(program)
     if program in _INTERPRETERS:
         return _find_interpreter_problem(program, words)
-    if program in _SHELL_COMMANDS:
+    if program in SHELL_COMMANDS:
         return _find_builtin_problem(program, words)
     return _find_shell_argument(words) or _find_embedded_value(program, words)
 

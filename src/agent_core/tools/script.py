@@ -24,6 +24,7 @@ from agent_core.tools.commands import (
     nested_scripts,
     words_of,
 )
+from agent_core.tools.syntax import CONTROL, parse, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -36,7 +37,6 @@ _VARIABLE = "soong_arg_"
 _BLANK = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _PLAIN = re.compile(r"(?:~/)?[A-Za-z0-9_@%+=:,./-]*")
 _PARAMETER = re.compile(r"\$(?:[@*0-9]|\{(?:[@*]|[0-9]+)\})")
-_CONTROL = re.compile(r"[^\n\t\x20-\x7e\x80-\U0010ffff]|[\x7f-\x9f]")
 
 _PORTABLE = words_of(
     """
@@ -148,7 +148,7 @@ def parse_script(template: str, *, is_nested: bool = False) -> Script:
     fields = tuple(dict.fromkeys(placeholders(template)))
     if not fields:
         return Script(template, ())
-    if strange := _CONTROL.search(template):
+    if strange := CONTROL.search(template):
         raise ValueError(f"{_line(template, strange.start())}: remove the control character there")
     if _VARIABLE in template:
         raise ValueError(f"rename the variable {_VARIABLE}…; such names are for the placeholders")
@@ -243,11 +243,7 @@ class _ParsedScript:
             filled += variable + quote
             last = match.end()
         self.source = bytes(filled + template[last:].encode())
-        # Only loaded for users who have such a tool.
-        import tree_sitter_bash  # noqa: PLC0415
-        from tree_sitter import Language, Parser  # noqa: PLC0415
-
-        self._root = Parser(Language(tree_sitter_bash.language())).parse(self.source).root_node
+        self._root = parse(self.source)
 
     def places(self) -> Iterator[_Place]:
         """Where the placeholders are.
@@ -279,7 +275,7 @@ class _ParsedScript:
             if where := _find_misplacement(place):
                 raise place.refused(where)
         end = 0
-        for node in _walk(self._root):
+        for node in walk(self._root):
             problem = self._find_node_problem(node)
             if node.child_count == 0:
                 if not problem and not _BLANK.fullmatch(self.source, end, node.start_byte):
@@ -298,17 +294,17 @@ class _ParsedScript:
                 words = [*map(self._word, _words(node))]
                 if any(word.has_value for word in words):
                     parts = (
-                        each for each in _walk(self._root) if each.type == "function_definition"
+                        each for each in walk(self._root) if each.type == "function_definition"
                     )
                     names = (part.child_by_field_name("name") for part in parts)
-                    if words[0].literal in {_text(name) for name in names if name is not None}:
+                    if words[0].literal in {text_of(name) for name in names if name is not None}:
                         return "give no placeholder to a function of the script"
                 if words and words[0].literal is None and self._is_nested:
                     return "write out the name of the program there"
                 problem = find_input_problem(words) if words and self._is_fed(node) else None
                 return problem or _find_problem(words)
             case "arithmetic_expansion" if self._is_fed(node):
-                has_variable = any(each.type == "variable_name" for each in _walk(node))
+                has_variable = any(each.type == "variable_name" for each in walk(node))
                 return "give what is read to no arithmetic" if has_variable else None
             case "test_command" if node.id in self._inside:
                 words = [self._word(child) for child in _operands(node)]
@@ -365,7 +361,7 @@ def _find_misplacement(place: _Place) -> str | None:
 
 
 _WRONG_PARTS: Mapping[str, tuple[Callable[["Node", "Node"], bool], str]] = {
-    "command_substitution": (lambda node, _: not _text(node).startswith("$("), "in backquotes"),
+    "command_substitution": (lambda node, _: not text_of(node).startswith("$("), "in backquotes"),
     "for_statement": (lambda _, below: below.type != "do_group", "in the list of a for loop"),
     "case_item": (
         lambda node, below: below in node.children_by_field_name("value"),
@@ -383,7 +379,7 @@ def _find_neighbour_problem(node: "Node") -> str | None:
     """What stands beside a placeholder, in the same word and outside quotes, is plain."""
     for part in node.children:
         match part.type:
-            case "word" | "number" if _PLAIN.fullmatch(_text(part)):
+            case "word" | "number" if _PLAIN.fullmatch(text_of(part)):
                 continue
             case "string" | "raw_string" | "simple_expansion":
                 continue
@@ -406,7 +402,7 @@ def _operands(test: "Node") -> Iterator["Node"]:
 def _operator(redirect: "Node") -> str:
     operator = redirect.child_by_field_name("operator")
     operator = operator or next((c for c in redirect.children if not c.is_named), None)
-    return _text(operator) if operator is not None else ""
+    return text_of(operator) if operator is not None else ""
 
 
 def _words(command: "Node") -> list["Node"]:
@@ -425,7 +421,7 @@ def _pieces(node: "Node") -> Iterator["Node"]:
 
 
 def _unquote(piece: "Node") -> str | None:
-    text = _text(piece)
+    text = text_of(piece)
     if not piece.is_named or piece.type == "test_operator":
         return text
     match piece.type:
@@ -445,20 +441,8 @@ def _upwards(node: "Node") -> Iterator["Node"]:
         node = parent
 
 
-def _walk(root: "Node") -> Iterator["Node"]:
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(reversed(node.children))
-
-
-def _text(node: "Node") -> str:
-    return (node.text or b"").decode()
-
-
 def _shown(node: "Node") -> str:
-    return repr(_text(node)[:40]) if not node.is_missing else f"the missing {node.type}"
+    return repr(text_of(node)[:40]) if not node.is_missing else f"the missing {node.type}"
 
 
 def _line(text: str, position: int) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -19,7 +19,7 @@ from agent_core.process import Command, find_program, run
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
 from agent_core.tools.code.programs import CommandLine, session_scope
-from agent_core.tools.code.views import command_views
+from agent_core.tools.code.views import STREAMS, ReadCommand, read_command
 from agent_core.tools.files import disk_errors
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
@@ -40,11 +40,10 @@ _MAX_WORDS = 5_000
 _BETWEEN = re.compile(r"[\s'\"=;|&<>()`,:{}]+")
 _ADDRESS = re.compile(r"\b(?!file:)[a-z][a-z0-9+.-]{0,31}://[^\s'\"`;|&<>()]*", re.IGNORECASE)
 _HOME_VARIABLE = re.compile(r"\$(?:HOME\b|\{HOME\})")
-_STREAMS = frozenset(
-    Path("/dev", name) for name in ("null", "zero", "stdin", "stdout", "stderr", "tty")
-)
 _OF_ANOTHER_PROCESS = (Path("/proc"), Path("/dev"))  # what these lead to depends on who looks
 _LONGEST_BUNDLE = 32
+_PATH = re.compile(r"(?=.*[/.])[^-\s'\"=;|&<>()`,:{}$*?\[][^\s'\"=;|&<>()`,:{}$*?\[]*")
+"""What is read as a path even where there is nothing of that name yet."""
 
 
 class RunCommand(Arguments):
@@ -100,7 +99,8 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
-    reason, places = _find_named_places(policy, arguments.argv, program=program, cwd=place.path)
+    read = read_command(arguments.argv, cwd=place.path, env=workspace.env, policy=policy)
+    reason, places, paths = _find_named_places(policy, read, program=program, cwd=place.path)
     command = CommandLine(
         program=program,
         argv=arguments.argv,
@@ -120,7 +120,8 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         dangerous=True,
         reason=reason,
         places=places,
-        command=command_views(arguments.argv, cwd=place.path, env=workspace.env),
+        paths=paths,
+        command=read.for_rules,
     )
     argv = [str(program), *arguments.argv[1:]]
     return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
@@ -159,34 +160,39 @@ async def _run(
 
 
 def _find_named_places(
-    policy: PathPolicy, argv: Sequence[str], *, program: Path, cwd: Path
-) -> tuple[str | None, tuple[str, ...]]:
+    policy: PathPolicy, read: ReadCommand, *, program: Path, cwd: Path
+) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Resolve every word of a command; none may name the program's own files.
 
     A word is resolved whole, and in the pieces that options, scripts and addresses are made of.
     This is what a person has to see. It is no boundary: a script can build a path in other ways.
 
-    Returns why the command needs a question whatever was allowed before, and the places that are
-    the reason: those likely to hold secrets, and those outside the project and the allowed roots.
+    Returns why the command needs a question whatever was allowed before; the places that are
+    the reason: those likely to hold secrets, and those outside the project and the allowed roots;
+    and all paths that it names, as far as a word is known to be one.
 
     Raises:
         PermissionDeniedError: it names a file of the program itself.
     """
-    for place in (program, cwd):
+    programs = (Path(view.program) for view in read.views if view.program)
+    for place in (program, cwd, *programs):
         if policy.is_protected(Path(os.path.realpath(place))):
             raise _protected(str(place))
     roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
     names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))  # anywhere in a word
-    for word in argv[1:]:
+    for word in read.words:
         if names_own.search(word):
             raise _protected(word)
-    words = list(islice(dict.fromkeys(_words(argv[1:])), _MAX_WORDS + 1))
-    places = [
-        place
-        for word in (str(cwd), *words[:_MAX_WORDS])
-        if Path(os.path.normpath(cwd / word)) not in _STREAMS
-        for place in _resolve(policy, word, cwd)
-    ]
+    words = list(islice(dict.fromkeys(_words(read.words)), _MAX_WORDS + 1))
+    places, paths = [*_resolve(policy, str(cwd), cwd)], list[str]()
+    for base in (cwd, *read.folders[:1]):
+        for word in words[:_MAX_WORDS]:
+            if Path(os.path.normpath(base / word)) in STREAMS:
+                continue
+            found = list(_resolve(policy, word, base))
+            likely = found[:1] if _PATH.fullmatch(word) else []
+            paths += [str(each.path) for each in found if each in likely or each.path.exists()]
+            places += found
     for place in places:
         if policy.is_protected(place.path):
             raise _protected(str(place.path))
@@ -197,7 +203,7 @@ def _find_named_places(
     if len(words) > _MAX_WORDS:
         outside.append(f"more than {_MAX_WORDS} words")
     reason = "sensitive" if sensitive else "outside_roots" if outside else None
-    return reason, tuple(dict.fromkeys([*sensitive, *outside]))
+    return reason, tuple(dict.fromkeys([*sensitive, *outside])), tuple(dict.fromkeys(paths))
 
 
 def _protected(named: str) -> PermissionDeniedError:
@@ -210,7 +216,7 @@ def _protected(named: str) -> PermissionDeniedError:
     )
 
 
-def _words(argv: Sequence[str]) -> Iterator[str]:
+def _words(argv: Iterable[str]) -> Iterator[str]:
     """The words, and the pieces of those that are options or scripts; addresses are no paths.
 
     Each is given unchanged, without the `@` of a file with arguments, and as the value behind a

@@ -15,11 +15,12 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from agent_core.tools.code.options import Options
 from agent_core.tools.workspace import PathPolicy
 
 _ENVIRONMENT = re.compile(
@@ -30,80 +31,7 @@ _ENVIRONMENT = re.compile(
 _SEVERAL_IN_ONE = frozenset({"busybox", "coreutils", "toybox", "uutils"})
 _MAX_ENTRIES = 10_000
 
-
-class _Options:
-    """The options of a program that only read, as words; `-abc` stands for `-a -b -c`.
-
-    Args:
-        flags: options without a value, and long ones whose value is optional.
-        valued: options with a value, in the same word or in the next.
-        walks: the flags that make it enter folders.
-        always_walks: it enters folders without being asked to.
-        counts: `-5` is a count.
-    """
-
-    def __init__(
-        self,
-        flags: str,
-        valued: str = "",
-        *,
-        walks: str = "",
-        always_walks: bool = False,
-        counts: bool = False,
-    ) -> None:
-        self.walks = frozenset(_spell_out(walks))
-        self.always_walks = always_walks
-        self._flags = frozenset(_spell_out(flags)) | self.walks
-        self._valued = frozenset(_spell_out(valued))
-        self._counts = counts
-
-    def parse(self, argv: Sequence[str]) -> tuple[set[str], list[str]] | None:
-        """The options and operands of a command; None if one is not in the table."""
-        options: set[str] = set()
-        operands: list[str] = []
-        rest = iter(argv)
-        for word in rest:
-            if word == "--":
-                operands.extend(rest)
-            elif not word.startswith("-") or word == "-":
-                operands.append(word)
-            elif self._counts and word[1:].isdecimal():
-                continue
-            elif (found := self._in_word(word, rest)) is not None:
-                options.update(found)
-            else:
-                return None
-        return options, operands
-
-    def _in_word(self, word: str, rest: Iterator[str]) -> list[str] | None:
-        """The options of one word, which may take the next one as a value."""
-        if word.startswith("--"):
-            name, has_value, _ = word.partition("=")
-            if name in self._flags:
-                return [name]
-            return [name] if name in self._valued and (has_value or _has_value(rest)) else None
-        found: list[str] = []
-        for position, letter in enumerate(word[1:], 2):
-            found.append(f"-{letter}")
-            if found[-1] in self._valued:
-                return found if position < len(word) or _has_value(rest) else None
-            if found[-1] not in self._flags:
-                return None
-        return found
-
-
-def _has_value(rest: Iterator[str]) -> bool:
-    """Whether the next word is a value. One that looks like an option is not taken for one."""
-    value = next(rest, "-")
-    return not value.startswith("-") or value[1:].isdecimal()
-
-
-def _spell_out(words: str) -> Iterator[str]:
-    for word in words.split():
-        yield from [word] if word.startswith("--") else (f"-{letter}" for letter in word[1:])
-
-
-_HEAD = _Options(
+_HEAD = Options(
     "-qvz --quiet --silent --verbose --zero-terminated", "-cn --bytes --lines", counts=True
 )
 _DIFF_FLAGS = """
@@ -126,13 +54,13 @@ _LOG_FLAGS = """
 _LOG_VALUED = """
     -Ln --after --author --before --committer --date --grep --max-count --since --skip --until
     """
-_LOG = _Options(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
+_LOG = Options(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
 
-_READERS: Mapping[str, _Options] = {
-    "cat": _Options(
+_READERS: Mapping[str, Options] = {
+    "cat": Options(
         "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank"
     ),
-    "grep": _Options(
+    "grep": Options(
         """
         -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
         --extended-regexp --files-with-matches --files-without-match --fixed-strings --ignore-case
@@ -148,7 +76,7 @@ _READERS: Mapping[str, _Options] = {
         counts=True,
     ),
     "head": _HEAD,
-    "ls": _Options(
+    "ls": Options(
         """
         -1AaBbCcdFfGgHhiklmNnopqQrSstUuvXxZ --all --almost-all --author --color --directory
         --full-time --human-readable --inode --numeric-uid-gid --reverse --si --size --zero
@@ -156,8 +84,8 @@ _READERS: Mapping[str, _Options] = {
         "-ITw --hide --ignore --sort --time --time-style --width",
         walks="-R --recursive",
     ),
-    "pwd": _Options("-LP --logical --physical"),
-    "rg": _Options(
+    "pwd": Options("-LP --logical --physical"),
+    "rg": Options(
         """
         -.0FHINPSUVabchilnopqsuvwx --block-buffered --byte-offset --case-sensitive --column --count
         --count-matches --crlf --files --files-with-matches --files-without-match --fixed-strings
@@ -175,13 +103,13 @@ _READERS: Mapping[str, _Options] = {
         always_walks=True,
     ),
     "tail": _HEAD,
-    "wc": _Options("-cLlmw --bytes --chars --lines --max-line-length --words"),
+    "wc": Options("-cLlmw --bytes --chars --lines --max-line-length --words"),
 }
-_GIT: Mapping[str, _Options] = {
-    "diff": _Options(_DIFF_FLAGS, _DIFF_VALUED),
+_GIT: Mapping[str, Options] = {
+    "diff": Options(_DIFF_FLAGS, _DIFF_VALUED),
     "log": _LOG,
     "show": _LOG,
-    "status": _Options(
+    "status": Options(
         """
         -bsuvz --ahead-behind --branch --ignored --long --no-ahead-behind --no-renames --null
         --porcelain --renames --short --show-stash --untracked-files --verbose
@@ -247,7 +175,7 @@ def _harmless_subcommand(command: CommandLine) -> str | None:
     if (parsed := reader.parse(words)) is None:
         return None
     options, operands = parsed
-    walks = reader.always_walks or not options.isdisjoint(reader.walks)
+    walks = reader.always_walks or not reader.walks.isdisjoint(options)
     return "" if not walks or _all_open(command, operands) else None
 
 

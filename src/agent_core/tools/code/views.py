@@ -1,23 +1,506 @@
-"""What a command runs, as views: one program with its words each."""
+"""What a command runs, as views: each a program with its words.
 
-from collections.abc import Mapping, Sequence
+Programs that only start another one are looked through, shells are read by `shell`, and both again
+in what they start. A wrapper, an option or a construct that is not in a table is a problem: then
+no rule may allow the command. The views are given all the same, for rules that deny.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from glob import has_magic, iglob
+from itertools import islice
 from pathlib import Path
+from shutil import which
 
 from agent_core.errors import ToolError
 from agent_core.process import find_program
+from agent_core.tools.code.options import Options
+from agent_core.tools.code.shell import Word, is_reserved, read_script
+from agent_core.tools.commands import SHELL_COMMANDS, Word as TestWord, is_plain_test, words_of
+from agent_core.tools.workspace import PathPolicy
 from agent_core.types import CommandView, CommandViews
 
+STREAMS = frozenset(
+    Path("/dev", name) for name in ("null", "zero", "stdin", "stdout", "stderr", "tty")
+)
+_MAX_VIEWS = 300
+_MAX_DEPTH = 12
+_MAX_GUESSED = 64
+_MAX_MATCHES = 6_000
+_MAX_PATTERNS = 3
 
-def command_views(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> CommandViews:
-    """The programs that a command runs.
+_OWN_OPTIONS: Mapping[str, Options] = {
+    "command": Options(leading=True),
+    "env": Options(leading=True),
+    "exec": Options(leading=True),
+    "ionice": Options("-t --ignore", "-cn --class --classdata", leading=True),
+    "nice": Options("", "-n --adjustment", counts=True, leading=True),
+    "nohup": Options(leading=True),
+    "setsid": Options("-cfw --ctty --fork --wait", leading=True),
+    "stdbuf": Options("", "-eio --error --input --output", leading=True),
+    "time": Options("-p", leading=True),
+    "timeout": Options(
+        "-v --foreground --preserve-status --verbose", "-ks --kill-after --signal", leading=True
+    ),
+    "xargs": Options(
+        "-0rtx --exit --no-run-if-empty --null --verbose",
+        "-dILnPs --delimiter --max-args --max-chars --max-procs",
+        leading=True,
+    ),
+}
+"""Harmless wrappers with the options that are known: they start the command behind them."""
+
+_AS_ANOTHER_USER = words_of("doas gosu pkexec run0 runuser su su-exec sudo sudoedit")
+_SEVERAL_IN_ONE = words_of("busybox toybox")
+_RUNNERS = words_of(
+    """
+    bwrap chpst chroot chrt choom dbus-run-session eatmydata fakeroot firejail flock ltrace nsenter
+    numactl parallel prlimit proot rlwrap script setarch setpriv softlimit strace systemd-run
+    taskset unbuffer unshare valgrind watch
+    """
+)
+"""Programs that run others, with options nobody has looked at: a view, and so is what they run."""
+
+_SHELLS = words_of("ash bash dash sh")
+_OTHER_SHELLS = words_of(
+    "csh elvish fish hush ksh loksh mksh nu oil oksh osh posh rbash rksh tcsh xonsh yash zsh"
+)
+_SHELL_FLAGS = re.compile(r"-[ceuxnfl]*[ceuxnflo]")
+_SHELL_LONG = words_of("--login --noprofile --norc")
+_SHELL_SETTINGS = words_of("errexit nounset noglob pipefail xtrace")
+_SHELL_ENVIRONMENT = re.compile(
+    r"BASH.*|CDPATH|ENV|FPATH|GLOBIGNORE|IFS|POSIXLY_CORRECT|PS4|SHELLOPTS|ZDOTDIR"
+)
+
+_PLAIN_BUILTINS = words_of(
+    """
+    : [ break cd continue echo exit false kill printf pwd return set shift test times true type
+    umask wait
+    """
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
+_DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
+_SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
+_FIND_ACTIONS = words_of("-exec -execdir -ok -okdir")
+_ADDED = Word("…", is_known=False, is_one=False)
+
+
+@dataclass(slots=True)
+class ReadCommand:
+    """What was found in a command.
+
+    Attributes:
+        words: every word of it and of what it runs that may be a path.
+        folders: other folders than its own that relative paths may start from.
+    """
+
+    views: list[CommandView] = field(default_factory=list[CommandView])
+    problems: list[str] = field(default_factory=list[str])
+    words: dict[str, None] = field(default_factory=dict[str, None])
+    folders: list[Path] = field(default_factory=list[Path])
+
+    @property
+    def for_rules(self) -> CommandViews:
+        """What rules are matched with."""
+        problems = self.problems
+        if not self.views:
+            problems = [*problems, "it runs no program"]
+        return CommandViews(tuple(self.views), problems[0] if problems else None)
+
+
+def read_command(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], policy: PathPolicy
+) -> ReadCommand:
+    """Find the programs that a command runs.
 
     Args:
         argv: the words of the command.
         cwd: the folder it runs in, resolved.
         env: all that it sees of the environment.
+        policy: which places tools write to.
     """
-    try:
-        program = str(find_program(argv[0], cwd=cwd, env=env).resolve())
-    except ToolError:
-        program = None
-    return CommandViews((CommandView(tuple(argv), program),))
+    reader = _Reader(cwd, env, policy)
+    reader.command([Word(word) for word in argv], language=None, depth=0)
+    return reader.finish()
+
+
+class _Reader:
+    """Looks through the words of one command."""
+
+    def __init__(self, cwd: Path, env: Mapping[str, str], policy: PathPolicy) -> None:
+        self._cwd = cwd
+        self._env = env
+        self._policy = policy
+        self._found = ReadCommand()
+        self._seen: set[tuple[str | None, tuple[Word, ...]]] = set()
+        self._scripts: set[tuple[str, str]] = set()
+        self._has_relative = False
+        self._repeats = False
+
+    def finish(self) -> ReadCommand:
+        found = self._found
+        if found.folders:
+            if len(found.folders) > 1 or self._repeats:
+                self._problem("it changes the folder more than once")
+            if self._has_relative or not all(map(os.path.isabs, self._search_path())):
+                self._problem("it names a program or a target by a path from a changed folder")
+        return found
+
+    def _problem(self, text: str) -> None:
+        if text not in self._found.problems:
+            self._found.problems.append(text)
+
+    def command(self, words: Sequence[Word], *, language: str | None, depth: int) -> None:
+        """Add the views of a command.
+
+        Args:
+            words: its words.
+            language: of the shell that runs it, `bash` or `sh`; None if a program does.
+            depth: how many others it is in.
+        """
+        while words and _ASSIGNMENT.match(words[0].text):
+            self._problem("it sets a variable")
+            words = words[1:]
+        if not words:
+            return
+        if (language, tuple(words)) in self._seen:
+            self._repeats = True
+            return
+        self._seen.add((language, tuple(words)))
+        if depth > _MAX_DEPTH or len(self._found.views) >= _MAX_VIEWS:
+            self._problem("it runs more than is looked at")
+            return
+        self._note_words(words[1:])
+        name = words[0].text
+        if not words[0].is_known:
+            self._problem(f"which program it runs is known only then: {name}")
+            self._add(words, None)
+            self._guess(words, depth=depth, language=language)
+        elif language == "bash" and name == "time":
+            if (file := self._resolve(name)) is not None and not self._is_trusted(name, file):
+                self._problem("a file of the project could be run as time")
+            self._wrapper(name, words[1:], language=language, depth=depth)
+        elif language and name in SHELL_COMMANDS:
+            self._builtin(words, language=language, depth=depth)
+        else:
+            if language and is_reserved(name):
+                self._problem(f"{name} belongs to the language of the shell")
+            self._program(words, depth=depth)
+
+    def _program(self, words: Sequence[Word], *, depth: int) -> None:
+        """A program file: looked through if it is known to run another."""
+        name = words[0].text
+        program = self._resolve(name)
+        names = [Path(name).name.lower(), *([Path(program).name.lower()] if program else [])]
+        known = _KNOWN.intersection(names)
+        kind = next((each for each in names if each in known), None)
+        if "/" in name and not name.startswith("/"):
+            self._has_relative = True
+        if depth and "/" not in name and self._is_shadowed(name):
+            self._problem(f"a file of the project could be run as {name}")
+        if kind is None:
+            self._add(words, program)
+            return
+        if kind == "find":
+            self._add(words, program)
+            self._find(words[1:], depth=depth)
+        elif kind in _SEVERAL_IN_ONE:
+            self._add(words, program)
+            self.command(words[1:], language=None, depth=depth + 1)
+        elif kind in _RUNNERS:
+            self._add(words, program)
+            self._guess(words[1:], depth=depth)
+        elif kind in _AS_ANOTHER_USER:
+            self._problem(f"{kind} runs it as another user")
+            self._add(words, program)
+            self._guess(words[1:], depth=depth)
+        elif kind in _OTHER_SHELLS:
+            if any(word.text.startswith(("-", "+")) for word in words[1:]):
+                self._problem(f"scripts of {kind} are not looked into")
+            self._add(words, program)
+            self._guess(words[1:], depth=depth)
+        elif not self._is_trusted(name, program):
+            self._problem(f"{name} is not known to be the {kind} of the system")
+            self._add(words, program)
+            self._guess(words[1:], depth=depth)
+        elif kind in _SHELLS:
+            is_bash = program is not None and Path(program).name == "bash"
+            self._shell(words, program, language="bash" if is_bash else "sh", depth=depth)
+        else:
+            self._wrapper(kind, words[1:], language=None, depth=depth)
+
+    def _wrapper(
+        self, kind: str, words: Sequence[Word], *, language: str | None, depth: int
+    ) -> None:
+        """What a wrapper starts; it is no view of its own."""
+        parsed = _OWN_OPTIONS[kind].parse([word.text for word in words])
+        options, inner = parsed or ({}, [])
+        count = len(words) - len(inner)
+        if parsed is None or not all(word.is_known for word in words[:count]):
+            self._problem(f"it gives {kind} an option that is not known")
+            self._guess(words, depth=depth)
+            return
+        words = words[count:]
+        if kind == "env" and words and words[0].text == "-":
+            self._problem("it gives env an option that is not known")
+            words = words[1:]
+        if kind == "timeout" and words:
+            if not words[0].is_known or not _DURATION.fullmatch(words[0].text):
+                self._problem("it gives timeout a time that cannot be read")
+            words = words[1:]
+        if kind == "xargs":
+            replaced = options.get("-I")
+            words = words or [Word("echo")]
+            if replaced is None:
+                words = [*words, _ADDED]
+            else:
+                words = [_with_unknown(word, replaced) for word in words]
+        # GNU `env` has no other way to say so than an assignment, which `command` looks for.
+        self.command(words, language=language, depth=depth + 1)
+
+    def _find(self, words: Sequence[Word], *, depth: int) -> None:
+        """The commands that `find` runs for what it finds."""
+        if not all(word.is_known for word in words):
+            self._problem("it gives find words that are known only when it runs")
+        inner: list[Word] | None = None
+        for word in words:
+            if inner is None:
+                if word.text in _FIND_ACTIONS:
+                    inner = []
+                    if "dir" in word.text:
+                        self._problem("find runs a program in other folders")
+            elif word.text == ";" or (word.text == "+" and inner and inner[-1].text == "{}"):
+                self.command(
+                    [_with_unknown(each, "{}") for each in inner], language=None, depth=depth + 1
+                )
+                inner = None
+            else:
+                inner.append(word)
+        if inner is not None:
+            self._problem("a command of find has no end")
+            self._guess(inner, depth=depth)
+
+    def _shell(
+        self, words: Sequence[Word], program: str | None, *, language: str, depth: int
+    ) -> None:
+        """A shell: the script of `-c` is read; a file, or what it reads, is run as it is."""
+        has_script, position = False, 1
+        while position < len(words) and words[position].text[:1] in {"-", "+"}:
+            word = words[position].text
+            position += 1
+            if word == "--":
+                break
+            if word in _SHELL_LONG and not has_script:
+                continue
+            if not words[position - 1].is_known or not _SHELL_FLAGS.fullmatch(word):
+                self._problem("it gives the shell an option that is not known")
+                self._add(words, program)
+                self._guess(words[1:], depth=depth)
+                return
+            has_script |= "c" in word
+            if "l" in word and self._is_writable(Path(self._env.get("HOME", os.sep))):
+                self._problem("the shell would read a file of the project")
+            if word.endswith("o"):
+                setting = words[position].text if position < len(words) else ""
+                if setting not in _SHELL_SETTINGS:
+                    self._problem("it gives the shell an option that is not known")
+                position += 1
+        if not has_script or position >= len(words):
+            self._add(words, program)
+            return
+        if any(map(_SHELL_ENVIRONMENT.fullmatch, self._env)):
+            self._problem("the environment changes what a shell does")
+        if not words[position].is_known:
+            self._problem("the script of a shell is known only when it runs")
+        self._script(words[position].text, language=language, depth=depth)
+
+    def _script(self, text: str, *, language: str, depth: int) -> None:
+        if depth >= _MAX_DEPTH:
+            self._problem("it runs more than is looked at")
+        if depth >= _MAX_DEPTH or (language, text) in self._scripts:
+            self._repeats = True
+            return
+        self._scripts.add((language, text))
+        script = read_script(text, is_bash=language == "bash", env_names=[*self._env])
+        for problem in script.problems:
+            self._problem(problem)
+        self._repeats |= script.repeats
+        for each in script.commands:
+            before = len(self._found.views)
+            self.command(each.words, language=language, depth=depth + 1)
+            if each.reads or each.writes:
+                self._redirect(each.reads, each.writes, before)
+        for text_in in script.inputs:
+            self._note_words([Word(text_in)])
+            shells = (view for view in self._found.views if self._is_shell(view))
+            if next(shells, None) is not None:
+                self._problem("a shell runs what it reads")
+                self._script(text_in, language=language, depth=depth + 1)
+
+    def _redirect(self, reads: Sequence[str], writes: Sequence[str], before: int) -> None:
+        """Give the first view of a command its redirections, or make one of them."""
+        views = self._found.views
+        if len(views) == before:
+            views.append(CommandView((), None))
+        view = views[before]
+        views[before] = replace(
+            view,
+            reads=view.reads + self._targets(reads),
+            writes=view.writes + self._targets(writes),
+        )
+
+    def _targets(self, names: Sequence[str]) -> tuple[str, ...]:
+        found: list[str] = []
+        for name in names:
+            if not name.startswith("/"):
+                self._has_relative = True
+            if Path(os.path.normpath(self._cwd / name)) in STREAMS:
+                continue
+            self._found.words[name] = None
+            found.append(os.path.realpath(self._cwd / name))
+        return tuple(found)
+
+    def _builtin(self, words: Sequence[Word], *, language: str, depth: int) -> None:
+        """A command that the shell brings itself."""
+        name, rest = words[0].text, words[1:]
+        match name:
+            case "command" if rest and rest[0].text in {"-v", "-V"} and rest[0].is_known:
+                self._add(words, self._resolve(name) or name)
+            case "command" | "exec":
+                self._wrapper(name, rest, language=language, depth=depth)
+            case "eval" | "trap" if all(word.is_known for word in rest):
+                texts = [word.text for word in rest]
+                if texts and texts[0].startswith("-") and texts[0] != "-":
+                    self._problem(f"it gives {name} an option that is not known")
+                script = " ".join(texts) if name == "eval" else "".join(texts[:1])
+                if script != "-":
+                    self._script(script, language=language, depth=depth + 1)
+            case _ if name in _PLAIN_BUILTINS:
+                if not self._is_plain(name, rest):
+                    self._problem(f"it gives {name} words that may change what the shell does")
+                self._add(words, self._resolve(name) or name)
+            case _:
+                self._problem(f"{name} changes what the shell does")
+                self._add(words, self._resolve(name) or name)
+                self._guess(rest, depth=depth, language=language)
+
+    def _is_plain(self, name: str, words: Sequence[Word]) -> bool:
+        """Whether a command of the shell changes nothing in it, and evaluates nothing."""
+        texts = [word.text if word.is_known else None for word in words]
+        match name:
+            case "cd":
+                return self._enter(texts)
+            case "printf":
+                formats = texts[1:] if texts[:1] == ["--"] else texts
+                return not formats or (formats[0] is not None and not formats[0].startswith("-"))
+            case "[" | "test":
+                if name == "[":
+                    words = words[:-1] if texts[-1:] == ["]"] else [_ADDED]
+                seen = [
+                    TestWord(word.text if word.is_known else None, word.text, False, "")
+                    for word in words
+                ]
+                return all(word.is_one for word in words) and is_plain_test(seen)
+            case "set":
+                return _SETTING.fullmatch(" ".join(text or "$" for text in texts)) is not None
+            case "wait":
+                return all(text is not None and not text.startswith("-") for text in texts)
+            case _:
+                return True
+
+    def _enter(self, texts: Sequence[str | None]) -> bool:
+        """Note the folder of `cd`; whether it is known which one that is."""
+        target = texts[0] if len(texts) == 1 else None
+        if target is None or target.startswith("-") or not target:
+            return False
+        folder = os.path.realpath(self._cwd / target)
+        self._found.folders.append(Path(folder))
+        # A shell takes `..` as text, a program follows links first.
+        return folder == os.path.realpath(os.path.normpath(self._cwd / target))
+
+    def _guess(self, words: Sequence[Word], *, depth: int, language: str | None = None) -> None:
+        """Whatever may be a command among words that cannot be read for sure."""
+        words = [Word(words[0].text), *words[1:]] if words else []
+        for position, word in enumerate(words[:_MAX_GUESSED]):
+            if not word.text or word.text.startswith("-"):
+                continue
+            if re.search(r"[\s;&|]", word.text):
+                self._script(word.text, language="sh", depth=depth + 1)
+            elif word.text in SHELL_COMMANDS or self._resolve(word.text) is not None:
+                self.command(words[position:], language=language, depth=depth + 1)
+
+    def _add(self, words: Sequence[Word], program: str | None) -> None:
+        unknown = next((n for n, word in enumerate(words) if not word.is_known), None)
+        argv = tuple(word.text for word in words)
+        self._found.views.append(CommandView(argv, program, unknown_from=unknown))
+
+    def _note_words(self, words: Sequence[Word]) -> None:
+        for word in words:
+            if word.is_glob and word.text not in self._found.words:
+                self._found.words.update(dict.fromkeys(self._matches(word.text)))
+            self._found.words[word.text] = None
+
+    def _matches(self, pattern: str) -> Iterator[str]:
+        """The names that a pattern of the shell stands for now."""
+        is_wide = len(self._found.words) > _MAX_MATCHES
+        if is_wide or "[:" in pattern or sum(map(has_magic, pattern.split("/"))) > _MAX_PATTERNS:
+            self._problem(f"what the pattern {pattern} stands for is not known")
+            return
+        for base in (self._cwd, *self._found.folders):
+            names = iglob(pattern.replace("[^", "[!"), root_dir=base)  # noqa: PTH207 - as shells do
+            yield from islice(names, _MAX_MATCHES)
+
+    def _resolve(self, name: str) -> str | None:
+        try:
+            return os.path.realpath(find_program(name, cwd=self._cwd, env=self._env))
+        except ToolError:
+            return None
+
+    def _is_writable(self, path: Path) -> bool:
+        return any(
+            self._policy.is_below_write_root(each) for each in (path, Path(os.path.realpath(path)))
+        )
+
+    def _is_trusted(self, name: str, program: str | None) -> bool:
+        """Whether it is the program of this name that lies where tools do not write."""
+        return (
+            program is not None
+            and program == self._resolve(Path(name).name)
+            and not self._is_writable(Path(program))
+            and not self._is_shadowed(Path(name).name)
+        )
+
+    def _is_shadowed(self, name: str) -> bool:
+        """Whether tools write to a folder of PATH that a program would be found in first."""
+        for folder in self._search_path():
+            if not folder.startswith("/") or self._is_writable(Path(folder)):
+                return True
+            if which(name, path=folder) is not None:
+                return False
+        return False
+
+    def _search_path(self) -> list[str]:
+        return (self._env.get("PATH") or os.defpath).split(os.pathsep)
+
+    def _is_shell(self, view: CommandView) -> bool:
+        return bool(view.argv) and Path(view.argv[0]).name in _SHELLS | _OTHER_SHELLS
+
+
+def _with_unknown(word: Word, replaced: str) -> Word:
+    """A word in which a text is replaced by what is known only then."""
+    return Word(word.text, is_known=False) if replaced in word.text else word
+
+
+_KNOWN = frozenset(
+    {
+        *_OWN_OPTIONS.keys() - {"exec"},
+        *_AS_ANOTHER_USER,
+        *_SEVERAL_IN_ONE,
+        *_RUNNERS,
+        *_SHELLS,
+        *_OTHER_SHELLS,
+        "find",
+    }
+)

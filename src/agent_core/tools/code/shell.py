@@ -1,0 +1,547 @@
+"""What a shell would run of a script: simple commands, with words as the shell makes them.
+
+Only what is known is read as such: a list of constructs, a pattern for the text of each word, and
+for what stands between the words. Everything else is a problem, and so is a construct that the
+shell at hand reads in another way than bash does. With a problem the commands found are a guess.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from glob import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from agent_core.tools.commands import words_of
+from agent_core.tools.syntax import parse, text_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MAX_SCRIPT = 65_536
+_MAX_DEPTH = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a command.
+
+    Attributes:
+        text: as the program gets it; as it is written where that is not known.
+        is_known: nothing is expanded in it.
+        is_glob: a pattern for the names of files, and nothing else is expanded in it; `text` is
+            as `glob` reads it.
+        is_one: it stays one word, whatever is expanded in it.
+    """
+
+    text: str
+    is_known: bool = True
+    is_glob: bool = False
+    is_one: bool = True
+
+
+@dataclass(slots=True)
+class SimpleCommand:
+    """One command of a script; without words it only redirects."""
+
+    words: list[Word]
+    reads: list[str] = field(default_factory=list[str])
+    writes: list[str] = field(default_factory=list[str])
+
+
+@dataclass(slots=True)
+class ReadScript:
+    """What was found in a script.
+
+    Attributes:
+        commands: in the order of the text; those in words stand before the command of the word.
+        inputs: here-documents, which a shell would run.
+        problems: why this may not be all, or not be it.
+        repeats: a part of it may run several times.
+    """
+
+    commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
+    inputs: list[str] = field(default_factory=list[str])
+    problems: list[str] = field(default_factory=list[str])
+    repeats: bool = False
+
+
+_STRUCTURE = words_of(
+    """
+    program list pipeline negated_command subshell compound_statement do_group
+    if_statement elif_clause else_clause while_statement case_statement case_item
+    command_substitution process_substitution
+    """
+)
+"""Constructs that consist of statements, and of the tokens below."""
+
+_TOKENS = words_of(
+    """
+    ; & && || | |& ;; ( ) { } ! if then elif else fi while until do done case in esac
+    $( ` <( >(
+    """
+)
+_BASH_ONLY = words_of("|& <( >( &> &>> <<<")
+_ASSIGNMENTS = words_of(
+    "variable_assignment variable_assignments declaration_command unset_command"
+)
+_RESERVED = words_of(
+    """
+    ! [[ ]] { } case coproc do done elif else esac fi for foreach function if in repeat select
+    then time until while
+    """
+)
+_TEST_TOKENS = words_of("= != == ! [ ]")
+
+_PLAIN = r"(?:[^\s;|&<>()$`\"'\\]|\\[^\n])*"
+_WORD = re.compile(_PLAIN)
+_STRING = re.compile(r"(?:[^\"$`\\]|\\.)*", re.DOTALL)
+_PATTERN = re.compile(r"(?:[\w./:*?@%+=,-]|\[[\w-]+\])+")
+_ANSI = re.compile(r"\$'(?:[^'\\]|\\[^'])*'", re.DOTALL)
+_ARITHMETIC = re.compile(r"\$\(\([\d\s+*/%-]*\)\)")
+_BRACES = re.compile(r"\{.*?(?:,|\.\.).*?\}", re.DOTALL)
+_GLOB = re.compile(r"[*?\[]")
+_TILDE = re.compile(r"(?:^|[=:])~")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_STRANGE_HEREDOC = "the script has a here-document that shells may read differently"
+_HEREDOC_PARTS = words_of("<< <<- heredoc_start heredoc_body heredoc_end")
+_HEREDOC = re.compile(r"(['\"]?)([A-Za-z_][\w.-]*)\1")
+_BLANKS = re.compile(rb"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
+_ON_ONE_LINE = re.compile(rb"(?:[ \t]|(?<=[ \t\n])\\\n)*")
+_NOTHING = re.compile(rb"")
+_SEPARATORS = re.compile(r"\|\||&&|[;&|\n()`{}]|\$\(|<\(|>\(")
+_LOOP_VARIABLE = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def read_script(text: str, *, is_bash: bool, env_names: Sequence[str] = ()) -> ReadScript:
+    """Find the commands of a script.
+
+    Args:
+        text: the script.
+        is_bash: the shell is known to be bash; else only what all shells read alike is known.
+        env_names: the variables that the programs it starts would see.
+    """
+    found = ReadScript()
+    if any(not char.isprintable() and char not in "\n\t" for char in text):
+        found.problems.append("the script has characters that shells may read differently")
+    if len(text) > _MAX_SCRIPT:
+        found.problems.append("the script is too long to be looked at")
+    else:
+        _Reader(text.encode(), found, is_bash=is_bash, env_names=env_names).read()
+    if found.problems:
+        found.commands.extend(_guess(text[:_MAX_SCRIPT]))
+    return found
+
+
+def _guess(text: str) -> Iterator[SimpleCommand]:
+    """Whatever may be a command of a script that cannot be read for sure."""
+    for part in _SEPARATORS.split(text.replace("\\\n", "")):
+        try:
+            words = shlex.split(part)
+        except ValueError:
+            words = part.split()
+        if words:
+            yield SimpleCommand([Word(word) for word in words])
+
+
+class _Reader:
+    """Goes through the tree of one script."""
+
+    def __init__(
+        self, source: bytes, found: ReadScript, *, is_bash: bool, env_names: Sequence[str]
+    ) -> None:
+        self._source = source
+        self._found = found
+        self._is_bash = is_bash
+        self._env_names = env_names
+        self._depth = 0
+
+    def read(self) -> None:
+        root = parse(self._source)
+        if root.has_error:
+            self._problem("a part of the script cannot be read")
+        gaps = (self._source[: root.start_byte], self._source[root.end_byte :])
+        if any(gap.strip(b" \t\n") for gap in gaps):
+            self._problem("a part of the script cannot be read")
+        self._statement(root)
+
+    def _problem(self, text: str) -> None:
+        if text not in self._found.problems:
+            self._found.problems.append(text)
+
+    def _unknown(self, node: "Node") -> None:
+        name = node.type.replace("_", " ") if node.is_named else repr(node.type)
+        self._problem(f"the script has a construct that is not looked into: {name}")
+
+    def _between(self, node: "Node", pattern: re.Pattern[bytes]) -> None:
+        """What stands between the parts of a node must be nothing that a shell reads."""
+        for before, after in pairwise(node.children):
+            if not pattern.fullmatch(self._source, before.end_byte, after.start_byte):
+                self._problem("a part of the script cannot be read")
+
+    def _statement(self, node: "Node") -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            self._problem("the script is nested too deep")
+        else:
+            self._one_statement(node)
+        self._depth -= 1
+
+    def _one_statement(self, node: "Node") -> None:
+        match node.type:
+            case "command" | "test_command" | "redirected_statement":
+                self._command(node)
+            case "comment":
+                self._comment(node)
+            case kind if kind in _STRUCTURE:
+                self._structure(node)
+            case "for_statement":
+                self._for(node)
+            case kind if kind in _ASSIGNMENTS:
+                self._problem("the script sets a variable")
+                self._inside(node)
+            case "function_definition":
+                self._problem("the script defines a function")
+                self._inside(node)
+            case "file_redirect":
+                command = SimpleCommand([])
+                self._redirect(node, command)
+                self._found.commands.append(command)
+            case _:
+                self._unknown(node)
+                self._inside(node)
+
+    def _inside(self, node: "Node") -> None:
+        """The commands below a node that is a problem anyway."""
+        for child in node.children:
+            if child.is_named:
+                self._statement(child)
+
+    def _structure(self, node: "Node") -> None:
+        self._between(node, _BLANKS)
+        if node.type == "while_statement":
+            self._found.repeats = True
+        if node.type == "command_substitution" and re.match(r"(?s)`.*\\", text_of(node)):
+            self._problem("the script has a backslash in backquotes")
+        for index, child in enumerate(node.children):
+            if node.type in {"case_statement", "case_item"} and (
+                node.field_name_for_child(index) == "value"
+            ):
+                if node.type == "case_statement":
+                    self._word(child)
+                elif not _PATTERN.fullmatch(text_of(child)):
+                    self._unknown(child)
+            elif child.is_named:
+                self._statement(child)
+            elif child.type not in _TOKENS or child.is_missing:
+                self._unknown(child)
+            elif child.type in _BASH_ONLY and not self._is_bash:
+                self._problem(f"not all shells read {child.type} alike")
+
+    def _for(self, node: "Node") -> None:
+        """A loop sets a variable: one that is of no use to any program, or to the shell."""
+        self._between(node, _BLANKS)
+        self._found.repeats = True
+        for index, child in enumerate(node.children):
+            match node.field_name_for_child(index) or child.type:
+                case "variable":
+                    name = text_of(child)
+                    if not _LOOP_VARIABLE.fullmatch(name) or name in self._env_names:
+                        self._problem(f"the script sets the variable {name}")
+                case "value":
+                    self._word(child)
+                case "body":
+                    self._statement(child)
+                case "for" | "in" | ";":
+                    pass
+                case _:
+                    self._unknown(child)
+
+    def _comment(self, node: "Node") -> None:
+        """A comment ends with the line, and begins where every shell begins one."""
+        before = self._source[max(node.start_byte - 2, 0) : node.start_byte]
+        after = self._source[node.end_byte : node.end_byte + 1]
+        begins = not before or before[-1:] in b" \t\n;&|()"
+        if not begins or before[:-1] == b"\\" or after not in {b"", b"\n"}:
+            self._problem("the script has a comment that shells may read differently")
+
+    def _command(self, node: "Node") -> None:
+        """A simple command with its redirections, or a construct with redirections of its own."""
+        command = SimpleCommand([])
+        body = node.child_by_field_name("body") if node.type == "redirected_statement" else node
+        first = len(self._found.commands)
+        if body is None or body.type in {"command", "test_command"}:
+            if body is not None:
+                self._words(body, command)
+        else:
+            self._statement(body)
+        if body is not node:
+            self._between(node, _ON_ONE_LINE)
+            for child in node.children:
+                if child != body:
+                    self._redirect(child, command)
+        inner = self._found.commands[first:]
+        if body is not None and body.type not in {"command", "test_command"}:
+            if command.words:
+                self._problem("a part of the script cannot be read")
+            if inner and not command.words:
+                inner[0].reads += command.reads
+                inner[0].writes += command.writes
+                return
+        self._found.commands.append(command)
+
+    def _words(self, node: "Node", command: SimpleCommand) -> None:
+        self._between(node, _ON_ONE_LINE)
+        if node.type == "test_command":
+            self._test(node, command)
+            return
+        end = -1
+        for child in node.children:
+            if child.type in {"file_redirect", "herestring_redirect", "heredoc_redirect"}:
+                self._redirect(child, command)
+            elif child.type == "variable_assignment":
+                self._statement(child)
+            elif not child.is_named:
+                self._unknown(child)
+            else:
+                if child.start_byte == end:
+                    self._problem("a part of the script cannot be read")
+                command.words.append(self._word(child))
+            end = child.end_byte
+
+    def _test(self, node: "Node", command: SimpleCommand) -> None:
+        """`[ … ]` is a command like any other; `[[ … ]]` has a language of its own."""
+        opening = text_of(node.children[0]) if node.children else ""
+        if opening != "[":
+            self._unknown(node)
+            self._inside(node)
+            return
+        command.words.extend(self._operands(node))
+
+    def _operands(self, node: "Node") -> Iterator[Word]:
+        self._between(node, _ON_ONE_LINE)
+        for child in node.children:
+            if child.type in {"unary_expression", "binary_expression"}:
+                yield from self._operands(child)
+            elif child.type == "test_operator" or child.type in _TEST_TOKENS:
+                yield Word(text_of(child))
+            elif child.is_named:
+                yield self._word(child)
+            else:
+                self._unknown(child)
+
+    def _redirect(self, node: "Node", command: SimpleCommand) -> None:
+        match node.type:
+            case "file_redirect":
+                self._file_redirect(node, command)
+            case "heredoc_redirect":
+                self._heredoc(node, command)
+            case "herestring_redirect":
+                if not self._is_bash:
+                    self._problem("not all shells read <<< alike")
+                for child in node.children:
+                    if child.is_named:
+                        self._found.inputs.append(self._word(child).text)
+            case _:
+                self._unknown(node)
+
+    def _file_redirect(self, node: "Node", command: SimpleCommand) -> None:
+        self._between(node, _ON_ONE_LINE)
+        # `{name}>file` sets a variable, and `a2>file` is the word `a2`.
+        before = self._source[max(node.start_byte - 1, 0) : node.start_byte]
+        has_number = node.children[0].type == "file_descriptor"
+        if before.strip(b" \t\n;&|()") and (has_number or re.fullmatch(rb"[}\d]", before)):
+            self._problem("the script has a redirection that shells may read differently")
+        operator, targets = "", list[Word]()
+        for child in node.children:
+            if child.type == "file_descriptor":
+                continue
+            if child.is_named:
+                targets.append(self._word(child))
+            else:
+                operator = child.type
+        if not targets and operator in {"<&-", ">&-"}:
+            return
+        target = targets[0] if targets else Word("", is_known=False)
+        command.words.extend(targets[1:])
+        is_number = target.text.isascii() and target.text.isdecimal()
+        if operator in {"<&", ">&"} and target.is_known and is_number:
+            return
+        if not target.is_known or not target.text:
+            self._problem("a redirection has a target that is known only when it runs")
+        if operator in {"&>", "&>>", ">&"} and not self._is_bash:
+            self._problem(f"not all shells read {operator} alike")
+        match operator:
+            case "<":
+                command.reads.append(target.text)
+            case ">" | ">>" | ">|" | "&>" | "&>>" | ">&":
+                command.writes.append(target.text)
+            case _:
+                self._unknown(node)
+
+    def _heredoc(self, node: "Node", command: SimpleCommand) -> None:
+        """The lines up to one that is the word; maybe with expansions in them."""
+        parts = {child.type: child for child in node.children}
+        start, body, end = map(parts.get, ("heredoc_start", "heredoc_body", "heredoc_end"))
+        rest = [child for child in node.children if child.type not in _HEREDOC_PARTS]
+        for child in rest:
+            if child.type == "pipeline":
+                self._structure(child)
+            else:
+                self._redirect(child, command)
+        word = _HEREDOC.fullmatch(text_of(start)) if start and "<<" in parts else None
+        if start is None or end is None or word is None or len(rest) > 1:
+            self._problem(_STRANGE_HEREDOC)
+            return
+        # The body begins behind the line, and ends with the first line that is the word.
+        line_end = max(start.end_byte, *(child.end_byte for child in rest), 0)
+        begin = self._source.find(b"\n", line_end) + 1
+        gaps = (
+            self._source[start.end_byte : rest[0].start_byte if rest else start.end_byte],
+            self._source[line_end : begin - 1],
+        )
+        lines = self._source[begin : end.start_byte].split(b"\n")
+        is_plain = not any(gap.strip(b" \t") for gap in gaps) and (
+            body is None or begin <= body.start_byte
+        )
+        is_whole = text_of(end) == word[2] and lines[-1] == b"" and word[2].encode() not in lines
+        if not is_plain or not is_whole or self._source[end.end_byte : end.end_byte + 1].strip():
+            self._problem(_STRANGE_HEREDOC)
+        text = b"\n".join(lines).decode(errors="replace")
+        if not word[1] and re.search(r"[$`\\]", text):
+            self._problem("the script has expansions in a here-document")
+            self._inside(body or end)
+        self._found.inputs.append(text)
+
+    def _word(self, node: "Node") -> Word:
+        self._depth += 1
+        word = Word(text_of(node), is_known=False, is_one=False)
+        if self._depth > _MAX_DEPTH:
+            self._problem("the script is nested too deep")
+        else:
+            word = self._one_word(node)
+        self._depth -= 1
+        return word
+
+    def _one_word(self, node: "Node") -> Word:
+        text = text_of(node)
+        match node.type:
+            case "word" | "number" if node.child_count == 0 and _WORD.fullmatch(text):
+                return self._bare(text)
+            case "raw_string":
+                return Word(text[1:-1])
+            case "ansi_c_string":
+                return self._ansi(text)
+            case "string":
+                return self._string(node)
+            case "command_name" | "concatenation":
+                return self._joined(node)
+            case "simple_expansion":
+                self._between(node, _NOTHING)
+                return Word(text, is_known=False, is_one=False)
+            case "expansion":
+                return self._expansion(node)
+            case "command_substitution" | "process_substitution":
+                self._statement(node)
+                return Word(text, is_known=False, is_one=node.type == "process_substitution")
+            case "arithmetic_expansion" if _ARITHMETIC.fullmatch(text):
+                return Word(text, is_known=False)
+            case _:
+                self._unknown(node)
+                self._inside(node)
+                return Word(text, is_known=False, is_one=False)
+
+    def _bare(self, text: str) -> Word:
+        """A word outside of quotes."""
+        bare = _ESCAPED.sub("", text)
+        if _BRACES.search(bare):
+            self._problem("the script has braces that a shell expands")
+        is_glob = _GLOB.search(bare) is not None
+        has_home = _TILDE.search(text) is not None
+        if is_glob:
+            shown = _ESCAPED.sub(lambda found: escape(found[1]), text)
+        else:
+            shown = text if has_home else _ESCAPED.sub(r"\1", text)
+        is_known = not is_glob and not has_home
+        return Word(shown, is_known=is_known, is_glob=is_glob and not has_home, is_one=not is_glob)
+
+    def _ansi(self, text: str) -> Word:
+        """`$'…'`: bash reads escapes in it, other shells a dollar and a string."""
+        if not _ANSI.fullmatch(text) or not self._is_bash:
+            self._problem("not all shells read $'…' alike")
+        try:
+            plain = text[2:-1].encode("latin-1", "backslashreplace").decode("unicode_escape")
+        except UnicodeDecodeError:
+            plain = text
+        return Word(plain, is_known="\\" not in text)
+
+    def _string(self, node: "Node") -> Word:
+        """A word, or a part of one, in double quotes."""
+        parts, end, is_known = list[str](), node.start_byte + 1, True
+        for child in node.children[1:-1]:
+            parts.append(self._source[end : child.start_byte].decode(errors="replace"))
+            if parts[-1].strip(" \t\n"):
+                self._problem("a part of the script cannot be read")
+            text = text_of(child)
+            if child.type == "string_content":
+                if not _STRING.fullmatch(text):
+                    self._unknown(child)
+                parts.append(re.sub(r"\\([$`\"\\]|\n)", lambda m: m[1].strip("\n"), text))
+            elif child.type == "$":
+                parts.append(text)
+            else:
+                if text.startswith("`") and '"' in text:
+                    self._problem("the script has quotes in backquotes in quotes")
+                parts.append(self._word(child).text)
+                is_known = False
+            end = child.end_byte
+        parts.append(self._source[end : node.end_byte - 1].decode(errors="replace"))
+        if parts[-1].strip(" \t\n"):
+            self._problem("a part of the script cannot be read")
+        is_one = not re.search(r"[@*]", "".join(parts)) or is_known
+        return Word("".join(parts), is_known=is_known, is_one=is_one)
+
+    def _joined(self, node: "Node") -> Word:
+        """Parts of one word that stand side by side."""
+        self._between(node, _NOTHING)
+        words = [self._word(child) for child in node.children]
+        bare = "".join(
+            text_of(child) for child in node.children if child.type in {"word", "number"}
+        )
+        if len(words) > 1 and _BRACES.search(_ESCAPED.sub("", bare)):
+            self._problem("the script has braces that a shell expands")
+        if not words:
+            self._unknown(node)
+        has_home = len(words) > 1 and text_of(node).startswith("~")
+        is_glob = any(word.is_glob for word in words)
+        is_glob &= all(word.is_known or word.is_glob for word in words)
+        return Word(
+            "".join(escape(w.text) if is_glob and w.is_known else w.text for w in words),
+            is_known=all(word.is_known for word in words) and not has_home,
+            is_glob=is_glob,
+            is_one=all(word.is_one for word in words),
+        )
+
+    def _expansion(self, node: "Node") -> Word:
+        """`${name}`, its length, or with another text where it is empty."""
+        self._between(node, _NOTHING)
+        for child in node.children:
+            match child.type:
+                case "${" | "}" | "variable_name" | "special_variable_name":
+                    pass
+                case ":-" | "-" | ":+" | "+":
+                    pass
+                case "#" if child.prev_sibling is not None and child.prev_sibling.type == "${":
+                    pass
+                case "word" | "number" | "simple_expansion" | "command_substitution":
+                    self._word(child)
+                case _:  # within double quotes other quotes are text
+                    self._unknown(child)
+                    self._inside(child)
+        return Word(text_of(node), is_known=False, is_one=False)
+
+
+def is_reserved(word: str) -> bool:
+    """Whether a shell reads it as a part of its language where a program could stand."""
+    return word in _RESERVED

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -1220,7 +1219,7 @@ async def test_the_time_that_a_lost_run_waited_for_its_turn_is_not_counted(
     clock.ahead = timedelta(seconds=-900)
     await store.open_run(an_opening(), is_dead=owners_live)
     clock.ahead = timedelta(0)
-    begun = replace(an_event(EventType.RUN_DEQUEUED), created_at=utc_now() - timedelta(seconds=90))
+    begun = an_event(EventType.RUN_DEQUEUED)._replace(created_at=utc_now() - timedelta(seconds=90))
     await store.append(a_batch(an_event(EventType.RUN_QUEUED), begun, an_event()))
     hold = a_hold("h1", a_scope("session", "s1", wall_ms=10**6), fixed={"requests": 1})
     await store.reserve_budget(hold)

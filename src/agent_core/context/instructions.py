@@ -139,7 +139,7 @@ def find_instructions(
     walk = _Walk(project, is_closed)
     for shown, path in sorted(walk.files()):
         found.setdefault(path, shown)
-    own_names = {str(home / name) for name in _NAMES} | set(_NAMES)
+    own_names = {f"{home}/{name}" for name in _NAMES} | set(_NAMES)
     files = [
         _read_head(path, shown, is_own=shown in own_names)
         for path, shown in islice(found.items(), MOST_FILES)
@@ -222,7 +222,9 @@ def _is_ignored(folder: str, rules: tuple[_IgnoreRules, ...]) -> bool:
 def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path, str] | None:
     """The one instruction file of a folder, resolved, and its name: `CLAUDE.md` wins."""
     for name in _NAMES:
-        if name in names and (resolved := _resolve_file(folder / name, root)) is not None:
+        if name not in names or not os.path.lexists(f"{folder}/{name}"):
+            continue
+        if (resolved := _resolve_file(folder / name, root)) is not None:
             return resolved, name
     return None
 
@@ -230,12 +232,11 @@ def _own_file(folder: Path, names: Collection[str], *, root: Path) -> tuple[Path
 def _resolve_file(path: Path, root: Path) -> Path | None:
     """The regular file behind `path`; None if there is none, or a link leads out of `root`."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # before the slower look at each folder above
-            return None
         resolved = path.resolve(strict=True)
+        is_file = stat.S_ISREG(resolved.stat().st_mode)
     except (OSError, RuntimeError):
         return None
-    return resolved if resolved.is_relative_to(root) else None
+    return resolved if is_file and resolved.is_relative_to(root) else None
 
 
 def _read_head(path: Path, shown: str, *, is_own: bool) -> InstructionFile:

@@ -264,9 +264,9 @@ class Journal:
     ) -> None:
         if not self._is_open:
             return
-        clean, text = self._redactor.payload_and_json(payload or {})
-        draft = EventDraft(event_type, clean, level, node_id, tool_call_id)
-        self._events.append(pending(draft, text))
+        payload = payload or {}
+        draft = EventDraft(event_type, payload, level, node_id, tool_call_id)
+        self._events.append(pending(draft, self._redactor.json(payload)))
         self._recorded += 1
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(_GATHER_S, self._flush_late)
@@ -304,12 +304,7 @@ class Journal:
         agent_status = AgentStatus.RUNNING if is_begun else None
         active = nodes[-1].node_id if nodes and not nodes[-1].is_partial else None
         if end is not None:
-            for event in end.events:
-                clean, text = self._redactor.payload_and_json(event.payload)
-                draft = EventDraft(
-                    event.event_type, clean, event.level, event.node_id, event.tool_call_id
-                )
-                events.append(pending(draft, text))
+            events += [pending(draft, self._redactor.json(draft.payload)) for draft in end.events]
             change, agent_status = end.change, end.agent_status
             active = end.active_node_id or active
         return Batch(
@@ -317,7 +312,7 @@ class Journal:
             agent_id=self.run.agent_id,
             run_id=self.run.run_id,
             nodes=nodes,
-            events=events,
+            events=self._redactor.events(events),
             run=change,
             agent_status=agent_status,
             active_node_id=active if self._owner else None,

@@ -353,9 +353,10 @@ def _with_unique_ids(
 
 
 def _block_of(call: ToolCall) -> ToolCallBlock:
-    return ToolCallBlock(
+    return ToolCallBlock.of_checked(
+        type="tool_call",
         tool_call_id=call.tool_call_id,
         name=call.name,
-        arguments=call.arguments,
-        metadata=call.metadata,
+        arguments={**call.arguments},
+        metadata={**call.metadata},
     )

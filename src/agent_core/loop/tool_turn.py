@@ -183,7 +183,8 @@ def _answer(
             )
         if hook_summary := error.details.get("hook_summary"):
             payload["hook_summary"] = hook_summary
-    block = ToolResultBlock(
+    block = ToolResultBlock.of_checked(
+        type="tool_result",
         tool_call_id=call.tool_call_id,
         is_error=result.is_error,
         content=result.content,

@@ -306,13 +306,15 @@ class OpenAIChunks(ChunkParser):
         cached = next(
             filter(None, (prompt.get("cached_tokens"), *map(raw.get, _CACHED_FIELDS))), None
         )
-        return Usage(
+        return Usage.of_checked(
             input_tokens=given,
             output_tokens=taken,
             total_tokens=count(raw.get("total_tokens")) or given + taken,
             cache_read_tokens=count(cached),
             cache_write_tokens=count(prompt.get("cache_write_tokens")),
             reasoning_tokens=count(completion.get("reasoning_tokens")),
+            cost=None,
+            is_estimated=False,
             raw_usage=raw,
         )
 

@@ -96,13 +96,15 @@ class ProseDraft(_Growing):
         text = self.take(last=last)
         if not text:
             return None
-        return ModelReasoningDelta(text=text) if self.is_reasoning else ModelTextDelta(text=text)
+        if self.is_reasoning:
+            return ModelReasoningDelta.of_checked(type="model_reasoning_delta", text=text)
+        return ModelTextDelta.of_checked(type="model_text_delta", text=text)
 
     def block(self) -> ContentBlock | None:
         """The finished block; empty ones are left out, one that goes back as it came never."""
         text = self.text
         if not self.is_reasoning:
-            return TextBlock(text=text) if text else None
+            return TextBlock.of_checked(type="text", text=text) if text else None
         goes_back = self.signature or any(map(self.metadata.get, (OPAQUE, "redacted_thinking")))
         if not text and not goes_back:
             return None
@@ -170,8 +172,12 @@ class CallDraft(_Growing):
         except ValueError as error:
             metadata["invalid_arguments"] = self.text[:MAX_KEPT_ARGUMENTS]
             metadata["invalid_reason"] = str(error)[:200]
-        return ToolCallBlock(
-            tool_call_id=self.tool_call_id, name=self.name, arguments=arguments, metadata=metadata
+        return ToolCallBlock.of_checked(
+            type="tool_call",
+            tool_call_id=self.tool_call_id,
+            name=self.name,
+            arguments=arguments,
+            metadata=metadata,
         )
 
 
@@ -307,11 +313,11 @@ class ReplyAccumulator:
             elif block := part.block():
                 content.append(block)
         calls = [
-            ToolCall(
+            ToolCall.of_checked(
                 tool_call_id=block.tool_call_id,
                 name=block.name,
-                arguments=block.arguments,
-                metadata=block.metadata,
+                arguments={**block.arguments},
+                metadata={**block.metadata},
             )
             for block in content
             if isinstance(block, ToolCallBlock)
@@ -319,7 +325,8 @@ class ReplyAccumulator:
         metadata = {"stop_reason_missing": True} if stop is None else {}
         if stop is None or stop in {StopReason.END_TURN, StopReason.TOOL_USE}:
             stop = StopReason.TOOL_USE if calls else StopReason.END_TURN
-        completed = ModelCompleted(
+        completed = ModelCompleted.of_checked(
+            type="model_completed",
             content=content,
             tool_calls=calls,
             usage=usage.model_copy(update={"raw_usage": jsontext.clean(usage.raw_usage)}),
@@ -383,6 +390,9 @@ class ChunkParser(ABC):
         Raises:
             CallError: it cannot be understood, or it says that the call failed.
         """
+        if payload == self.end_mark:
+            self.done = True
+            return
         try:
             chunk = jsontext.parse(payload)
         except ValueError as error:

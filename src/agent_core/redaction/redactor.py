@@ -23,7 +23,14 @@ from agent_core.redaction.shapes import (
     open_tail,
 )
 from agent_core.text import join_surrogates, visible
-from agent_core.types import OPAQUE, ContentBlock, ReasoningBlock, TextBlock, ToolCallBlock
+from agent_core.types import (
+    OPAQUE,
+    ContentBlock,
+    PendingEvent,
+    ReasoningBlock,
+    TextBlock,
+    ToolCallBlock,
+)
 
 SHORTEST_SECRET = 4
 """Shorter values are left alone: replacing every `a` would destroy the text and hide nothing."""
@@ -459,6 +466,21 @@ class JournalRedactor:
         if text is not None and self._redactor.is_plain(text):
             return value, text
         return _encodable(self._redactor.payload(value)), None
+
+    def json(self, payload: Mapping[str, Any]) -> str | None:
+        """The data of an event as JSON text, not yet cleaned; None where that takes longer."""
+        return _json(payload)
+
+    def events(self, events: list[PendingEvent]) -> list[PendingEvent]:
+        """The events without secrets, after one look at the texts of all of them."""
+        texts = [event.payload_json for event in events if event.payload_json is not None]
+        if len(texts) == len(events) and self._redactor.is_plain("\n".join(texts)):
+            return events
+        return list(map(self._clean_event, events))
+
+    def _clean_event(self, event: PendingEvent) -> PendingEvent:
+        payload, text = self.payload_and_json(event.draft.payload)
+        return event._replace(draft=event.draft._replace(payload=payload), payload_json=text)
 
     def content(self, blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
         """The blocks of a node; the same objects where there is nothing to remove."""

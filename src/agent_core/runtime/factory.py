@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
@@ -59,6 +60,9 @@ whose surroundings are, for their children."""
 _RESULT_SHARE = 2
 """One result takes at most half of the context window; the rest of it is an artifact."""
 
+_QUICK_LOOK_S = 0.01
+"""A look at home and project that took less is taken in place the next time."""
+
 
 _CATALOG_SHARE = 2
 """The catalog of tools takes half of what a catalog may: it is there to save tokens."""
@@ -105,6 +109,7 @@ class RunFactory:
         self._surroundings: OrderedDict[str, Surroundings] = OrderedDict()
         self._models_of_runs: OrderedDict[str, ModelConfig] = OrderedDict()
         self._guards_of_runs: WeakValueDictionary[str, RunGuards] = WeakValueDictionary()
+        self._look_s = _QUICK_LOOK_S  # the first one is taken in a thread
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -145,7 +150,7 @@ class RunFactory:
         # A child sees what its parent saw when that began.
         found = self._surroundings.get(run.parent_run_id or "")
         if found is None:
-            found = await asyncio.to_thread(self._project.find_surroundings)
+            found = await self._look_around()
         _remember(self._surroundings, run.run_id, found)
         if run.parent_run_id is None:
             recall = self._memory.tools(journal, spec.view)
@@ -193,6 +198,16 @@ class RunFactory:
             limits=self._limits_of(options),
         )
         return ctx, source
+
+    async def _look_around(self) -> Surroundings:
+        """What there is in home and project: looked at in place, while that is quickly done."""
+        started = perf_counter()
+        if self._look_s < _QUICK_LOOK_S:
+            found = self._project.find_surroundings()
+        else:
+            found = await asyncio.to_thread(self._project.find_surroundings)
+        self._look_s = perf_counter() - started
+        return found
 
     def _limits_of(self, options: RunOptions) -> RunLimits:
         if options.max_turns is None:

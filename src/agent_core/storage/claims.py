@@ -46,6 +46,7 @@ from agent_core.types import (
     RunRecord,
     RunStatus,
     SessionRecord,
+    SessionStatus,
     Usage,
     new_id,
     utc_now,
@@ -77,10 +78,13 @@ def open_run(
         "updated_at": now,
     }
     if found is None:
-        session = SessionRecord(
+        session = SessionRecord.of_checked(
             session_id=opening.session_id,
             cwd=storable(opening.cwd),
             root_agent_id=opening.agent_id,
+            active_node_id=None,
+            parent_session_id=None,
+            status=SessionStatus.ACTIVE,
             metadata=opening.session_metadata,
             epoch=1,
             created_at=now,
@@ -291,12 +295,17 @@ def _find_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> Age
 
 def _add_root_agent(connection: sqlite3.Connection, opening: RunOpening) -> AgentRecord:
     now = utc_now()
-    agent = AgentRecord(
+    agent = AgentRecord.of_checked(
         agent_id=opening.agent_id,
         session_id=opening.session_id,
+        parent_agent_id=None,
         agent_type=opening.agent_type,
         agent_definition_id=opening.agent_definition_id,
         created_by_run_id=opening.run_id,
+        fork_from_node_id=None,
+        status=AgentStatus.IDLE,
+        result=None,
+        metadata={},
         created_at=now,
         updated_at=now,
     )

@@ -463,14 +463,13 @@ def _insert_event_rows(
     rows: Sequence[Row],
 ) -> None:
     """Store events of a (session, agent, run), or of the session alone."""
-    is_run = of[2] is not None
-    connection.executemany(
-        _INSERT_EVENT,
-        [
-            (start.seq + i, start.run_seq + i if is_run else None, *of, *row)
-            for i, row in enumerate(rows)
-        ],
-    )
+    seq, run_seq = start.seq, start.run_seq if of[2] is not None else None
+    numbered: list[Row] = []
+    for row in rows:
+        numbered.append((seq, run_seq, *of, *row))
+        seq += 1
+        run_seq = run_seq and run_seq + 1
+    connection.executemany(_INSERT_EVENT, numbered)
 
 
 def _run_metadata(connection: sqlite3.Connection, run_id: str) -> dict[str, Any]:

@@ -24,6 +24,10 @@ from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
 _new, _set = object.__new__, object.__setattr__  # of an object that refuses changes
 
 
+_ALL_SET: dict[type, set[str]] = {}
+"""The fields of types whose objects are made with all of them; copies get a set of their own."""
+
+
 class Frozen(BaseModel):
     """Base of every public type: unknown fields are refused, values do not change.
 
@@ -36,8 +40,22 @@ class Frozen(BaseModel):
     def of_checked(cls, **values: Any) -> Self:
         """An object of valid values, one for every field: they are not looked at again."""
         made = _new(cls)
+        fields_set = _ALL_SET.get(cls)
+        if fields_set is None:
+            fields_set = _ALL_SET[cls] = set(values)
         _set(made, "__dict__", values)
-        _set(made, "__pydantic_fields_set__", set(values))
+        _set(made, "__pydantic_fields_set__", fields_set)
+        _set(made, "__pydantic_extra__", None)
+        _set(made, "__pydantic_private__", None)
+        return made
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with some fields changed; the new values are not looked at."""
+        if deep:
+            return super().model_copy(update=update, deep=True)
+        made, changes = _new(type(self)), update or {}
+        _set(made, "__dict__", {**self.__dict__, **changes})
+        _set(made, "__pydantic_fields_set__", self.__pydantic_fields_set__.union(changes))
         _set(made, "__pydantic_extra__", None)
         _set(made, "__pydantic_private__", None)
         return made

@@ -1,9 +1,8 @@
 """Runtime events: the timeline of a session, for people and for replay."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
@@ -106,12 +105,11 @@ CLOSING_EVENTS = frozenset({EventType.RUN_COMPLETED, EventType.RUN_FAILED, Event
 """Exactly one of these ends the stream of every run."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventDraft:
+class EventDraft(NamedTuple):
     """Something that happened and has no place in the timeline yet."""
 
     event_type: EventType
-    payload: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    payload: Mapping[str, Any]
     level: EventLevel = EventLevel.INFO
     node_id: str | None = None
     tool_call_id: str | None = None

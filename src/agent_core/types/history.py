@@ -6,7 +6,7 @@ These cross the port between the journal and storage, which know nothing of each
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_core.types.content import (
     AgentStatus,
@@ -39,8 +39,7 @@ class Claim:
     lease: timedelta = LEASE
 
 
-@dataclass(frozen=True, slots=True)
-class PendingEvent:
+class PendingEvent(NamedTuple):
     """An event on its way into the store, where it gets its sequence numbers.
 
     `payload_json` is the draft's payload as JSON text, where that is known already.

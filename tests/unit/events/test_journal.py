@@ -24,7 +24,7 @@ from agent_core.types import (
 
 RUN = RunIdentity(session_id="s1", agent_id="agent_1", run_id="run_1")
 END = JournalEnd(
-    [EventDraft(EventType.RUN_COMPLETED)],
+    [EventDraft(EventType.RUN_COMPLETED, {})],
     RunChange(status=RunStatus.COMPLETED),
     AgentStatus.IDLE,
     None,

@@ -6,6 +6,7 @@ from typing import Any
 from agent_core.types import (
     AgentRecord,
     AgentType,
+    ApprovalRecord,
     ArtifactRecord,
     Batch,
     ContentBlock,
@@ -13,11 +14,13 @@ from agent_core.types import (
     EventType,
     Node,
     PendingEvent,
+    PermissionRequest,
     Role,
     RunOpening,
     RunRecord,
     RunStatus,
     TextBlock,
+    ToolPermission,
     new_id,
     utc_now,
 )
@@ -120,3 +123,31 @@ def an_artifact(artifact_id: str, **values: Any) -> ArtifactRecord:
         "created_at": utc_now(),
     }
     return ArtifactRecord(**{**defaults, **values})
+
+
+def a_question(request_id: str = "req_1", **changes: Any) -> ApprovalRecord:
+    request = PermissionRequest(
+        request_id=request_id,
+        session_id="s1",
+        agent_id="agent_s1",
+        run_id="run_1",
+        agent_role="main",
+        tool_name="code.write_file",
+        permission=ToolPermission.WRITE,
+        args_summary="a.txt",
+        cwd="/project",
+    )
+    question = ApprovalRecord(
+        request_id=request_id,
+        session_id="s1",
+        run_id="run_1",
+        root_run_id="run_1",
+        agent_id="agent_s1",
+        agent_path=["agent_s1"],
+        tool_call_id="call_1",
+        tool_name="code.write_file",
+        access_hash="same",
+        request=request,
+        asked_at=utc_now(),
+    )
+    return question.model_copy(update=changes)

@@ -158,5 +158,17 @@ class PermissionDeniedError(ToolError):
     """A permission, a hook or a policy refused the call."""
 
 
+class ParkedError(Exception):
+    """The run stops here, and goes on from here once its questions are answered.
+
+    Args:
+        request_ids: of the questions.
+    """
+
+    def __init__(self, *request_ids: str) -> None:
+        super().__init__(f"waits for the answer to {', '.join(request_ids)}")
+        self.request_ids = request_ids
+
+
 class TaskError(ToolError):
     """A rule of the Task graph refused the change; nothing was written."""

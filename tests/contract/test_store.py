@@ -16,9 +16,11 @@ from agent_core.types import (
     AgentStatus,
     AgentType,
     Amounts,
+    ApprovalState,
     BudgetHold,
     BudgetScope,
     Claim,
+    Decision,
     EndReason,
     ErrorPayload,
     EventType,
@@ -42,6 +44,7 @@ from rows import (
     a_child,
     a_child_run,
     a_node,
+    a_question,
     an_artifact,
     an_event,
     an_opening,
@@ -688,18 +691,89 @@ async def test_a_run_that_has_ended_or_never_was_is_not_cancelled(session: Sessi
     assert refused.value.code is ErrorCode.RUN_NOT_FOUND
 
 
-async def test_a_run_that_waits_is_open(session: SessionStore) -> None:
+async def test_a_run_that_waits_is_open_and_needs_no_owner(session: SessionStore) -> None:
     await session.append(a_batch(run=RunChange(status=RunStatus.WAITING), release="me"))
     run = await session.run("run_1")
     assert run is not None
     assert run.status is RunStatus.WAITING
-    assert await session.active_run_ids("s1") == ["run_1"]
-    assert await session.request_cancel("run_1")
+    assert await session.active_run_ids("s1") == []
     record = await session.session("s1")
     assert record is not None
-    assert record.owner == "me"
-    with pytest.raises(StorageError):
-        await session.delete_session("s1", is_dead=owners_live)
+    assert record.owner is None
+    assert await session.close_lost_runs(owners_are_dead) == []
+    assert await session.request_cancel("run_1")
+    await session.delete_session("s1", is_dead=owners_live)
+
+
+async def test_a_run_that_waits_is_claimed_by_one_owner(session: SessionStore) -> None:
+    await session.append(a_batch(run=RunChange(status=RunStatus.WAITING), release="me"))
+    cwd = (await session.sessions())[0].cwd
+    claim = Claim("you")
+    with pytest.raises(StorageError) as refused:
+        await session.resume_run("run_1", claim, cwd="/elsewhere", is_dead=owners_live)
+    assert refused.value.code is ErrorCode.SESSION_ELSEWHERE
+    opened = await session.resume_run("run_1", claim, cwd=cwd, is_dead=owners_live)
+    assert (opened.run.run_id, opened.session.owner) == ("run_1", "you")
+    with pytest.raises(StorageError) as refused:
+        await session.resume_run("run_1", Claim("third"), cwd=cwd, is_dead=owners_live)
+    assert refused.value.code is ErrorCode.SESSION_ACTIVE
+
+
+async def test_the_first_answer_to_a_question_counts(session: SessionStore) -> None:
+    asked = a_question()
+    assert await session.ask(asked) is asked
+    same = await session.ask(a_question(request_id="req_2"))
+    assert same.request_id == "req_1"
+    assert [each.request_id for each in await session.approvals()] == ["req_1"]
+    allow, deny = Decision.ALLOW_ONCE, Decision.DENY
+    found, is_first = await session.answer("req_1", allow, reason="yes", by="cli", decider="me")
+    assert found is not None
+    assert is_first
+    assert (found.state, found.decision, found.reason) == (ApprovalState.ANSWERED, allow, "yes")
+    found, is_first = await session.answer("req_1", deny, reason=None, by="sdk", decider="you")
+    assert found is not None
+    assert not is_first
+    assert (found.decision, found.decided_by) == (allow, "cli")
+    await session.withdraw("req_1")
+    assert (await session.approval("req_1")) == found
+    assert await session.is_answered("run_1")
+    assert await session.answer("req_9", deny, reason=None, by="sdk", decider="") == (None, False)
+
+
+async def test_a_question_about_something_else_supersedes_the_one_before(
+    session: SessionStore,
+) -> None:
+    await session.ask(a_question())
+    await session.answer("req_1", Decision.ALLOW_ONCE, reason=None, by="cli", decider="me")
+    anew = a_question(request_id="req_2", access_hash="other")
+    assert await session.ask(anew) is anew
+    assert not await session.is_answered("run_1")
+    states = [each.state for each in await session.approvals(is_open=False)]
+    assert states == [ApprovalState.SUPERSEDED, ApprovalState.OPEN]
+    assert [each.request_id for each in await session.approvals(prefix="req_2")] == ["req_2"]
+    assert await session.approvals(prefix="req_3") == []
+
+
+@pytest.mark.parametrize("keeps_run", [True, False])
+async def test_a_run_whose_question_lasts_waits_when_its_owner_dies(
+    session: SessionStore, *, keeps_run: bool
+) -> None:
+    await session.append(a_batch(run=RunChange(status=RunStatus.RUNNING)))
+    await session.ask(a_question(keeps_run=keeps_run))
+    lost = await session.close_lost_runs(owners_are_dead)
+    assert [run.run_id for run in lost] == ([] if keeps_run else ["run_1"])
+    run = await session.run("run_1")
+    assert run is not None
+    assert run.status is (RunStatus.WAITING if keeps_run else RunStatus.FAILED)
+    (question,) = await session.approvals(is_open=False)
+    assert question.state is (ApprovalState.OPEN if keeps_run else ApprovalState.WITHDRAWN)
+
+
+async def test_a_run_whose_call_has_begun_is_lost_with_its_owner(session: SessionStore) -> None:
+    await session.append(a_batch(run=RunChange(status=RunStatus.RUNNING)))
+    await session.ask(a_question(keeps_run=True))
+    await session.answer("req_1", Decision.ALLOW_ONCE, reason=None, by="cli", decider="me")
+    await session.append(a_batch(an_event(EventType.TOOL_STARTED, tool_call_id="call_1")))
     lost = await session.close_lost_runs(owners_are_dead)
     assert [run.run_id for run in lost] == ["run_1"]
 

@@ -14,7 +14,7 @@ from agent_core.agents.roles import Assignment
 from agent_core.aio import to_the_end
 from agent_core.config.models import AgentsConfig
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
 from agent_core.loop import (
     HistorySource,
@@ -108,6 +108,7 @@ class ChildSpec:
         path: the conversation it goes on from.
         granted: the only working tools it may have; None: those of its role.
         record: facts for its row and for the parent's events.
+        is_resumed: it goes on where it has waited for an answer; its rows are there.
         options: what is stored of the shape of its answer.
         bind: ties the run, given its journal, to a Task.
     """
@@ -120,6 +121,7 @@ class ChildSpec:
     prompt: Draft
     path: Sequence[Node] = ()
     history: HistorySource = field(default_factory=NullCollaborators)
+    is_resumed: bool = False
     granted: frozenset[str] | None = None
     record: dict[str, Any]
     options: StoredOptions | None = None
@@ -185,13 +187,10 @@ class ChildRun:
         Raises:
             StorageError: the rows could not be written; there is no such run.
         """
-        await self._add_rows(store)
+        if not self.spec.is_resumed:
+            await self._add_rows(store)
+            self._note_created()
         self._is_stored = True
-        role, agent_type = self.run.role, self.spec.agent.agent_type
-        created = EventType.CHILD_AGENT_CREATED
-        self.note_parent(created, role=role, agent_type=agent_type, **self.spec.record)
-        if self.run.role is AgentRole.WORKER:
-            self.note_parent(EventType.WORKER_DISPATCHED, **self.spec.record)
         journal = self.ctx.journal
         journal.begin()
         try:
@@ -208,7 +207,7 @@ class ChildRun:
 
     def note_end(self) -> None:
         """Note in the parent how the run ended, and what it has cost."""
-        if not self._is_stored:
+        if not self._is_stored or self.outcome.status is RunStatus.WAITING:
             return
         outcome = self.outcome
         facts: dict[str, Any] = {
@@ -270,12 +269,21 @@ class ChildRun:
                     await converse(self.ctx, self.spec.prompt, stats)
             except BaseException as error:
                 ended_by = error
+                if isinstance(error, ParkedError):
+                    raise
                 if on_failure is not None and isinstance(error, Exception):
                     await on_failure(self.run, error)
                 raise
             finally:
                 if self._before_end is not None:
                     await to_the_end(self._before_end(self.stop_reason, ended_by))
+
+    def _note_created(self) -> None:
+        role, agent_type = self.run.role, self.spec.agent.agent_type
+        created = EventType.CHILD_AGENT_CREATED
+        self.note_parent(created, role=role, agent_type=agent_type, **self.spec.record)
+        if role is AgentRole.WORKER:
+            self.note_parent(EventType.WORKER_DISPATCHED, **self.spec.record)
 
     async def _add_rows(self, store: SessionStore) -> None:
         run, now = self.run, utc_now()

@@ -23,9 +23,9 @@ from agent_core.agents.roles import (
 from agent_core.agents.workers import Workers
 from agent_core.config.paths import Setup
 from agent_core.context.composer import TaskBoardSource
-from agent_core.errors import ConfigError, ErrorCode, ToolError
+from agent_core.errors import ConfigError, ErrorCode, ParkedError, ToolError
 from agent_core.events import EventStream, Journal, SessionStore
-from agent_core.loop import HistorySource, RunContext
+from agent_core.loop import HistorySource, NullCollaborators, RunContext
 from agent_core.loop.options import NO_OPTIONS, RunOptions
 from agent_core.redaction import Redactor
 from agent_core.redaction.redactor import JournalRedactor
@@ -43,6 +43,7 @@ from agent_core.types import (
     Node,
     RunIdentity,
     RunMode,
+    RunRecord,
     RunStatus,
     StoredOptions,
     ToolDefinition,
@@ -107,6 +108,7 @@ class SpawnerDeps:
         are_sessions_limited: every run has a budget, its session's.
         is_disabled: the user's settings take the tool of this name away from every run.
         can_ask: there is a way to ask for a permission.
+        goes_on: the history of a child that has waited for an answer.
         task_logs: by session, where they are not written; None: they are.
     """
 
@@ -120,6 +122,7 @@ class SpawnerDeps:
     are_sessions_limited: bool
     is_disabled: Callable[[str], bool]
     can_ask: bool
+    goes_on: Callable[[RunRecord], HistorySource]
     open_journal: OpenJournal
     redactor: Redactor
     task_logs: Mapping[str, dict[str, int]] | None = None
@@ -227,7 +230,11 @@ class ChildSpawner:
     ) -> ToolResult:
         definition = self._deps.definitions.get(assignment.agent_definition_id or default)
         tools = await self._check_tools(role, assignment.allowed_tools)
+        parked = await self._find_parked(context)
         run = self._child_identity(role, new_id("agent"))
+        if parked is not None:
+            ids = {"run_id": parked.run_id, "agent_id": parked.agent_id}
+            run = run.model_copy(update=ids)
         parts = [("Task", assignment.task)]
         if isinstance(assignment, SubAssignment):
             parts.append(("Context", assignment.context or ""))
@@ -243,7 +250,9 @@ class ChildSpawner:
             assignment=assignment,
             expected=build_expected_output(assignment),
             prompt=self._prompt(parts, assignment, context),
-            path=path,
+            path=path if parked is None else (),
+            history=self._deps.goes_on(parked) if parked else NullCollaborators(),
+            is_resumed=parked is not None,
             granted=None if tools is None else frozenset(tools),
             record={
                 "agent_definition_id": definition.agent_definition_id,
@@ -254,6 +263,12 @@ class ChildSpawner:
         error = await self._finish(child)
         report = await self._store_report(child)
         return ToolResult(content=[JsonBlock(data=report)], is_error=error is not None, error=error)
+
+    async def _find_parked(self, context: ToolContext) -> RunRecord | None:
+        """The child that this very call has started before, and that waits for an answer."""
+        waiting = await self._deps.store.waiting_children(self._parent.run.run_id)
+        of_call = (c for c in waiting if c.metadata.get("tool_call_id") == context.tool_call_id)
+        return next(of_call, None)
 
     async def _check_tools(
         self, role: AgentRole, names: Sequence[str] | None
@@ -384,10 +399,13 @@ class ChildSpawner:
 
         Raises:
             AgentCoreError: it could not be stored; there is none.
+            ParkedError: it waits for the user, and so does its parent.
             asyncio.CancelledError: the parent was cancelled, and the child with it.
         """
         await self._deps.children.wait(child)
         outcome, cause = child.outcome, child.outcome.error
+        if outcome.status is RunStatus.WAITING:
+            raise ParkedError(*outcome.requests)
         if outcome.status is RunStatus.COMPLETED:
             return None
         if cause is not None and cause.code is ErrorCode.OUTPUT_INVALID:
@@ -425,7 +443,7 @@ class ChildSpawner:
                 "child_run_id": run.run_id,
                 "child_agent_id": run.agent_id,
                 "agent_definition_id": child.spec.definition.agent_definition_id,
-                "end_reason": outcome.end_reason.value,
+                "end_reason": str(outcome.end_reason),
                 "turns": outcome.turns,
                 "usage": outcome.usage.model_dump(exclude={"raw_usage"}),
             },

@@ -1,7 +1,7 @@
 """The handles of runs: watch, wait, cancel, and what comes of a run."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self
@@ -39,12 +39,14 @@ class RunResult(Generic[OutputT]):
         output: the answer, in the type that was asked for; the text if none was.
         text: the final answer as the model wrote it. Of a run that failed or was cancelled it is
             the last reply that came whole, or "".
-        status: `completed`; `failed` or `cancelled` in the result of a `RunError`.
+        status: `completed`; `waiting` for the answers to `pending_requests`; `failed` or
+            `cancelled` in the result of a `RunError`.
         usage: tokens of all model calls of the run.
         cost: in US dollars; None if it is not known.
         session_id: of the session, for the next message.
         run_id: of the run, for `replay_run`.
         events: what happened, if `events=True` asked for it.
+        pending_requests: the questions that the run waits for; it has no `output` yet.
     """
 
     output: OutputT
@@ -55,6 +57,7 @@ class RunResult(Generic[OutputT]):
     session_id: str
     run_id: str
     events: list[RuntimeEvent] | None = None
+    pending_requests: Sequence[str] = ()
 
 
 class RunError(AgentCoreError):
@@ -133,12 +136,18 @@ class RunHandle(Generic[OutputT]):
 
     @property
     def result_text(self) -> str | None:
-        """The final answer; None until the run has ended.
+        """The final answer; None until the run has ended, and while it waits.
 
         Of a run that failed or was cancelled it is the text of the last reply that came whole, or
         "". The beginning of a reply that broke off stands in the history only.
         """
-        return self._run.outcome.text if self._run.outcome else None
+        outcome = self._run.outcome
+        return None if outcome is None or outcome.end_reason is None else outcome.text
+
+    @property
+    def pending_requests(self) -> list[str]:
+        """Ids of the questions that a run with the status `waiting` waits for."""
+        return list(self._run.outcome.requests) if self._run.outcome else []
 
     @property
     def usage(self) -> Usage:
@@ -196,14 +205,19 @@ class RunHandle(Generic[OutputT]):
                 yield value
 
     async def wait(self) -> RunStatus:
-        """Return the final status, once the run has ended and its end is stored."""
+        """Return the final status, once the run has ended and its end is stored.
+
+        `waiting`: it has stopped at a question, and goes on when that is answered.
+        """
         status = await self._runs.wait(self.run_id)
-        if self._run.outcome is None:  # it is, or was, the run of another process
+        outcome = self._run.outcome
+        # It is, or was, the run of another process, or has waited for an answer.
+        if outcome is None or outcome.status is not status or outcome.end_reason is None:
             self._run = await self._sessions.progress(self.run_id)
         return status
 
     async def result(self, *, events: bool = False) -> RunResult[OutputT]:
-        """Return what came of the run, once it has ended.
+        """Return what came of the run, once it has ended, or waits for an answer.
 
         Args:
             events: also keep what happens from this call on, as `events()` shows it.
@@ -223,8 +237,9 @@ class RunHandle(Generic[OutputT]):
             session_id=self.session_id,
             run_id=self.run_id,
             events=seen,
+            pending_requests=self.pending_requests,
         )
-        if status is not RunStatus.COMPLETED:
+        if status not in {RunStatus.COMPLETED, RunStatus.WAITING}:
             raise RunError.of(self.error, result)
         return result
 

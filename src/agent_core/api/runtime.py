@@ -18,8 +18,10 @@ from agent_core.types import (
     SESSION_ID_PATTERN,
     AgentDefinition,
     AgentSource,
+    ApprovalRecord,
     CleanupResult,
     ContentBlock,
+    Decision,
     DeleteSessionResult,
     Draft,
     InspectResult,
@@ -346,6 +348,55 @@ class AgentRuntime:
         services = await self._services()
         run = await services.sessions.progress(run_id)
         return RunHandle(run, services.runs, services.sessions, after=after)
+
+    async def approvals(
+        self, session_id: str | None = None, *, is_open: bool = True, limit: int = 100
+    ) -> list[ApprovalRecord]:
+        """Questions about calls, of every process that shares the home; the oldest first.
+
+        Args:
+            session_id: only this session's.
+            is_open: only those that wait for an answer.
+            limit: the most; of more the newest.
+        """
+        services = await self._services()
+        return await services.store.approvals(session_id=session_id, is_open=is_open, limit=limit)
+
+    async def answer(
+        self,
+        request_id: str,
+        decision: "Decision | Literal['allow_once', 'allow_for_session', 'deny']",
+        reason: str | None = None,
+        *,
+        decided_by: str = "sdk",
+    ) -> RunHandle[Any]:
+        """Answer a question that another process, or this one, has asked; the first answer counts.
+
+        A run that waits for it goes on in this runtime if its session works in the same project,
+        and else at the next start of the session.
+
+        Args:
+            request_id: of the question.
+            decision: what `PermissionDecision` takes.
+            reason: for the model, where a call is denied.
+            decided_by: from where it is answered.
+
+        Returns:
+            The user's run that the question belongs to.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such question, it is answered already,
+                or the decision is none.
+            StorageError: the answer cannot be stored.
+        """
+        try:
+            chosen = Decision(decision)
+        except ValueError:
+            known = ", ".join(Decision)
+            raise _malformed(f"there is no decision {decision!r}; there are: {known}") from None
+        services = await self._services()
+        run_id = await services.runs.answer(request_id, chosen, reason=reason, by=decided_by)
+        return RunHandle(await services.sessions.progress(run_id), services.runs, services.sessions)
 
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.

@@ -475,6 +475,7 @@ class PermissionsConfig(Section):
 
     readonly_default: Literal["allow", "ask"] = "allow"
     write_without_callback: Literal["deny"] = "deny"
+    unattended: Literal["deny", "wait", "park"] = "deny"
     remember_scope: Literal["session"] = "session"
     allow_for_session_enabled: bool = True
     network_policy: NetworkPolicyConfig = NetworkPolicyConfig.model_construct()

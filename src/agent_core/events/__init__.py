@@ -4,6 +4,7 @@ from agent_core.events.journal import Journal, JournalEnd, SessionJournal
 from agent_core.events.store import (
     BudgetStore,
     HistoryStore,
+    QuestionStore,
     SessionReads,
     SessionStore,
     SessionWrites,
@@ -20,6 +21,7 @@ __all__ = [
     "JournalEnd",
     "PendingEvent",
     "Position",
+    "QuestionStore",
     "RunChange",
     "SessionJournal",
     "SessionReads",

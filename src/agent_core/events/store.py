@@ -19,12 +19,14 @@ from agent_core.types import (
     AgentRecord,
     AgentStatus,
     Amounts,
+    ApprovalRecord,
     ArtifactRecord,
     Batch,
     BudgetGrant,
     BudgetHold,
     BudgetUse,
     Claim,
+    Decision,
     Node,
     NodeMove,
     OpenedRun,
@@ -61,7 +63,8 @@ class SessionWrites(HistoryStore, Protocol):
         """Create or resume the session, claim it, and add the run.
 
         A session without an owner, or whose owner is dead, is taken over: runs that were begun
-        are closed as lost, as `close_lost_runs` does, and those that were queued are handed over.
+        are closed as lost, as `close_lost_runs` does, and those that were queued, and one that
+        waits for an answer, are handed over.
 
         Raises:
             StorageError: `session_elsewhere`, the session works in another folder and the opening
@@ -105,8 +108,9 @@ class SessionWrites(HistoryStore, Protocol):
 
         A lost run is `failed` with `metadata.reason = "owner_lost"` and gets its `run_failed`
         event; nothing can be appended to it any more. A user's run that is queued with its prompt
-        stays so, for the next owner of the session. A session whose active node is partial or
-        missing continues from the last complete node before it.
+        stays so, for the next owner of the session, and so does one that waits for an answer. One
+        that has asked a question that `keeps_run` waits from now on. A session whose active node
+        is partial or missing continues from the last complete node before it.
 
         Returns:
             The closed runs, as they are now.
@@ -387,5 +391,89 @@ class WorkspaceStore(Protocol):
         ...
 
 
-class SessionStore(SessionWrites, SessionReads, BudgetStore, WorkspaceStore, Protocol):
-    """Sessions, their history, their budgets, and what is known of their files."""
+class QuestionStore(Protocol):
+    """Questions about calls, kept until they are answered; the first answer counts."""
+
+    async def ask(self, asked: ApprovalRecord) -> ApprovalRecord:
+        """Store a question, and return it.
+
+        The one that stands for the very same action of that call is returned instead, with its
+        answer if it has one. One about the call that would do something else is superseded.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
+        ...
+
+    async def answer(
+        self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
+    ) -> tuple[ApprovalRecord | None, bool]:
+        """Answer a question that is open; the first answer counts.
+
+        Returns:
+            The question as it is now, None if there is none, and whether this was its answer.
+        """
+        ...
+
+    async def withdraw(self, request_id: str) -> None:
+        """Close a question that was not answered; one that was stays as it is."""
+        ...
+
+    async def approval(self, request_id: str) -> ApprovalRecord | None:
+        """The question, or None."""
+        ...
+
+    async def approval_of(
+        self, root_run_id: str, run_id: str, tool_call_id: str
+    ) -> ApprovalRecord | None:
+        """The question about a call that is open or answered, if there is one."""
+        ...
+
+
+class ApprovalStore(QuestionStore, Protocol):
+    """Questions about calls, and the runs that wait for their answers."""
+
+    async def approvals(
+        self,
+        *,
+        session_id: str | None = None,
+        prefix: str = "",
+        is_open: bool = True,
+        limit: int = 100,
+    ) -> list[ApprovalRecord]:
+        """Questions whose id begins with `prefix`, the oldest first; of too many the newest.
+
+        `is_open=False` lists those that are closed as well.
+        """
+        ...
+
+    async def is_answered(self, root_run_id: str) -> bool:
+        """Whether an answer is there for a call of the run, or its children, that has not begun."""
+        ...
+
+    async def resume_run(
+        self, run_id: str, claim: Claim, *, cwd: str, is_dead: OwnerIsDead
+    ) -> OpenedRun:
+        """Claim the session of a user's run that waits for an answer, so that it can go on.
+
+        The run is `waiting` until its journal begins: an owner that dies before leaves it so.
+
+        Raises:
+            StorageError: `run_not_found`; `session_active`: another living owner has the session,
+                or the run does not wait; `session_elsewhere`: it does not work in `cwd`.
+        """
+        ...
+
+    async def waiting_children(self, run_id: str) -> list[RunRecord]:
+        """The children of a run that wait for an answer."""
+        ...
+
+    async def close_waiting(self, run_id: str) -> None:
+        """Cancel the children that a run, which has ended, leaves waiting, and its questions."""
+        ...
+
+
+class SessionStore(
+    SessionWrites, SessionReads, BudgetStore, WorkspaceStore, ApprovalStore, Protocol
+):
+    """Sessions, their history, budgets and questions, and what is known of their files."""

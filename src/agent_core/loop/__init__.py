@@ -16,6 +16,7 @@ from agent_core.loop.context import (
 )
 from agent_core.loop.model_turn import require_whole, stream_reply
 from agent_core.loop.run import conclude, converse, run_agent
+from agent_core.loop.tool_turn import abort_calls
 
 __all__ = [
     "ContextSource",
@@ -29,6 +30,7 @@ __all__ = [
     "RunLimits",
     "RunStats",
     "StandaloneRun",
+    "abort_calls",
     "build_run",
     "conclude",
     "converse",

@@ -222,19 +222,23 @@ _AGENT_STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended; `output` is the value of its answer, in the type that was asked for."""
+    """How a run ended; `output` is the value of its answer, in the type that was asked for.
 
-    end_reason: EndReason
+    A run without an `end_reason` has not ended: it waits for the answers to `requests`.
+    """
+
+    end_reason: EndReason | None
     text: str = ""
     usage: Usage = field(default_factory=Usage)
     turns: int = 0
     error: ErrorPayload | None = None
     output: Any = None
+    requests: Sequence[str] = ()
 
     @property
     def status(self) -> RunStatus:
         """The run status that goes with the end reason."""
-        return self.end_reason.status
+        return RunStatus.WAITING if self.end_reason is None else self.end_reason.status
 
 
 @dataclass(slots=True)
@@ -261,6 +265,9 @@ class RunStats:
         text = "".join(self.answer)
         output = self.output if self.is_typed else text
         return Outcome(EndReason.COMPLETED, text, self.usage, self.turns, output=output)
+
+    def parked(self, requests: Sequence[str]) -> Outcome:
+        return Outcome(None, "", self.usage, self.turns, requests=requests)
 
     def failed(self, error: AgentCoreError) -> Outcome:
         reason = _REASONS.get(error.code, EndReason.FAILED)
@@ -340,6 +347,8 @@ async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: b
 
 def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) -> JournalEnd:
     mine = [node for node in path if node.run_id == run_id]
+    if outcome.end_reason is None:
+        return _pause(path, mine, outcome)
     resting = resting_node(path)
     payload = {
         "end_reason": outcome.end_reason,
@@ -365,6 +374,20 @@ def _end(path: Sequence[Node], outcome: Outcome, *, run_id: str, began: bool) ->
         has_prompt_node=any(_is_message(node) for node in mine),
     )
     return JournalEnd(events, change, _AGENT_STATUS[outcome.status], resting_id)
+
+
+def _pause(path: Sequence[Node], mine: Sequence[Node], outcome: Outcome) -> JournalEnd:
+    """A run that waits has no closing event, and goes on where it is."""
+    last_id = path[-1].node_id if path else None
+    change = RunChange(
+        status=outcome.status,
+        start_node_id=mine[0].node_id if mine else None,
+        end_node_id=last_id,
+        turn_count=outcome.turns,
+        usage=outcome.usage,
+        has_prompt_node=True,
+    )
+    return JournalEnd((), change, AgentStatus.IDLE, last_id)
 
 
 def _is_message(node: Node) -> bool:

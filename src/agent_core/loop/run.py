@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
 from agent_core.events import Journal
 from agent_core.loop.context import OnEnd, Outcome, RunContext, RunStats, ignore, settle
 from agent_core.loop.model_turn import Reply, release_answer, take_turn
@@ -49,6 +49,8 @@ async def conclude(journal: Journal, on_end: OnEnd) -> AsyncGenerator[RunStats]:
     except asyncio.CancelledError:
         await settle(journal, stats.cancelled(journal.path), on_end)
         raise
+    except ParkedError as parked:
+        outcome = stats.parked(parked.request_ids)
     except AgentCoreError as error:
         outcome = stats.failed(error)
     except Exception as error:  # noqa: BLE001 - logged and settled

@@ -9,7 +9,8 @@ from hashlib import sha256
 from time import perf_counter
 
 from agent_core.aio import is_cancelled, stop_if_cancelled
-from agent_core.errors import AgentCoreError, ErrorCode, ToolError
+from agent_core.errors import AgentCoreError, ErrorCode, ParkedError, ToolError
+from agent_core.events import Journal
 from agent_core.loop.context import RunContext
 from agent_core.redaction import log_failure
 from agent_core.tools.base import ToolContext, batches, ends_turn, not_run
@@ -42,6 +43,7 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
 
     Raises:
         asyncio.CancelledError: the run was cancelled; every call has its answer all the same.
+        ParkedError: the run waits for the user; calls without an answer have had no effect.
     """
     waiting = list(calls)
     adds: list[Draft] = []
@@ -51,20 +53,24 @@ async def run_tools(ctx: RunContext, calls: Sequence[ToolCall]) -> None:
             if ctx.journal.failure is not None:
                 raise ctx.journal.failure  # these calls follow from a reply that is not stored
             is_alone = len(batch) == 1
-            done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch)
+            done = [await run_tool(ctx, batch[0])] if is_alone else await _run_all(ctx, batch, adds)
             del waiting[: len(batch)]
             adds.extend(draft for bounded in done for draft in bounded.adds)
             if ends_turn(concurrency, done[0].result):
                 break  # the later calls rely on the one that failed
+    except ParkedError:
+        for draft in adds:
+            ctx.journal.add(draft, EventType.MESSAGE_CREATED)
+        raise
     except asyncio.CancelledError:
         tail = ctx.journal.path[-len(waiting) - 1 :]
         answered = {result.tool_call_id for node in tail for result in node.results}
         for call in waiting:
             if call.tool_call_id not in answered:
-                _answer(ctx, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
+                _answer(ctx.journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
         raise
     for call in waiting:
-        _answer(ctx, call, not_run(call), flags=_NOT_RUN)
+        _answer(ctx.journal, call, not_run(call), flags=_NOT_RUN)
     for draft in adds:
         ctx.journal.add(draft, EventType.MESSAGE_CREATED)
 
@@ -83,17 +89,23 @@ async def finish_turn(ctx: RunContext, open_calls: Sequence[ToolCall]) -> None:
         result = results.get(call.tool_call_id)
         if result is not None and ends_turn(ctx.toolbox.concurrency(call), result):
             for open_call in open_calls:
-                _answer(ctx, open_call, not_run(open_call), flags=_NOT_RUN)
+                _answer(ctx.journal, open_call, not_run(open_call), flags=_NOT_RUN)
             return
     await run_tools(ctx, open_calls)
 
 
-async def _run_all(ctx: RunContext, batch: Sequence[ToolCall]) -> list[BoundedResult]:
+async def _run_all(
+    ctx: RunContext, batch: Sequence[ToolCall], adds: list[Draft]
+) -> list[BoundedResult]:
     done = await asyncio.gather(*(run_tool(ctx, call) for call in batch), return_exceptions=True)
     for result in done:
-        if isinstance(result, BaseException):
+        if isinstance(result, BaseException) and not isinstance(result, ParkedError):
             raise result  # cancelled: every call has its answer
-    return [result for result in done if isinstance(result, BoundedResult)]
+    results = [result for result in done if isinstance(result, BoundedResult)]
+    if parked := [each for each in done if isinstance(each, ParkedError)]:
+        adds.extend(draft for bounded in results for draft in bounded.adds)
+        raise ParkedError(*(request_id for each in parked for request_id in each.request_ids))
+    return results
 
 
 async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
@@ -131,6 +143,8 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
                 has_begun = True
                 returned = await action.run()
             bounded = await ctx.results.limit(returned, ctx.run, call, tool=tool)
+        except ParkedError:
+            raise
         except BaseException as error:  # what a tool raises to end the program ends its call
             if isinstance(error, asyncio.CancelledError) and is_cancelled(asyncio.current_task()):
                 raise
@@ -139,11 +153,17 @@ async def run_tool(ctx: RunContext, call: ToolCall) -> BoundedResult:
             bounded = await ctx.results.limit_failure(failure_of(call.name, error), ctx.run, call)
     except asyncio.CancelledError:
         result = _aborted(call, _RAN if has_begun else _NEVER_BEGAN)
-        _answer(ctx, call, result, started=started, flags=_ABORTED)
+        _answer(ctx.journal, call, result, started=started, flags=_ABORTED)
         raise
-    stored = _answer(ctx, call, bounded.result, started=started)
+    stored = _answer(ctx.journal, call, bounded.result, started=started)
     await ctx.hooks.after_tool(call, stored)
     return bounded
+
+
+def abort_calls(journal: Journal, calls: Sequence[ToolCall]) -> None:
+    """Answer the calls of a run that is cancelled while it waits."""
+    for call in calls:
+        _answer(journal, call, _aborted(call, _NEVER_BEGAN), flags=_ABORTED)
 
 
 def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
@@ -156,7 +176,7 @@ def _open_call(ctx: RunContext, call: ToolCall) -> OpenCall:
 
 
 def _answer(
-    ctx: RunContext,
+    journal: Journal,
     call: ToolCall,
     result: ToolResult,
     *,
@@ -178,7 +198,7 @@ def _answer(
         if error.code in _REFUSALS:
             event = EventType.TOOL_DENIED
         elif error.code is ErrorCode.TIMEOUT:
-            ctx.journal.note(
+            journal.note(
                 EventType.TOOL_TIMEOUT, payload, level=level, tool_call_id=call.tool_call_id
             )
         if hook_summary := error.details.get("hook_summary"):
@@ -192,9 +212,7 @@ def _answer(
         metadata={**result.metadata, "tool_name": call.name},
     )
     draft = Draft(Role.TOOL, [block], metadata={"tool_name": call.name}, flags=flags)
-    node = ctx.journal.add(
-        draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id
-    )
+    node = journal.add(draft, event, payload=payload, level=level, tool_call_id=call.tool_call_id)
     (clean,) = node.results
     metadata = {key: clean.metadata[key] for key in result.metadata}
     return result.model_copy(

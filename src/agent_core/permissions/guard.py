@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
-from agent_core.errors import PermissionDeniedError
 from agent_core.permissions.questions import (
     PermissionCallback,
     PermissionJournal,
@@ -139,7 +138,9 @@ class PermissionGuard:
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
         self._redactor = redactor or Redactor({})
-        self._questions = callback and Questions(callback, self._redactor, timeout_s=timeout_s)
+        self.questions = Questions(
+            callback, self._redactor, unattended=rules.unattended, timeout_s=timeout_s
+        )
         self._grants: dict[str, set[str]] = {}
 
     def is_listed(self, name: str) -> bool:
@@ -162,6 +163,7 @@ class PermissionGuard:
         Raises:
             PermissionDeniedError: the lists, the policy or the user said no, or no question can
                 be asked; then its code is `access.refusal`.
+            ParkedError: the run is to wait for the user's answer.
         """
         if not self.is_listed(definition.name):
             raise denied(f"the permission lists do not allow {definition.name}")
@@ -184,11 +186,6 @@ class PermissionGuard:
         grant = build_grant(call, definition, access, hosts)
         if grant is not None and grant.key in self._grants.get(run.session_id, ()):
             return
-        if self._questions is None:
-            raise PermissionDeniedError(
-                access.refusal,
-                f"{definition.name} needs a permission, and this program has no way to ask for it",
-            )
         offered = grant if self._may_remember else None
         request = build_request(
             call,
@@ -200,7 +197,9 @@ class PermissionGuard:
             project_dir=self._project_dir,
             redactor=self._redactor,
         )
-        answer = await self._questions.ask(request, journal)
+        answer = await self.questions.ask(
+            request, journal, call=call, definition=definition, access=access, run=run
+        )
         if answer.decision is Decision.DENY:
             reason = f": {answer.reason}" if answer.reason else ""
             raise denied(f"the user denied {definition.name}{reason}")

@@ -1,26 +1,54 @@
-"""Puts a question about a call to the user, and records it with its answer."""
+"""Puts a question about a call to whoever can answer it, and records it with its answer.
+
+Where there is a store, a question is a row before it is shown. The callback and other processes
+race then, and the first answer counts.
+"""
 
 import asyncio
+import getpass
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, Literal, Protocol
 
-from agent_core.errors import ErrorCode, PermissionDeniedError
-from agent_core.permissions.request import event_payload
+from agent_core.aio import to_the_end
+from agent_core.errors import ErrorCode, ParkedError, PermissionDeniedError, StorageError
+from agent_core.events import QuestionStore
+from agent_core.permissions.request import MAX_REASON, access_hash, agent_path, event_payload
 from agent_core.redaction import log_failure
 from agent_core.redaction.redactor import Redactor
+from agent_core.text import shortened
 from agent_core.types import (
+    Access,
+    ApprovalRecord,
+    ApprovalState,
     Decision,
     EventLevel,
     EventType,
     PermissionDecision,
     PermissionRequest,
+    RunIdentity,
+    RunMode,
+    ToolCall,
+    ToolDefinition,
+    utc_now,
 )
 
 logger = logging.getLogger(__name__)
 
 PermissionCallback = Callable[[PermissionRequest], Awaitable[PermissionDecision]]
-"""Asks the user. Whatever goes wrong in it counts as a deny."""
+"""Asks the user. Whatever goes wrong in it counts as a deny, but for `UnattendedError`."""
+
+_LATE = "the question was not answered in time"
+_WITHDRAWN = "the question was withdrawn"
+_NOBODY = "nobody answered"
+_LOOK_S = 0.5
+"""How often an open question is looked up, while other processes may answer it."""
+
+
+class UnattendedError(Exception):
+    """A permission callback has nobody to ask: `[permissions] unattended` decides."""
 
 
 class PermissionJournal(Protocol):
@@ -43,61 +71,129 @@ class PermissionJournal(Protocol):
 
 
 class Questions:
-    """The questions that are put to the user through one callback.
+    """The open questions of one guard.
 
     Args:
-        callback: asks the user.
-        redactor: removes secrets from what is logged.
+        callback: asks the user; None: only another process can answer.
+        redactor: removes secrets from reasons, and from what is logged.
+        unattended: what becomes of a question that the callback cannot answer.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
     """
 
     def __init__(
-        self, callback: PermissionCallback, redactor: Redactor, *, timeout_s: float | None = None
+        self,
+        callback: PermissionCallback | None,
+        redactor: Redactor,
+        *,
+        unattended: Literal["deny", "wait", "park"] = "deny",
+        timeout_s: float | None = None,
     ) -> None:
         self._callback = callback
         self._redactor = redactor
+        self._unattended = unattended
         self._timeout_s = timeout_s
-        self._open: set[asyncio.Task[PermissionDecision | str]] = set()
+        self._asking: set[asyncio.Task[PermissionDecision | UnattendedError | str]] = set()
+        self._store: QuestionStore | None = None
+        self._is_shared = False
+        self._answered: dict[str, asyncio.Event] = {}
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether somebody can be asked here."""
+        return self._callback is not None
+
+    def keep_in(self, store: QuestionStore, *, is_shared: bool) -> None:
+        """Store every question from now on; `is_shared`: other processes can answer, too."""
+        self._store = store
+        self._is_shared = is_shared
+
+    def take(self, request_id: str) -> bool:
+        """Look up an answer that was given in this process; whether it was waited for."""
+        if (event := self._answered.get(request_id)) is None:
+            return False
+        event.set()
+        return True
+
+    def clean_reason(self, reason: str | None) -> str | None:
+        """A reason as it is stored: bounded, and without secrets."""
+        return None if reason is None else shortened(self._redactor.text(reason), MAX_REASON)
 
     async def ask(
-        self, request: PermissionRequest, journal: PermissionJournal
+        self,
+        request: PermissionRequest,
+        journal: PermissionJournal,
+        *,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
     ) -> PermissionDecision:
         """Store the question, put it to the user, and record the answer.
 
         Raises:
-            PermissionDeniedError: there is no answer.
+            PermissionDeniedError: there is no answer; its code is `access.refusal` where no
+                question can be asked.
+            ParkedError: the run is to wait for the answer.
         """
+        store = self._store
+        if store is None:
+            if self._callback is None:
+                raise _no_way_to_ask(definition, access)
+            return await self._ask_callback(self._callback, request, journal)
+        may_park = self._unattended == "park" and run.mode is not RunMode.ORCHESTRATOR
+        can_ask = self._callback is not None or may_park or self._unattended == "wait"
+        root_id = run.parent_run_id or run.run_id
+        # Of a run that goes on, an answer may be there already.
+        if not can_ask and not await store.approval_of(root_id, run.run_id, call.tool_call_id):
+            raise _no_way_to_ask(definition, access, unattended=self._unattended)
+        question = ApprovalRecord(
+            request_id=request.request_id,
+            session_id=run.session_id,
+            run_id=run.run_id,
+            root_run_id=root_id,
+            agent_id=run.agent_id,
+            agent_path=agent_path(run),
+            tool_call_id=call.tool_call_id,
+            tool_name=definition.name,
+            access_hash=await asyncio.to_thread(access_hash, call, definition, access, request),
+            keeps_run=may_park,
+            request=request,
+            asked_at=utc_now(),
+        )
+        record = await store.ask(question)
+        if record is question:
+            payload = event_payload(request)
+            call_id = call.tool_call_id
+            journal.note(EventType.PERMISSION_REQUESTED, payload, tool_call_id=call_id)
+        await journal.commit()
+        if record.state is ApprovalState.OPEN and not can_ask:
+            await store.withdraw(record.request_id)
+            raise _no_way_to_ask(definition, access, unattended=self._unattended)
+        if record.state is ApprovalState.OPEN:
+            record = await self._race(store, record, journal, may_park=may_park)
+        return _note_answer(record, journal)
+
+    async def _ask_callback(
+        self,
+        callback: PermissionCallback,
+        request: PermissionRequest,
+        journal: PermissionJournal,
+    ) -> PermissionDecision:
+        """Ask without a store: only the callback can answer."""
         call_id = request.metadata["tool_call_id"]
         journal.note(EventType.PERMISSION_REQUESTED, event_payload(request), tool_call_id=call_id)
         await journal.commit()
-        # A task of its own: a callback that does not let go must not keep a cancelled run.
-        question = asyncio.create_task(
-            _call(self._callback, request, self._redactor), name="permission callback"
-        )
-        self._open.add(question)
-        question.add_done_callback(self._close)
+        asking = self._start(callback, request)
         try:
-            await asyncio.wait([question], timeout=self._timeout_s)
-            has_ended = question.done()
+            await asyncio.wait([asking], timeout=self._timeout_s)
+            answer = _outcome(asking)
         finally:
-            question.cancel()
-        if not has_ended:
-            answer = _LATE
-        elif question.cancelled():
-            answer = "the question was withdrawn"
-        else:
-            answer = question.result()
-        facts = {"request_id": request.request_id, "tool_name": request.tool_name}
+            asking.cancel()
+        if isinstance(answer, UnattendedError):
+            answer = _NOBODY
         if isinstance(answer, str):
-            journal.note(
-                EventType.PERMISSION_FAILED,
-                {**facts, "decision": Decision.DENY, "error": answer},
-                level=EventLevel.WARNING,
-                tool_call_id=call_id,
-            )
-            raise denied(
-                f"{request.tool_name} was not allowed, because there is no answer: {answer}"
-            )
+            raise _note_failure(request, answer, journal)
+        facts = {"request_id": request.request_id, "tool_name": request.tool_name}
         journal.note(
             EventType.PERMISSION_DECIDED,
             {**facts, "decision": answer.decision, "reason": answer.reason},
@@ -105,31 +201,180 @@ class Questions:
         )
         return answer
 
-    def _close(self, question: "asyncio.Task[PermissionDecision | str]") -> None:
-        self._open.discard(question)
-        if not question.cancelled():
-            question.exception()  # retrieved here: the run that asked may have been cancelled
+    async def _race(
+        self,
+        store: QuestionStore,
+        record: ApprovalRecord,
+        journal: PermissionJournal,
+        *,
+        may_park: bool,
+    ) -> ApprovalRecord:
+        """The question with its first answer, the callback's or one from elsewhere.
+
+        Raises:
+            PermissionDeniedError: there is none.
+            ParkedError: the run is to wait for it.
+        """
+        request_id = record.request_id
+        elsewhere = asyncio.create_task(self._elsewhere(store, request_id))
+        asking = self._start(self._callback, record.request) if self._callback else None
+        waiting = {each for each in (asking, elsewhere) if each is not None}
+        answer: PermissionDecision | UnattendedError | str = UnattendedError()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if asking is not None:
+                    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    answer = _outcome(asking) if asking.done() else _WITHDRAWN
+                if isinstance(answer, UnattendedError) and not elsewhere.done():
+                    if may_park:
+                        raise ParkedError(request_id)
+                    if self._unattended == "wait":
+                        await asyncio.wait([elsewhere])
+                    else:
+                        answer = _NOBODY
+        except TimeoutError:
+            answer = _LATE
+        except asyncio.CancelledError:
+            await to_the_end(store.withdraw(request_id))
+            raise
+        finally:
+            elsewhere.cancel()
+            if asking is not None:
+                asking.cancel()
+        decision = answer if isinstance(answer, PermissionDecision) else _denial(answer)
+        found, is_first = await to_the_end(
+            store.answer(
+                request_id,
+                decision.decision,
+                reason=self.clean_reason(decision.reason),
+                by=str(decision.metadata.get("decided_by") or "callback"),
+                decider=current_decider(),
+            )
+        )
+        if found is None or found.decision is None:
+            raise _note_failure(record.request, _WITHDRAWN, journal)
+        if is_first and isinstance(answer, str) and answer is not _NOBODY:
+            raise _note_failure(record.request, answer, journal)
+        return found
+
+    async def _elsewhere(self, store: QuestionStore, request_id: str) -> None:
+        """Return when a question has been closed in another place."""
+        event = self._answered[request_id] = asyncio.Event()
+        pause = _LOOK_S if self._is_shared else None
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(pause):
+                        await event.wait()
+                except TimeoutError:
+                    pass
+                event.clear()
+                with suppress(StorageError):  # the next look may succeed
+                    found = await store.approval(request_id)
+                    if found is None or found.state is not ApprovalState.OPEN:
+                        return
+        finally:
+            del self._answered[request_id]
+
+    def _start(
+        self, callback: PermissionCallback, request: PermissionRequest
+    ) -> "asyncio.Task[PermissionDecision | UnattendedError | str]":
+        """Ask in a task of its own: one that does not let go must not keep a cancelled run."""
+        asking = asyncio.create_task(
+            _call(callback, request, self._redactor), name="permission callback"
+        )
+        self._asking.add(asking)
+        asking.add_done_callback(self._close)
+        return asking
+
+    def _close(self, asking: "asyncio.Task[PermissionDecision | UnattendedError | str]") -> None:
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # retrieved here: the run that asked may have been cancelled
 
 
-_LATE = "the question was not answered in time"
+def current_decider() -> str:
+    """The user and the process that answer here."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        user = f"user {os.getuid()}"
+    return f"{user}, process {os.getpid()}"
+
+
+def _outcome(
+    asking: "asyncio.Task[PermissionDecision | UnattendedError | str]",
+) -> PermissionDecision | UnattendedError | str:
+    if not asking.done():
+        return _LATE
+    return _WITHDRAWN if asking.cancelled() else asking.result()
 
 
 async def _call(
     callback: Callable[[PermissionRequest], Awaitable[object]],
     request: PermissionRequest,
     redactor: Redactor,
-) -> PermissionDecision | str:
+) -> PermissionDecision | UnattendedError | str:
     """The callback's answer, or why there is none."""
     try:
         answer = await callback(request)
     except TimeoutError:
         return _LATE
+    except UnattendedError as error:
+        return error
     except Exception as error:  # noqa: BLE001 - every failure counts as a deny
         log_failure(logger, "the permission callback broke", error=error, clean=redactor.text)
         return f"the permission callback broke: {type(error).__name__}"
     if isinstance(answer, PermissionDecision):
         return answer
     return f"the permission callback answered with {type(answer).__name__}, not a decision"
+
+
+def _denial(answer: UnattendedError | str) -> PermissionDecision:
+    reason = answer if isinstance(answer, str) else None
+    return PermissionDecision(decision=Decision.DENY, reason=reason)
+
+
+def _note_answer(record: ApprovalRecord, journal: PermissionJournal) -> PermissionDecision:
+    decision = PermissionDecision(
+        decision=record.decision or Decision.DENY,
+        reason=record.reason,
+        metadata={"decided_by": record.decided_by},
+    )
+    payload = {
+        "request_id": record.request_id,
+        "tool_name": record.tool_name,
+        "decision": decision.decision,
+        "reason": decision.reason,
+        "decided_by": record.decided_by,
+        "decider": record.decider,
+    }
+    journal.note(EventType.PERMISSION_DECIDED, payload, tool_call_id=record.tool_call_id)
+    return decision
+
+
+def _note_failure(
+    request: PermissionRequest, error: str, journal: PermissionJournal
+) -> PermissionDeniedError:
+    payload = {
+        "request_id": request.request_id,
+        "tool_name": request.tool_name,
+        "decision": Decision.DENY,
+        "error": error,
+    }
+    call_id = request.metadata["tool_call_id"]
+    failed = EventType.PERMISSION_FAILED
+    journal.note(failed, payload, level=EventLevel.WARNING, tool_call_id=call_id)
+    return denied(f"{request.tool_name} was not allowed, because there is no answer: {error}")
+
+
+def _no_way_to_ask(
+    definition: ToolDefinition, access: Access, *, unattended: str = "deny"
+) -> PermissionDeniedError:
+    why = "this program has no way to ask for it"
+    if unattended == "park":
+        why = "a run that leads workers cannot be parked: their claims would end meanwhile"
+    return PermissionDeniedError(access.refusal, f"{definition.name} needs a permission, and {why}")
 
 
 def denied(message: str) -> PermissionDeniedError:

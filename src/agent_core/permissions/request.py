@@ -5,10 +5,11 @@ names. A call with a reason of its own has no grant: its answer is for this call
 """
 
 import json
+import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from agent_core.redaction.redactor import Redactor
@@ -25,10 +26,14 @@ from agent_core.types import (
 )
 
 MAX_SUMMARY = 8_000
+MAX_REASON = 2_000
 MAX_DIFF = 60_000
 MAX_LINE = 4_000
 MAX_PLACES = 50
 MAX_ARGUMENTS = 2_000
+_SMALL = 1_048_576
+"""Bytes of a file that is compared by what is in it."""
+
 THIS_CALL_ONLY = "this call only"
 
 
@@ -106,6 +111,8 @@ def build_request(
         return shortened(visible(redactor.text(text), one_line=True), limit)
 
     metadata: dict[str, Any] = {"tool_call_id": call.tool_call_id}
+    if run.parent_agent_id is not None:
+        metadata["agent_path"] = agent_path(run)
     metadata["sandbox"] = line(access.confined or "off")
     if access.target is not None:
         metadata["target"] = line(access.target, MAX_SUMMARY)
@@ -143,6 +150,41 @@ def build_request(
         suggested_decision=Decision.DENY if is_doubtful else Decision.ALLOW_ONCE,
         metadata=metadata,
     )
+
+
+def agent_path(run: RunIdentity) -> list[str]:
+    """The agents above a run's and its own, from the root down: no child starts children."""
+    return [each for each in (run.parent_agent_id, run.agent_id) if each is not None]
+
+
+def access_hash(
+    call: ToolCall, definition: ToolDefinition, access: Access, request: PermissionRequest
+) -> str:
+    """What one answer is for: all that the call would do, and the files as they are now.
+
+    Blocks on files: not for the event loop.
+    """
+    would_do = asdict(replace(access, hook_summary=None))
+    named = [access.target, *access.paths, *access.places]
+    if access.command is not None:
+        named += [view.program for view in access.command.views]
+    files = sorted({each for each in named if each and PurePath(each).is_absolute()})
+    tool = definition.model_dump() | {"tags": sorted(definition.tags)}
+    where = [request.cwd, request.network_host, request.target_scope]
+    return _digest([tool, call.arguments, would_do, where, [(f, _state(f)) for f in files]])
+
+
+def _state(path: str) -> list[Any]:
+    """What tells a changed file from the same one; of a folder that it is there."""
+    try:
+        found = Path(path).stat()
+        if not stat.S_ISREG(found.st_mode):
+            return [stat.S_IFMT(found.st_mode)]
+        if found.st_size <= _SMALL:
+            return [found.st_mode, sha256(Path(path).read_bytes()).hexdigest()]
+    except (OSError, ValueError) as error:
+        return [type(error).__name__]
+    return [found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def event_payload(request: PermissionRequest) -> dict[str, Any]:

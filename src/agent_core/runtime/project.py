@@ -86,7 +86,8 @@ class Project:
             options.tools,
             self.mcp,
             launcher=launcher,
-            can_ask=options.permission_callback is not None,
+            can_ask=options.permission_callback is not None
+            or config.permissions.unattended != "deny",
         )
         self.toolboxes.check_names()
         self.definitions = AgentDefinitions(setup.settings_home, options.definitions)

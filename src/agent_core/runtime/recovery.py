@@ -30,7 +30,7 @@ _UNKNOWN = (
     "the process running this call died before it ended; its effect is unknown. "
     "Look at the current state before doing it again."
 )
-_NEVER_RAN = "the process died before this call began; it had no effect"
+_NEVER_RAN = "its run ended before this call began; it had no effect"
 
 
 class SessionHistory:
@@ -39,7 +39,8 @@ class SessionHistory:
     The first run of a new session finds nothing, and is spared the look.
 
     `known` gives the path that the last run of this process has left; what of it was read from the
-    store need not be read again.
+    store need not be read again. `from_node_id` is where a child goes on; a user's run goes on from
+    the session's active node.
     """
 
     def __init__(
@@ -49,32 +50,38 @@ class SessionHistory:
         *,
         is_new: bool,
         known: Callable[[], Sequence[Node]] = tuple,
+        from_node_id: str | None = None,
     ) -> None:
         self._store = store
         self._session_id = session_id
         self._is_new = is_new
         self._known = known
+        self._from = from_node_id
 
     async def resume(self, journal: Journal) -> OpenRun | None:
         """Give the journal the active path, and close what a dead process left open on it.
 
         Calls that were started are answered: their effect is unknown, and they are not made again.
-        Calls of this very run that had not begun are handed back; those of other runs are answered.
+        Calls of this very run that had not begun are handed back, and those whose child waits;
+        those of other runs are answered.
 
         Raises:
             StorageError: the history cannot be read.
         """
-        session = None if self._is_new else await self._store.session(self._session_id)
-        if session is None or session.active_node_id is None:
+        from_node_id = self._from or await self._active_node_id()
+        if from_node_id is None:
             return None
         path, run_id = journal.path, journal.run.run_id
-        path.extend(await self._read(session.active_node_id))
+        path.extend(await self._read(from_node_id))
         was_begun = any(node.run_id == run_id for node in path)
         open_calls: list[ToolCall] = []
         for agent_id, asked in unanswered_calls(path).items():
             # Models repeat ids: another agent's call by the same id says nothing about this one.
             ids = [call.tool_call_id for _, call in asked]
             started = await self._store.open_calls(self._session_id, ids, agent_id=agent_id)
+            if started and any(node.run_id == run_id for node, _ in asked):
+                children = await self._store.waiting_children(run_id)
+                started -= {child.metadata.get("tool_call_id", "") for child in children}
             for node, call in asked:
                 has_begun = call.tool_call_id in started
                 if node.run_id == run_id and not has_begun:
@@ -88,6 +95,10 @@ class SessionHistory:
         # A run that was killed has not stored its figures; each of its replies was a turn.
         replies = sum(node.run_id == run_id and node.role is Role.ASSISTANT for node in path)
         return OpenRun(max(stored, replies), usage, open_calls)
+
+    async def _active_node_id(self) -> str | None:
+        session = None if self._is_new else await self._store.session(self._session_id)
+        return session.active_node_id if session else None
 
     async def _read(self, node_id: str) -> list[Node]:
         stored = list(takewhile(lambda node: node.node_seq, self._known()))

@@ -16,10 +16,11 @@ from agent_core.aio import stop_if_cancelled, to_the_end
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
-from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, StorageError
+from agent_core.errors import AgentCoreError, ConfigError, ErrorCode, ParkedError, StorageError
 from agent_core.events import EventStream, Journal, SessionJournal, SessionStore, whole_text
 from agent_core.loop import conclude, converse
 from agent_core.loop.options import NO_OPTIONS, RunOptions, restored_options, stored_options
+from agent_core.permissions.questions import current_decider
 from agent_core.providers.estimates import estimate_blocks
 from agent_core.redaction.redactor import JournalRedactor, Redactor
 from agent_core.runtime.background import Jobs, UsageLedger
@@ -34,7 +35,10 @@ from agent_core.types import (
     CLOSING_EVENTS,
     AgentRole,
     AgentType,
+    ApprovalRecord,
+    ApprovalState,
     CancelResult,
+    Decision,
     Draft,
     EventLevel,
     EventType,
@@ -62,6 +66,9 @@ _ROLES = {
     RunMode.NORMAL: (AgentType.MAIN, AgentRole.MAIN),
     RunMode.ORCHESTRATOR: (AgentType.ORCHESTRATOR, AgentRole.ORCHESTRATOR),
 }
+_NO_MESSAGE = Draft(Role.USER, [])
+"""Stands for the message of a run that goes on, which is in the history."""
+
 _WITHHELD = "(withheld until the guards of the run have passed it)"
 """Stands in the store for a message that a guard may replace."""
 
@@ -114,6 +121,8 @@ class Runs:
         self._numbers = count()
         self._known: WeakValueDictionary[str, Run] = WeakValueDictionary()
         self._cancelling: set[asyncio.Task[object]] = set()
+        self._waiting: dict[str, RunRecord] = {}
+        self._options_of_waiting: dict[str, RunOptions] = {}
         self._cancel_timeout_s = config.runtime.cancel_timeout_ms / 1000
         self._scheduler = Scheduler(
             self._conduct,
@@ -166,6 +175,7 @@ class Runs:
             work_tools=project.toolboxes.work_tools,
             is_disabled=project.toolboxes.is_disabled,
             can_ask=project.toolboxes.can_ask,
+            goes_on=self._waiting_history,
             open_journal=self._open_journal,
             redactor=redactor,
             task_logs=project.task_logs,
@@ -339,8 +349,11 @@ class Runs:
         Raises:
             StorageError: `run_not_found`.
         """
-        if run := self._known.get(run_id):
+        while run := self._known.get(run_id):
             await run.ended.wait()
+            if self._known.get(run_id) is run:  # otherwise it goes on already
+                break
+        if run is not None and run.status is not RunStatus.WAITING:
             return run.status
         looks = count(1)
         while True:
@@ -357,13 +370,58 @@ class Runs:
         Raises:
             StorageError: `run_not_found`.
         """
-        if run := self._known.get(run_id):
-            return await self._scheduler.cancel(run)
+        run = self._known.get(run_id)
+        if run is not None and (run.status is not RunStatus.WAITING or not run.ended.is_set()):
+            result = await self._scheduler.cancel(run)
+            if run.goes_on and result.status.is_terminal:
+                await self._store.close_waiting(run_id)
+            return result
+        if (await self._record(run_id)).status is RunStatus.WAITING:
+            with suppress(StorageError):  # it goes on in another process by now, perhaps
+                await self._close_waiting(run_id)
         await self._store.request_cancel(run_id)
         with suppress(TimeoutError):
             await asyncio.wait_for(self.wait(run_id), self._cancel_timeout_s)
         status = (await self._record(run_id)).status
         return CancelResult(run_id=run_id, status=status, timed_out=not status.is_terminal)
+
+    async def answer(
+        self,
+        request_id: str,
+        decision: Decision,
+        *,
+        reason: str | None,
+        by: str,
+    ) -> str:
+        """Answer a question, have its run go on here if it waits, and return the run's id.
+
+        A run that cannot go on here goes on at the next start of its session.
+
+        Raises:
+            AgentCoreError: `validation_error`: there is no such question, or it is closed.
+            StorageError: the answer cannot be stored.
+        """
+        questions = self._project.guard.questions
+        found, is_first = await self._store.answer(
+            request_id,
+            decision,
+            reason=questions.clean_reason(reason),
+            by=by,
+            decider=current_decider(),
+        )
+        if found is None:
+            message = f"there is no request {request_id[:_SHOWN_CHARS]!r}"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        if not is_first:
+            raise AgentCoreError(
+                ErrorCode.VALIDATION_ERROR,
+                _closed_because(found),
+                details={"request_id": request_id, "state": found.state.value},
+            )
+        if not questions.take(request_id):
+            with suppress(StorageError):
+                await self._resume(found.root_run_id)
+        return found.root_run_id
 
     async def require_idle(self, session_id: str, *, cancel_jobs: bool = False) -> None:
         """Refuse to change a session that a run of this process is using.
@@ -391,6 +449,75 @@ class Runs:
             stack.callback(self._memory.close)
             stack.push_async_callback(self.children.close)
             await self._scheduler.close()
+
+    async def _resume(self, run_id: str) -> None:
+        """Carry on a run that waits, if this process can.
+
+        Raises:
+            StorageError: what `resume_run` raises.
+        """
+        record = await self._record(run_id)
+        needs_caller = record.options is not None and record.options.needs_caller
+        if record.status is not RunStatus.WAITING or (
+            needs_caller and run_id not in self._options_of_waiting
+        ):
+            return
+        await self.leases.store_ends()
+        async with self._claimed(record) as opened:
+            self._memory.run_begins(record.session_id)
+            self._contexts.compactions.session_opened(opened.session)
+            self._waiting.pop(record.session_id, None)
+            self._take_over(replace(opened, waiting=opened.run, is_answered=True))
+
+    async def _close_waiting(self, run_id: str) -> None:
+        """Cancel a run that waits; its calls are answered.
+
+        Raises:
+            StorageError: what `resume_run` raises.
+        """
+        async with self._claimed(await self._record(run_id)) as opened:
+            self._waiting.pop(opened.run.session_id, None)
+            try:
+                await to_the_end(self._end_waiting(opened.run.run_id))
+            finally:
+                self._take_over(opened)
+
+    async def _end_waiting(self, run_id: str) -> None:
+        """Cancel a run that waits, and has its session claimed here."""
+        record = await self._record(run_id)
+        if record.status is not RunStatus.WAITING:
+            return  # it has gone on in another process since
+        run = self._new_run(record, None, is_new=False)
+        await self._scheduler.settle_unbegun(run)
+        run.ended.set()
+        self._options_of_waiting.pop(record.run_id, None)
+        await self._store.close_waiting(record.run_id)
+
+    @asynccontextmanager
+    async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:
+        """The run and its session, which is busy here meanwhile.
+
+        Raises:
+            StorageError: what `resume_run` raises.
+        """
+        scheduler, session_id = self._scheduler, record.session_id
+        scheduler.announce(session_id)
+        claiming = asyncio.create_task(
+            self._store.resume_run(
+                record.run_id,
+                self.leases.claim(),
+                cwd=str(self._project.setup.project),
+                is_dead=self._owner.is_dead,
+            )
+        )
+        try:
+            opened = await to_the_end(claiming)
+            scheduler.require_open()
+            yield opened
+        finally:
+            scheduler.withdraw(session_id)
+            if not scheduler.is_busy(session_id):
+                await to_the_end(self.leases.release(session_id))
 
     async def _enqueue(self, opened: OpenedRun, options: RunOptions) -> Run:
         self._memory.run_begins(opened.run.session_id)
@@ -431,6 +558,16 @@ class Runs:
         """
         if self._scheduler.is_closed:
             return  # they wait on, for the next owner
+        if (waiting := opened.waiting) is not None:
+            self._waiting.pop(waiting.session_id, None)
+            can_ask = self._project.guard.questions.has_callback
+            is_unwanted = waiting.cancel_requested_at is not None
+            if (opened.is_answered or can_ask) and not is_unwanted:
+                self._scheduler.announce(waiting.session_id)
+                run = self._new_run(waiting, opened.session.epoch, is_new=False)
+                self._scheduler.enqueue(run)
+            else:
+                self._waiting[waiting.session_id] = waiting
         for record in opened.queued:
             run = self._new_run(record, opened.session.epoch, is_new=False)
             run.cancel_requested = record.cancel_requested_at is not None
@@ -439,7 +576,7 @@ class Runs:
             if run.cancel_requested:
                 self._begin_cancelling(self._scheduler.dequeue(run))
 
-    def _new_run(self, record: RunRecord, epoch: int, *, is_new: bool) -> Run:
+    def _new_run(self, record: RunRecord, epoch: int | None, *, is_new: bool) -> Run:
         identity = identity_of(record)
         stream = EventStream()
         prompt = record.prompt
@@ -449,7 +586,9 @@ class Runs:
             status=record.status,
             number=next(self._numbers),
             prompt=Draft(Role.USER, prompt.content, metadata=prompt.metadata) if prompt else None,
+            options=self._options_of_waiting.get(record.run_id),
             stored_options=record.options,
+            goes_on=record.status is RunStatus.WAITING,
             journal=self._open_journal(identity, stream, session_owner=owner, epoch=epoch),
             stream=stream,
             history=SessionHistory(
@@ -461,6 +600,12 @@ class Runs:
         )
         self._known[identity.run_id] = run
         return run
+
+    def _waiting_history(self, child: RunRecord) -> SessionHistory:
+        from_node_id = child.end_node_id
+        return SessionHistory(
+            self._store, child.session_id, is_new=False, from_node_id=from_node_id
+        )
 
     def _open_journal(
         self,
@@ -511,6 +656,8 @@ class Runs:
                 self._traced(run.identity),
                 meter.in_time() if meter else nullcontext(),
             ):
+                if self._waiting and (before := self._waiting.pop(run.session_id, None)):
+                    await self._end_waiting(before.run_id)
                 if run.identity.mode is RunMode.ORCHESTRATOR:  # of another process, perhaps
                     self._require_workers()
                 options = run.options or self._restore_options(run.stored_options)
@@ -530,8 +677,8 @@ class Runs:
                             board=spawner.board,
                         )
                     )
-                    if prompt is not None:
-                        await converse(ctx, prompt, stats)
+                    if prompt is not None or run.goes_on:
+                        await converse(ctx, prompt or _NO_MESSAGE, stats)
                     elif self._project.setup.config.compact.enabled:
                         await ctx.history.resume(ctx.journal)
                         await source.compact(ctx.toolbox.definitions, stats)
@@ -539,10 +686,27 @@ class Runs:
                         message = "histories are not summarised: [compact] enabled is false"
                         raise ConfigError(ErrorCode.CONFIG_ERROR, message)
         finally:
-            is_cancelled = run.status is RunStatus.CANCELLED
+            is_cancelled = run.status in {RunStatus.CANCELLED, RunStatus.WAITING}
+            await self._note_waiting(run)
             if not is_cancelled:
                 self._memory.run_ended(run.identity, run.journal.path)
             self._contexts.compactions.run_ended(run.session_id, is_cancelled=is_cancelled)
+
+    async def _note_waiting(self, run: Run) -> None:
+        """Keep what a run needs that waits now; clear up what one leaves that has waited."""
+        run_id = run.identity.run_id
+        with suppress(StorageError):  # the next owner of the session finds it as it is
+            if run.status is not RunStatus.WAITING:
+                if run.goes_on:
+                    self._options_of_waiting.pop(run_id, None)
+                    await self._store.close_waiting(run_id)
+                return
+            if run.options is not None:
+                self._options_of_waiting[run_id] = run.options
+            if (record := await self._store.run(run_id)) is not None:
+                self._waiting[run.session_id] = record
+            if await self._store.is_answered(run_id):  # while the run was stored as waiting
+                await self._resume(run_id)
 
     def _restore_options(self, stored: StoredOptions | None) -> RunOptions:
         """The options of a run that a process now dead has left in the queue.
@@ -563,7 +727,7 @@ class Runs:
         try:
             yield
         except Exception as error:
-            if self._traces:
+            if self._traces and not isinstance(error, ParkedError):
                 await self._traces.keep_failure(run, error)
             raise
 
@@ -647,6 +811,20 @@ class Runs:
             message = f"there is no run {shown}"
             raise StorageError(ErrorCode.RUN_NOT_FOUND, message, details={"run_id": shown})
         return record
+
+
+def _closed_because(question: ApprovalRecord) -> str:
+    """Why an answer comes too late."""
+    match question.state:
+        case ApprovalState.ANSWERED:
+            when = f"{question.decided_at:%Y-%m-%d %H:%M:%S} UTC"
+            decider = f" ({question.decider})" if question.decider else ""
+            said = f"{question.decision} by {question.decided_by}{decider}, {when}"
+            return f"already answered: {said}"
+        case ApprovalState.SUPERSEDED:
+            return "what the call would do has changed; it was asked anew"
+        case _:
+            return "the run has ended without an answer"
 
 
 def identity_of(record: RunRecord) -> RunIdentity:

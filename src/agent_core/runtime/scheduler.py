@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import HistorySource, Outcome, settle
+from agent_core.loop import HistorySource, OpenRun, Outcome, abort_calls, settle
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
 from agent_core.types import (
@@ -23,6 +23,7 @@ from agent_core.types import (
     RunIdentity,
     RunStatus,
     StoredOptions,
+    Usage,
 )
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class Run(RunProgress):
     """One run of a user in this process, from the queue to its outcome.
 
     `number` is its place in all queues. Without a `prompt` it only summarises the history.
-    Without `options` it is one that another process has left, with its `stored_options`.
+    Without `options` it is one that another process has left, with its `stored_options`. One that
+    `goes_on` has waited for an answer, and has its message in the history.
     """
 
     number: int
@@ -56,6 +58,7 @@ class Run(RunProgress):
     options: RunOptions | None = None
     stored_options: StoredOptions | None = None
     task: asyncio.Task[None] | None = None
+    goes_on: bool = False
     has_begun: bool = False
     cancel_requested: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -156,15 +159,27 @@ class Scheduler:
 
     async def dequeue(self, run: Run) -> None:
         """End a queued run that is to be cancelled: no model was asked, no permission, nothing."""
-        run.journal.note(EventType.RUN_DEQUEUED)
+        if not run.goes_on:
+            run.journal.note(EventType.RUN_DEQUEUED)
         try:
             await self.settle_unbegun(run)
         finally:
             self._leave(run)
 
     async def settle_unbegun(self, run: Run) -> None:
-        """Write down that a run was cancelled before it began; it may not be in the queue."""
-        await settle(run.journal, _CANCELLED, run.finish, began=False)
+        """Write down that a run was cancelled before it began, or while it waited for an answer.
+
+        It may not be in the queue.
+        """
+        if not run.goes_on:
+            await settle(run.journal, _CANCELLED, run.finish, began=False)
+            return
+        left_off = await run.history.resume(run.journal)
+        if left_off is None:
+            left_off = OpenRun(0, Usage(), ())
+        abort_calls(run.journal, left_off.calls)
+        outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
+        await settle(run.journal, outcome, run.finish)
 
     async def close(self) -> None:
         """Cancel every run, the waiting ones first, as long as a cancellation may take.

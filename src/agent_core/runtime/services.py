@@ -71,6 +71,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             owner, kept = Owner.in_memory(), options.in_memory
             store = kept.store
             artifacts = InMemoryArtifactStore(kept.artifacts, store, redactor)
+        project.guard.questions.keep_in(store, is_shared=setup.persist)
         await store.close_lost_runs(owner.is_dead)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None

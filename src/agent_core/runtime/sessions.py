@@ -124,7 +124,8 @@ class Sessions:
         Raises:
             StorageError: `run_not_found`: no such run, or it is a child.
         """
-        if run := self._runs.known(run_id):
+        run = self._runs.known(run_id)
+        if run is not None and run.status is not RunStatus.WAITING:
             return run
         record = await self._runs.require_run(run_id)
         outcome = None
@@ -138,6 +139,10 @@ class Sessions:
                 record.error,
                 output=_output(record, text),
             )
+        elif record.status is RunStatus.WAITING:
+            asked = await self._store.approvals(session_id=record.session_id)
+            ids = [each.request_id for each in asked if each.root_run_id == run_id]
+            outcome = Outcome(None, "", record.usage, record.turn_count, requests=ids)
         return RunProgress(identity=identity_of(record), status=record.status, outcome=outcome)
 
     async def node_path(self, node_id: str) -> list[Node]:

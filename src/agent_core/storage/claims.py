@@ -5,14 +5,17 @@ Every function is one job of the writing connection. `now` is the store's own cl
 
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from agent_core.errors import ErrorCode, StorageError
+from agent_core.storage import approvals
 from agent_core.storage.budgets import settle_holds, settle_lost
 from agent_core.storage.rows import (
+    ACTIVE_RUN,
     OPEN_RUN,
     OWNER_LOST,
     find,
@@ -25,6 +28,7 @@ from agent_core.storage.rows import (
     read_all,
     run_not_found,
     session_not_found,
+    start_of,
     storable,
     update,
 )
@@ -72,6 +76,7 @@ def open_run(
     resumed = found is not None
     lost: list[RunRecord] = []
     queued: list[RunRecord] = []
+    waiting: RunRecord | None = None
     claim: dict[str, Any] = {
         "owner": opening.owner,
         "lease_expires_at": now + opening.lease,
@@ -97,7 +102,7 @@ def open_run(
         if session.owner != opening.owner:
             _refuse_unless_free(session, is_dead, now)
             lost = _close_lost(connection, session)
-            queued = _open_runs(connection, opening.session_id)
+            queued, waiting = _taken_over(connection, opening.session_id)
             session = find_session(connection, opening.session_id)
         if cwd is not None:
             draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
@@ -142,7 +147,75 @@ def open_run(
         position=Position(1, 1, 1) if is_first else insert_events(connection, run, opening.events),
         lost=lost,
         queued=queued,
+        waiting=waiting,
+        is_answered=waiting is not None and approvals.is_answered(connection, waiting.run_id),
     )
+
+
+def resume_run(
+    connection: sqlite3.Connection,
+    run_id: str,
+    claim: Claim,
+    is_dead: OwnerIsDead,
+    now: datetime,
+    *,
+    cwds: Collection[str],
+) -> OpenedRun:
+    """Claim the session of a user's run that waits for an answer, so that it can go on.
+
+    Raises:
+        StorageError: `run_not_found`; `session_active`: another living owner has the session, or
+            the run does not wait; `session_elsewhere`.
+    """
+    run = find(connection, RunRecord, run_id)
+    if run is None or run.parent_run_id is not None:
+        raise run_not_found(run_id)
+    session = find_session(connection, run.session_id)
+    if storable(session.cwd) not in cwds:
+        raise StorageError(
+            ErrorCode.SESSION_ELSEWHERE,
+            f"session {session.session_id} works in {session.cwd}; it goes on there",
+            details={"session_id": session.session_id, "cwd": session.cwd},
+        )
+    lost: list[RunRecord] = []
+    queued: list[RunRecord] = []
+    if session.owner != claim.owner:
+        _refuse_unless_free(session, is_dead, now)
+        lost = _close_lost(connection, session)
+        queued, waiting = _taken_over(connection, session.session_id)
+        run = waiting if waiting is not None and waiting.run_id == run_id else run
+    if run.status is not RunStatus.WAITING:
+        raise _session_active(session)
+    _claim(connection, session.session_id, claim.owner, now + claim.lease)
+    agent = find(connection, AgentRecord, run.agent_id)
+    if agent is None:
+        raise run_not_found(run_id)
+    return OpenedRun(
+        session=find_session(connection, session.session_id),
+        agent=agent,
+        run=run,
+        resumed=True,
+        position=start_of(connection, run.session_id, run_id),
+        lost=lost,
+        queued=queued,
+    )
+
+
+def waiting_children(connection: sqlite3.Connection, run_id: str) -> list[RunRecord]:
+    """The children of a run that wait for an answer."""
+    rows = connection.execute(
+        f"""SELECT * FROM runs WHERE {OPEN_RUN} AND status = 'waiting' AND parent_run_id = ?
+        AND session_id = (SELECT session_id FROM runs WHERE run_id = ?)""",  # noqa: S608
+        (run_id, run_id),
+    )
+    return read_all(RunRecord, rows)
+
+
+def close_waiting(connection: sqlite3.Connection, run_id: str, now: datetime) -> None:
+    """Close what a user's run that has ended leaves waiting: its children, and its questions."""
+    for child in waiting_children(connection, run_id):
+        _close(connection, child, _LEFT)
+    approvals.withdraw_all(connection, run_id, now)
 
 
 def add_run(
@@ -174,7 +247,7 @@ def close_lost_runs(
     owned = connection.execute("SELECT * FROM sessions WHERE owner IS NOT NULL").fetchall()
     orphaned = connection.execute(
         f"""SELECT * FROM sessions WHERE owner IS NULL AND session_id IN
-        (SELECT session_id FROM runs WHERE {OPEN_RUN})"""  # noqa: S608 - a constant
+        (SELECT session_id FROM runs WHERE {ACTIVE_RUN})"""  # noqa: S608 - a constant
     ).fetchall()
     return [
         run
@@ -358,13 +431,36 @@ def _open_runs(connection: sqlite3.Connection, session_id: str) -> list[RunRecor
     return read_all(RunRecord, rows)
 
 
+def _taken_over(
+    connection: sqlite3.Connection, session_id: str
+) -> tuple[list[RunRecord], RunRecord | None]:
+    """What a dead owner has queued, and the run that waits for an answer, after `_close_lost`."""
+    runs = [run for run in _open_runs(connection, session_id) if run.parent_run_id is None]
+    waiting = [run for run in runs if run.status is RunStatus.WAITING]
+    queued = [run for run in runs if run.status is RunStatus.QUEUED]
+    return queued, waiting[-1] if waiting else None
+
+
 def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[RunRecord]:
-    """Close the runs that were begun; those that wait for their turn are the next owner's."""
+    """Close the runs that were begun; those that wait for their turn are the next owner's.
+
+    A run that waits for an answer is the next owner's as well, and one that has asked a question
+    that is to last, with the children that have, becomes such a run.
+    """
     lost: list[RunRecord] = []
-    for run in _open_runs(connection, session.session_id):
+    runs = _open_runs(connection, session.session_id)
+    kept: set[str] = set()
+    for run in runs:
+        if run.parent_run_id is None and run.status is not RunStatus.QUEUED:
+            asked = approvals.kept_runs(connection, run.run_id)
+            kept |= asked or ({run.run_id} if run.status is RunStatus.WAITING else set())
+    for run in runs:
         is_queued = run.status is RunStatus.QUEUED and run.parent_run_id is None
-        if not is_queued or run.prompt is None:
-            lost.append(_close_as_lost(connection, run))
+        if run.run_id in kept and run.parent_run_id in {None, *kept}:
+            if run.status is not RunStatus.WAITING:
+                _keep(connection, run)
+        elif not is_queued or run.prompt is None:
+            lost.append(_close(connection, run, _LOST))
     settle_holds(connection, session.session_id)  # of work beside its runs
     changes = {
         "owner": None,
@@ -376,36 +472,83 @@ def _close_lost(connection: sqlite3.Connection, session: SessionRecord) -> list[
     return lost
 
 
-def _close_as_lost(connection: sqlite3.Connection, run: RunRecord) -> RunRecord:
-    error = ErrorPayload(
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    """How a run ends that no process carries out."""
+
+    status: RunStatus
+    event: EventType
+    end_reason: EndReason
+    agent_status: AgentStatus
+    reason: str
+    error: ErrorPayload | None = None
+
+
+_LOST = _Closing(
+    RunStatus.FAILED,
+    EventType.RUN_FAILED,
+    EndReason.FAILED,
+    AgentStatus.FAILED,
+    OWNER_LOST,
+    ErrorPayload(
         type="StorageError",
         code=ErrorCode.INTERNAL_ERROR,
         message="the process that ran this ended before the run did; nothing is repeated on its"
         " own, send a message to go on",
         retryable=True,
         details={"reason": OWNER_LOST},
-    )
-    payload = {
-        "status": RunStatus.FAILED.value,
-        "end_reason": EndReason.FAILED.value,
-        "reason": OWNER_LOST,
-        "error": error.model_dump(mode="json"),
+    ),
+)
+_LEFT = _Closing(
+    RunStatus.CANCELLED,
+    EventType.RUN_CANCELLED,
+    EndReason.ABORTED_TOOLS,
+    AgentStatus.CANCELLED,
+    "parent_ended",
+)
+
+
+def _close(connection: sqlite3.Connection, run: RunRecord, closing: _Closing) -> RunRecord:
+    payload: dict[str, Any] = {
+        "status": closing.status.value,
+        "end_reason": closing.end_reason.value,
+        "reason": closing.reason,
     }
-    draft = EventDraft(EventType.RUN_FAILED, payload, EventLevel.ERROR)
+    if closing.error is not None:
+        payload["error"] = closing.error.model_dump(mode="json")
+    level = EventLevel.ERROR if closing.error else EventLevel.INFO
+    draft = EventDraft(closing.event, payload, level)
     insert_events(connection, run, [PendingEvent(new_id("evt"), utc_now(), draft)])
     now = utc_now()
     changes = {
-        "status": RunStatus.FAILED,
-        "end_reason": EndReason.FAILED,
-        "error": error,
-        "metadata": {**run.metadata, "reason": OWNER_LOST},
+        "status": closing.status,
+        "end_reason": closing.end_reason,
+        "error": closing.error,
+        "metadata": {**run.metadata, "reason": closing.reason},
         "updated_at": now,
     }
     update(connection, RunRecord, run.run_id, changes)
     settle_lost(connection, run.run_id)
-    agent = {"status": AgentStatus.FAILED, "updated_at": now}
+    approvals.withdraw_all(connection, run.parent_run_id or run.run_id, now, run_id=run.run_id)
+    agent = {"status": closing.agent_status, "updated_at": now}
     update(connection, AgentRecord, run.agent_id, agent)
     return run.model_copy(update=changes)
+
+
+def _keep(connection: sqlite3.Connection, run: RunRecord) -> None:
+    """Let a run that was asking when its process died wait for the answer."""
+    settle_holds(connection, run.run_id)
+    row = connection.execute(
+        """SELECT node_id FROM nodes WHERE session_id = ? AND agent_id = ?
+        ORDER BY node_seq DESC LIMIT 1""",
+        (run.session_id, run.agent_id),
+    ).fetchone()
+    changes = {
+        "status": RunStatus.WAITING,
+        "end_node_id": row[0] if row else None,
+        "updated_at": utc_now(),
+    }
+    update(connection, RunRecord, run.run_id, changes)
 
 
 def _last_complete(connection: sqlite3.Connection, session: SessionRecord) -> str | None:
@@ -454,8 +597,16 @@ def _refuse_while_active(
         AND (NOT ? OR parent_run_id IS NULL) LIMIT 1""",  # noqa: S608 - a constant
         (session_id, only_root_runs),
     ).fetchone()
-    if row is not None:
-        _refuse_unless_free(session, is_dead, now)
+    if row is None:
+        return
+    _refuse_unless_free(session, is_dead, now)
+    if only_root_runs and (waiting := _taken_over(connection, session_id)[1]) is not None:
+        raise StorageError(
+            ErrorCode.SESSION_ACTIVE,
+            f"run {waiting.run_id} of session {session_id} waits for an answer; answer its"
+            " question (soong-agent approvals list), or cancel it",
+            details={"session_id": session_id, "run_id": waiting.run_id},
+        )
 
 
 def _refuse_unless_free(session: SessionRecord, is_dead: OwnerIsDead, now: datetime) -> None:

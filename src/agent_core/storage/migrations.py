@@ -190,6 +190,32 @@ _SNAPSHOTS = (
     )""",
 )
 
+_APPROVALS = (
+    """CREATE TABLE approvals (
+        request_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        run_id TEXT NOT NULL,
+        root_run_id TEXT NOT NULL,
+        agent_id TEXT NOT NULL,
+        agent_path_json TEXT NOT NULL,
+        tool_call_id TEXT NOT NULL,
+        tool_name TEXT NOT NULL,
+        access_hash TEXT NOT NULL,
+        keeps_run INTEGER NOT NULL,
+        request_json TEXT NOT NULL,
+        state TEXT NOT NULL,
+        decision TEXT,
+        reason TEXT,
+        decided_by TEXT,
+        decider TEXT,
+        asked_at TEXT NOT NULL,
+        decided_at TEXT
+    )""",
+    "CREATE INDEX approvals_by_session ON approvals (session_id, request_id)",
+    "CREATE INDEX approvals_by_call ON approvals (root_run_id, run_id, tool_call_id)",
+    "CREATE INDEX approvals_open ON approvals (request_id) WHERE state = 'open'",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -197,6 +223,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(4, "budgets: limits, what was spent, what is reserved", BUDGETS),
     Migration(5, "options of runs", _OPTIONS),
     Migration(6, "snapshots of the files of a project, by node", _SNAPSHOTS),
+    Migration(7, "questions about calls, and their answers", _APPROVALS),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

@@ -22,6 +22,7 @@ from pydantic_core import PydanticSerializationError, from_json
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.types import (
     AgentRecord,
+    ApprovalRecord,
     ArtifactRecord,
     Batch,
     ContentBlock,
@@ -45,9 +46,19 @@ _TABLES: Mapping[type[BaseModel], tuple[str, str]] = {
     RunRecord: ("runs", "run_id"),
     Node: ("nodes", "node_id"),
     ArtifactRecord: ("artifacts", "artifact_id"),
+    ApprovalRecord: ("approvals", "request_id"),
 }
 _PLAIN = {str, int}
-_JSON_FIELDS = {"metadata", "result", "usage", "error", "prompt", "options"}
+_JSON_FIELDS = {
+    "metadata",
+    "result",
+    "usage",
+    "error",
+    "prompt",
+    "options",
+    "agent_path",
+    "request",
+}
 _CONTENT: TypeAdapter[list[ContentBlock]] = TypeAdapter(
     list[ContentBlock], config=ConfigDict(defer_build=True)
 )
@@ -277,6 +288,9 @@ def _as_json(value: Any) -> Any:
 
 OPEN_RUN = "status IN ('queued', 'pending', 'running', 'waiting')"
 
+ACTIVE_RUN = f"{OPEN_RUN} AND status != 'waiting'"
+"""A run that waits for an answer needs no owner."""
+
 OWNER_LOST = "owner_lost"
 
 _START = """SELECT
@@ -302,7 +316,7 @@ _INSERT_EVENT = """INSERT INTO events (seq, run_seq, session_id, agent_id, run_i
 _RELEASE = f"""UPDATE sessions SET owner = NULL, lease_expires_at = NULL
     WHERE session_id = ? AND owner = ? AND NOT EXISTS
     (SELECT 1 FROM runs WHERE runs.session_id = sessions.session_id
-     AND runs.{OPEN_RUN})"""  # noqa: S608 - a constant
+     AND runs.{ACTIVE_RUN})"""  # noqa: S608 - a constant
 
 
 def append_job(

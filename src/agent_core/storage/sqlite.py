@@ -6,6 +6,7 @@ under way share the next one.
 """
 
 import asyncio
+import os
 import sqlite3
 import threading
 import weakref
@@ -20,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import budgets, claims, queries, workspaces
+from agent_core.storage import approvals, budgets, claims, queries, workspaces
 from agent_core.storage.connections import (
     PATIENCE,
     open_in_memory,
@@ -32,7 +33,7 @@ from agent_core.storage.connections import (
 from agent_core.storage.faults import explain, is_busy, is_environmental
 from agent_core.storage.queries import clamp
 from agent_core.storage.rows import (
-    OPEN_RUN,
+    ACTIVE_RUN,
     Record,
     append_job,
     find,
@@ -41,6 +42,7 @@ from agent_core.storage.rows import (
     node_not_found,
     note_job,
     read_all,
+    storable,
     update,
 )
 from agent_core.types import (
@@ -48,12 +50,14 @@ from agent_core.types import (
     AgentRecord,
     AgentStatus,
     Amounts,
+    ApprovalRecord,
     ArtifactRecord,
     Batch,
     BudgetGrant,
     BudgetHold,
     BudgetUse,
     Claim,
+    Decision,
     Node,
     NodeMove,
     OpenedRun,
@@ -448,6 +452,51 @@ class SqliteSessionStore:
         self._epochs[opening.session_id] = opened.session.epoch
         return opened
 
+    async def resume_run(
+        self, run_id: str, claim: Claim, *, cwd: str, is_dead: OwnerIsDead
+    ) -> OpenedRun:
+        def submit(*cwds: str) -> asyncio.Future[OpenedRun]:
+            return self._writer.submit(
+                lambda c: claims.resume_run(c, run_id, claim, is_dead, self._clock(), cwds=cwds)
+            )
+
+        try:
+            opened = await submit(storable(cwd))
+        except StorageError as error:
+            if error.code is not ErrorCode.SESSION_ELSEWHERE:
+                raise
+            there = str(error.details["cwd"])
+            if await asyncio.to_thread(os.path.realpath, there) != cwd:
+                raise
+            opened = await submit(storable(there))
+        self._epochs[opened.session.session_id] = opened.session.epoch
+        return opened
+
+    async def close_waiting(self, run_id: str) -> None:
+        await self._writer.submit(lambda c: claims.close_waiting(c, run_id, self._clock()))
+
+    async def ask(self, asked: ApprovalRecord) -> ApprovalRecord:
+        return await self._writer.submit(lambda c: approvals.ask(c, asked), is_small=True)
+
+    async def answer(
+        self, request_id: str, decision: Decision, *, reason: str | None, by: str, decider: str
+    ) -> tuple[ApprovalRecord | None, bool]:
+        return await self._writer.submit(
+            lambda c: approvals.answer(
+                c,
+                request_id,
+                decision,
+                reason=reason,
+                by=by,
+                decider=decider,
+                now=self._clock(),
+            ),
+            is_small=True,
+        )
+
+    async def withdraw(self, request_id: str) -> None:
+        await self._writer.submit(lambda c: approvals.withdraw(c, request_id, self._clock()))
+
     async def add_agent(self, agent: AgentRecord) -> None:
         def add(connection: sqlite3.Connection) -> None:
             claims.find_session(connection, agent.session_id)
@@ -616,7 +665,7 @@ class SqliteSessionStore:
         return await self._find(RunRecord, run_id)
 
     async def active_run_ids(self, session_id: str) -> list[str]:
-        sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {OPEN_RUN} ORDER BY rowid"  # noqa: S608
+        sql = f"SELECT run_id FROM runs WHERE session_id = ? AND {ACTIVE_RUN} ORDER BY rowid"  # noqa: S608
         rows = await self._readers.read(lambda c: c.execute(sql, (session_id,)).fetchall())
         return [run_id for (run_id,) in rows]
 
@@ -659,6 +708,36 @@ class SqliteSessionStore:
 
     async def budget_uses(self, scope_ids: Collection[str]) -> list[BudgetUse]:
         return await self._readers.read(lambda c: budgets.uses(c, scope_ids))
+
+    async def waiting_children(self, run_id: str) -> list[RunRecord]:
+        return await self._readers.read(lambda c: claims.waiting_children(c, run_id))
+
+    async def approval(self, request_id: str) -> ApprovalRecord | None:
+        return await self._find(ApprovalRecord, request_id)
+
+    async def approval_of(
+        self, root_run_id: str, run_id: str, tool_call_id: str
+    ) -> ApprovalRecord | None:
+        return await self._readers.read(
+            lambda c: approvals.of_call(c, root_run_id, run_id, tool_call_id)
+        )
+
+    async def approvals(
+        self,
+        *,
+        session_id: str | None = None,
+        prefix: str = "",
+        is_open: bool = True,
+        limit: int = 100,
+    ) -> list[ApprovalRecord]:
+        return await self._readers.read(
+            lambda c: approvals.listed(
+                c, session_id=session_id, prefix=prefix, is_open=is_open, limit=clamp(limit, 0)
+            )
+        )
+
+    async def is_answered(self, root_run_id: str) -> bool:
+        return await self._readers.read(lambda c: approvals.is_answered(c, root_run_id))
 
     async def artifact(self, artifact_id: str) -> ArtifactRecord | None:
         return await self._find(ArtifactRecord, artifact_id)

@@ -1,5 +1,6 @@
 """The vocabulary every layer shares. Data only; behaviour lives where it runs."""
 
+from agent_core.types.approvals import ApprovalRecord, ApprovalState
 from agent_core.types.budget import (
     Amounts,
     BudgetGrant,
@@ -135,6 +136,8 @@ __all__ = [
     "AgentStatus",
     "AgentType",
     "Amounts",
+    "ApprovalRecord",
+    "ApprovalState",
     "ArtifactRecord",
     "ArtifactRefBlock",
     "ArtifactSource",

@@ -173,6 +173,8 @@ class OpenedRun:
         lost: runs that an owner now dead had begun; they are closed.
         queued: runs that an owner now dead had not begun, in order; they are the new owner's to
             run, before the opened one.
+        waiting: a run that waits for an answer, where this owner has just taken the session over.
+        is_answered: a question of that run has been answered.
     """
 
     session: SessionRecord
@@ -182,3 +184,5 @@ class OpenedRun:
     position: Position
     lost: Sequence[RunRecord] = ()
     queued: Sequence[RunRecord] = ()
+    waiting: RunRecord | None = None
+    is_answered: bool = False

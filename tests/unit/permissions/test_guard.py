@@ -463,6 +463,7 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
     assert asked.metadata == {
         "sandbox": "off",
         "tool_call_id": "call_1",
+        "agent_path": ["a1", "a2"],
         "target": "/usr/bin/make all",
         "diff": "--- a\n+++ b\n",
     }

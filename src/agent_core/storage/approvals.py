@@ -1,0 +1,124 @@
+"""Questions about calls: asked once, answered once, whoever is first."""
+
+import sqlite3
+from datetime import datetime
+
+from agent_core.storage.rows import find, insert, iso, read, read_all, session_not_found, update
+from agent_core.types import ApprovalRecord, ApprovalState, Decision
+
+_OF_CALL = "root_run_id = ? AND run_id = ? AND tool_call_id = ?"
+
+_UNUSED = """state IN ('open', 'answered') AND NOT EXISTS
+    (SELECT 1 FROM events WHERE events.session_id = approvals.session_id
+     AND events.tool_call_id = approvals.tool_call_id AND events.run_id = approvals.run_id
+     AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied'))"""
+"""The call of the question has not begun, and has no result."""
+
+
+def ask(connection: sqlite3.Connection, asked: ApprovalRecord) -> ApprovalRecord:
+    """Store a question; the one that stands for the same action already is returned instead.
+
+    One about the same call that would do something else by now is superseded.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    before = of_call(connection, asked.root_run_id, asked.run_id, asked.tool_call_id)
+    if before is not None and before.access_hash == asked.access_hash:
+        return before
+    if before is not None:
+        changes = {"state": ApprovalState.SUPERSEDED}
+        update(connection, ApprovalRecord, before.request_id, changes)
+    try:
+        insert(connection, asked)
+    except sqlite3.IntegrityError as error:
+        raise session_not_found(asked.session_id) from error
+    return asked
+
+
+def of_call(
+    connection: sqlite3.Connection, root_run_id: str, run_id: str, tool_call_id: str
+) -> ApprovalRecord | None:
+    """The question about a call that counts, if there is one."""
+    row = connection.execute(
+        f"""SELECT * FROM approvals WHERE {_OF_CALL} AND state IN ('open', 'answered')
+        ORDER BY request_id DESC LIMIT 1""",  # noqa: S608 - a constant
+        (root_run_id, run_id, tool_call_id),
+    ).fetchone()
+    return read(ApprovalRecord, row) if row else None
+
+
+def answer(
+    connection: sqlite3.Connection,
+    request_id: str,
+    decision: Decision,
+    *,
+    reason: str | None,
+    by: str,
+    decider: str,
+    now: datetime,
+) -> tuple[ApprovalRecord | None, bool]:
+    """Answer a question that is open; returns it as it is now, and whether this was the answer."""
+    changed = connection.execute(
+        """UPDATE approvals SET state = 'answered', decision = ?, reason = ?, decided_by = ?,
+        decider = ?, decided_at = ?
+        WHERE request_id = ? AND state = 'open' AND decided_at IS NULL""",
+        (decision.value, reason, by, decider, iso(now), request_id),
+    ).rowcount
+    return find(connection, ApprovalRecord, request_id), changed == 1
+
+
+def withdraw(connection: sqlite3.Connection, request_id: str, now: datetime) -> None:
+    """Close a question that was not answered."""
+    connection.execute(
+        """UPDATE approvals SET state = 'withdrawn', decided_at = ?
+        WHERE request_id = ? AND state = 'open'""",
+        (iso(now), request_id),
+    )
+
+
+def withdraw_all(
+    connection: sqlite3.Connection, root_run_id: str, now: datetime, *, run_id: str | None = None
+) -> None:
+    """Close what a user's run and its children, or one of them, have asked and is not answered."""
+    connection.execute(
+        """UPDATE approvals SET state = 'withdrawn', decided_at = ?1
+        WHERE root_run_id = ?2 AND run_id = coalesce(?3, run_id) AND state = 'open'""",
+        (iso(now), root_run_id, run_id),
+    )
+
+
+def is_answered(connection: sqlite3.Connection, root_run_id: str) -> bool:
+    """Whether a run that waits, or a child of it, can go on with an answer."""
+    sql = f"SELECT 1 FROM approvals WHERE root_run_id = ? AND decision IS NOT NULL AND {_UNUSED}"  # noqa: S608
+    return connection.execute(sql, (root_run_id,)).fetchone() is not None
+
+
+def kept_runs(connection: sqlite3.Connection, root_run_id: str) -> set[str]:
+    """The run and those of its children that wait for an answer, though their process is dead."""
+    sql = f"SELECT run_id FROM approvals WHERE root_run_id = ? AND keeps_run AND {_UNUSED}"  # noqa: S608
+    found = {run_id for (run_id,) in connection.execute(sql, (root_run_id,))}
+    return found | {root_run_id} if found else found
+
+
+def listed(
+    connection: sqlite3.Connection,
+    *,
+    session_id: str | None = None,
+    prefix: str = "",
+    is_open: bool = True,
+    limit: int,
+) -> list[ApprovalRecord]:
+    """Questions whose id begins so, the oldest first; of many the newest."""
+    conditions, values = ["request_id >= ?", "request_id < ?"], [prefix, f"{prefix}\x7f"]
+    if session_id is not None:
+        conditions.append("session_id = ?")
+        values.append(session_id)
+    if is_open:
+        conditions.append("state = 'open'")
+    rows = connection.execute(
+        f"""SELECT * FROM approvals WHERE {" AND ".join(conditions)}
+        ORDER BY request_id DESC LIMIT ?""",  # noqa: S608 - constants
+        (*values, limit),
+    )
+    return read_all(ApprovalRecord, rows)[::-1]

@@ -1,0 +1,53 @@
+"""Questions about calls that are kept until they are answered."""
+
+from enum import StrEnum
+
+from agent_core.types.content import Frozen, SafeId, UtcDatetime
+from agent_core.types.tools import Decision, PermissionRequest
+
+
+class ApprovalState(StrEnum):
+    """Where a question is.
+
+    `superseded`: what the call would touch has changed, and it was asked anew. `withdrawn`: the
+    run has ended or was cancelled without an answer.
+    """
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    SUPERSEDED = "superseded"
+    WITHDRAWN = "withdrawn"
+
+
+class ApprovalRecord(Frozen):
+    """One question about one call, and the answer to it.
+
+    Attributes:
+        request: the question as it is shown, without secrets.
+        run_id: the run that makes the call.
+        root_run_id: the user's run that it belongs to: its own, or its parent's.
+        agent_path: the ids of its agents, from the root down to the one that makes the call.
+        access_hash: of all that the call would do and touch; an answer is for that alone.
+        keeps_run: the run waits for the answer even if its process dies.
+        decided_by: where the answer was given: `callback`, `terminal`, `cli`, `acp`, `sdk`.
+        decider: the user and the process that gave it.
+    """
+
+    request_id: SafeId
+    session_id: SafeId
+    run_id: SafeId
+    root_run_id: SafeId
+    agent_id: SafeId
+    agent_path: list[SafeId]
+    tool_call_id: SafeId
+    tool_name: str
+    access_hash: str
+    keeps_run: bool = False
+    request: PermissionRequest
+    state: ApprovalState = ApprovalState.OPEN
+    decision: Decision | None = None
+    reason: str | None = None
+    decided_by: str | None = None
+    decider: str | None = None
+    asked_at: UtcDatetime
+    decided_at: UtcDatetime | None = None

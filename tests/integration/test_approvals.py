@@ -1,0 +1,346 @@
+"""Questions that last: asked once, answered anywhere, and acted on exactly once."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentCoreError, AgentRuntime, PermissionRequest, RunHandle
+from agent_core.permissions import UnattendedError
+from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
+from agent_core.types import ApprovalState, EventType, RunStatus
+from isolation import Home
+from runtimes import CONFIG, Asked, collect, runtime
+
+PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
+WAIT = f'{CONFIG}\n[permissions]\nunattended = "wait"\n'
+
+
+def writes(path: str, content: str = "new\n", call_id: str = "call_1") -> ScriptedCall:
+    arguments = {"path": path, "content": content}
+    return ScriptedCall(name="code.write_file", arguments=arguments, tool_call_id=call_id)
+
+
+def script(*calls: ScriptedCall) -> list[Any]:
+    return [Calls(calls=list(calls)), "done"]
+
+
+async def parked(made: AgentRuntime, session_id: str = "s1") -> RunHandle[Any]:
+    handle = await made.start("go", session_id=session_id)
+    assert await handle.wait() is RunStatus.WAITING
+    return handle
+
+
+async def results(made: AgentRuntime, session_id: str = "s1") -> dict[str, str]:
+    """What became of each call of the session: the code of its error, or `ok`."""
+    page = await made.replay_session(session_id)
+    blocks = [block for node in page.nodes for block in node.results]
+    said = {b.tool_call_id: str(b.error.code) if b.error else "ok" for b in blocks}
+    assert len(said) == len(blocks), "a call is answered twice"
+    return said
+
+
+async def kinds(made: AgentRuntime, run_id: str) -> list[str]:
+    history = await made.replay_run(run_id)
+    return [str(event.event_type) for event in history.events]
+
+
+async def test_a_parked_run_goes_on_where_the_answer_is_given(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        handle = await made.start("go", session_id="s1")
+        events = await collect(handle)
+        assert await handle.wait() is RunStatus.WAITING
+        assert handle.status is RunStatus.WAITING
+        assert [str(event.event_type) for event in events][-1] == "permission_requested"
+        assert handle.result_text is None
+        assert not (project / "a.txt").exists()
+        (question,) = await made.approvals()
+        assert handle.pending_requests == [question.request_id]
+        assert question.tool_name == "code.write_file"
+        assert question.state is ApprovalState.OPEN
+        assert "+new" in question.request.metadata["diff"]
+
+        again = await made.answer(question.request_id, "allow_once")
+        assert again.run_id == handle.run_id
+        assert await again.wait() is RunStatus.COMPLETED
+        assert again.result_text == "done"
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert handle.result_text == "done"
+        assert (project / "a.txt").read_text() == "new\n"
+        assert await results(made) == {"call_1": "ok"}
+        assert await made.approvals() == []
+        (question,) = await made.approvals(is_open=False)
+        assert (question.state, question.decided_by) == (ApprovalState.ANSWERED, "sdk")
+        said = await kinds(made, handle.run_id)
+        assert said.count("permission_requested") == said.count("permission_decided") == 1
+        assert said.count("run_completed") == 1
+
+
+async def test_an_answer_after_a_restart_is_carried_out(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+        (request_id,) = first.pending_requests
+    async with runtime(home, project, ["done"], config=PARK) as made:
+        assert (await made.attach(first.run_id)).status is RunStatus.WAITING
+        handle = await made.answer(request_id, "allow_once")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert (project / "a.txt").read_text() == "new\n"
+
+
+async def test_a_stored_answer_is_carried_out_at_the_next_start_of_the_session(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+        (request_id,) = first.pending_requests
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    async with runtime(home, elsewhere, config=PARK) as made:
+        handle = await made.answer(request_id, "allow_once")
+        assert handle.status is RunStatus.WAITING
+    assert not (project / "a.txt").exists()
+    async with runtime(home, project, ["went on", "second"], config=PARK) as made:
+        handle = await made.start("and now?", session_id="s1")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert handle.result_text == "second"
+        assert (project / "a.txt").read_text() == "new\n"
+        assert (await made.attach(first.run_id)).status is RunStatus.COMPLETED
+        assert await results(made) == {"call_1": "ok"}
+
+
+async def test_a_denial_reaches_the_model_with_its_reason(home: Home, project: Path) -> None:
+    provider = ScriptedProvider(script(writes("a.txt")))
+    async with runtime(home, project, provider, config=PARK) as made:
+        first = await parked(made)
+        handle = await made.answer(first.pending_requests[0], "deny", "not on a Friday")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert not (project / "a.txt").exists()
+        assert await results(made) == {"call_1": "permission_denied"}
+        assert "not on a Friday" in provider.requests[-1].model_dump_json()
+
+
+async def test_only_the_first_answer_counts(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+        (request_id,) = first.pending_requests
+        answers = await asyncio.gather(
+            made.answer(request_id, "deny"),
+            made.answer(request_id, "allow_once"),
+            return_exceptions=True,
+        )
+        (late,) = [each for each in answers if isinstance(each, BaseException)]
+        assert isinstance(late, AgentCoreError)
+        assert late.message.startswith("already answered: deny by sdk (")
+        assert await first.wait() is RunStatus.COMPLETED
+        assert not (project / "a.txt").exists()
+
+
+async def test_what_has_changed_meanwhile_is_asked_anew(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("old\n")
+    look = ScriptedCall(name="code.read_file", arguments={"path": "a.txt"}, tool_call_id="call_0")
+    edit = ScriptedCall(
+        name="code.edit_file",
+        arguments={"path": "a.txt", "edits": [{"old": "old", "new": "new"}]},
+        tool_call_id="call_1",
+    )
+    turns = [Calls(calls=[look]), *script(edit)]
+    async with runtime(home, project, turns, config=PARK) as made:
+        first = await parked(made)
+        (request_id,) = first.pending_requests
+        (project / "other.txt").write_text("of no interest\n")
+    (project / "a.txt").write_text("somebody else's\nold\n")
+    async with runtime(home, project, ["done"], config=PARK) as made:
+        handle = await made.answer(request_id, "allow_once")
+        assert await handle.wait() is RunStatus.WAITING
+        assert (project / "a.txt").read_text() == "somebody else's\nold\n"
+        old, new = await made.approvals(is_open=False)
+        assert (old.state, new.state) == (ApprovalState.SUPERSEDED, ApprovalState.OPEN)
+        assert handle.pending_requests == [new.request_id]
+        with pytest.raises(AgentCoreError, match="asked anew"):
+            await made.answer(request_id, "allow_once")
+        handle = await made.answer(new.request_id, "allow_once")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert (project / "a.txt").read_text() == "somebody else's\nnew\n"
+
+
+async def test_a_new_message_closes_a_run_that_waits(home: Home, project: Path) -> None:
+    async with runtime(home, project, [*script(writes("a.txt"))], config=PARK) as made:
+        first = await parked(made)
+        (request_id,) = first.pending_requests
+        handle = await made.start("never mind", session_id="s1")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert await first.wait() is RunStatus.CANCELLED
+        assert await results(made) == {"call_1": "cancelled"}
+        assert await made.approvals() == []
+        with pytest.raises(AgentCoreError, match="has ended without an answer"):
+            await made.answer(request_id, "allow_once")
+        assert not (project / "a.txt").exists()
+
+
+async def test_a_run_that_waits_is_cancelled_from_another_process(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+    async with runtime(home, project, ["next"], config=PARK) as made:
+        handle = await made.attach(first.run_id)
+        cancelled = await handle.cancel()
+        assert (cancelled.status, cancelled.timed_out) == (RunStatus.CANCELLED, False)
+        assert await results(made) == {"call_1": "cancelled"}
+        assert (await kinds(made, first.run_id)).count("run_cancelled") == 1
+        assert await made.approvals() == []
+        after = await made.start("hello", session_id="s1")
+        assert await after.wait() is RunStatus.COMPLETED
+
+
+async def test_several_questions_of_one_turn_are_answered_one_by_one(
+    home: Home, project: Path
+) -> None:
+    config = PARK.replace("[permissions]", '[permissions]\nreadonly_default = "ask"')
+    for name in ("a.txt", "b.txt"):
+        (project / name).write_text(f"{name}\n")
+    calls = [
+        ScriptedCall(name="code.read_file", arguments={"path": name}, tool_call_id=name[0])
+        for name in ("a.txt", "b.txt")
+    ]
+    async with runtime(home, project, script(*calls), config=config) as made:
+        first = await parked(made)
+        one, two = first.pending_requests
+        handle = await made.answer(one, "allow_once")
+        assert await handle.wait() is RunStatus.WAITING
+        assert handle.pending_requests == [two]
+        handle = await made.answer(two, "deny")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert sorted((await results(made)).values()) == ["ok", "permission_denied"]
+        said = await kinds(made, first.run_id)
+        assert said.count("permission_requested") == said.count("permission_decided") == 2
+
+
+async def test_a_child_that_waits_makes_its_parent_wait(home: Home, project: Path) -> None:
+    sub = ScriptedCall(
+        name="agent.create_sub_agent",
+        arguments={"task": "write it", "allowed_tools": ["code.write_file"]},
+        tool_call_id="call_sub",
+    )
+    turns: list[Any] = [Calls(calls=[sub]), *script(writes("a.txt"))]
+    async with runtime(home, project, turns, config=PARK) as made:
+        first = await parked(made)
+        (question,) = await made.approvals()
+        assert question.run_id != first.run_id
+        assert question.root_run_id == first.run_id
+        assert question.agent_path == [first.agent_id, question.agent_id]
+        assert question.request.metadata["agent_path"] == question.agent_path
+    async with runtime(home, project, ["child done", "done"], config=PARK) as made:
+        handle = await made.answer(question.request_id, "allow_once")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert handle.result_text == "done"
+        assert (project / "a.txt").read_text() == "new\n"
+        child = await made.replay_run(question.run_id)
+        assert child.runs[0].status is RunStatus.COMPLETED
+        said = await kinds(made, first.run_id)
+        assert said.count("child_agent_created") == said.count("child_agent_completed") == 1
+        assert await results(made) == {"call_sub": "ok"}
+
+
+async def test_a_waiting_question_is_answered_by_another_runtime(home: Home, project: Path) -> None:
+    async with (
+        runtime(home, project, script(writes("a.txt")), config=WAIT) as made,
+        runtime(home, project, config=WAIT) as other,
+    ):
+        handle = await made.start("go", session_id="s1")
+        async for event in handle.events():
+            if event.event_type is EventType.PERMISSION_REQUESTED:
+                break
+        open_ones = await other.approvals()
+        answered = await other.answer(open_ones[0].request_id, "allow_once", decided_by="cli")
+        assert answered.run_id == handle.run_id
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert (project / "a.txt").read_text() == "new\n"
+        decided = [
+            event.payload
+            for event in (await made.replay_run(handle.run_id)).events
+            if event.event_type is EventType.PERMISSION_DECIDED
+        ]
+        assert [each["decided_by"] for each in decided] == ["cli"]
+
+
+async def test_an_answer_from_elsewhere_takes_the_question_from_the_callback(
+    home: Home, project: Path
+) -> None:
+    asked, withdrawn = asyncio.Event(), asyncio.Event()
+
+    async def never(request: PermissionRequest) -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+
+    made = runtime(home, project, script(writes("a.txt")), permission_callback=never)  # type: ignore[arg-type]
+    async with made, runtime(home, project) as other:
+        handle = await made.start("go", session_id="s1")
+        await asked.wait()
+        (question,) = await other.approvals()
+        await other.answer(question.request_id, "allow_once")
+        assert await handle.wait() is RunStatus.COMPLETED
+        await withdrawn.wait()
+
+
+async def test_a_callback_that_has_nobody_to_ask_parks_the_run(home: Home, project: Path) -> None:
+    async def nobody(request: PermissionRequest) -> Any:
+        raise UnattendedError
+
+    made = runtime(home, project, script(writes("a.txt")), config=PARK, permission_callback=nobody)  # type: ignore[arg-type]
+    async with made:
+        first = await parked(made)
+        assert len(first.pending_requests) == 1
+        # The next start asks once more, and then the message closes the run.
+        handle = await made.start("again", session_id="s1")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert await first.wait() is RunStatus.CANCELLED
+    async with runtime(home, project) as made:
+        assert await made.approvals() == []
+
+
+async def test_a_start_that_can_ask_asks_first(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+    user = Asked("allow_once")
+    made = runtime(home, project, ["went on", "second"], config=PARK, permission_callback=user)
+    async with made:
+        handle = await made.start("and now?", session_id="s1")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert [request.request_id for request in user.requests] == first.pending_requests
+        assert (await made.attach(first.run_id)).status is RunStatus.COMPLETED
+        assert (project / "a.txt").read_text() == "new\n"
+
+
+async def test_a_session_with_a_run_that_waits_can_be_deleted(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+        await made.delete_session("s1")
+        assert await made.approvals(is_open=False) == []
+        with pytest.raises(AgentCoreError, match="there is no request"):
+            await made.answer(first.pending_requests[0], "allow_once")
+
+
+async def test_a_run_in_memory_waits_as_well(home: Home, project: Path) -> None:
+    home.write_config(PARK)
+    made = AgentRuntime(project_dir=project, home_dir=home.path, persist=False)
+    provider = ScriptedProvider(script(writes("a.txt")))
+    made.register_provider("custom", lambda _: provider)
+    async with made:
+        first = await parked(made)
+        handle = await made.answer(first.pending_requests[0], "allow_once")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert (project / "a.txt").read_text() == "new\n"
+
+
+async def test_a_session_answer_covers_the_calls_it_says(home: Home, project: Path) -> None:
+    turns = [Calls(calls=[writes("a.txt")]), *script(writes("b.txt", call_id="call_2"))]
+    async with runtime(home, project, turns, config=PARK) as made:
+        first = await parked(made)
+        handle = await made.answer(first.pending_requests[0], "allow_for_session")
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert await results(made) == {"call_1": "ok", "call_2": "ok"}

@@ -1,0 +1,147 @@
+"""Which snapshots there are: one small file each, whose time is that of its last recording."""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent_core.disk.folders import flush_folder, make_private
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.snapshots.records import GitState, LeftOut, LeftOutReason, Snapshot
+
+_ID = re.compile(r"snap_[0-9a-f]{32}").fullmatch
+_VERSION = 1
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Catalogue:
+    """The snapshots in one folder.
+
+    Args:
+        folder: it is made with the first of them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[tuple[str, datetime]]:
+        """The ids, and when each was last recorded."""
+        if not self._folder.exists():
+            return
+        for path in self._folder.iterdir():
+            if _ID(path.name):
+                yield path.name, datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+
+    def get(self, snapshot_id: str) -> Snapshot:
+        """What is known of a snapshot.
+
+        Raises:
+            StorageError: there is none of this id, or it is damaged.
+        """
+        place = self._place(snapshot_id)
+        try:
+            content = place.read_bytes()
+            if _id_of(content) != snapshot_id:
+                raise ValueError("it is not what its name says")
+            return _decoded(snapshot_id, content)
+        except FileNotFoundError as error:
+            raise _no_snapshot(snapshot_id) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            message = f"the snapshot {snapshot_id} at {place} cannot be read: {error}"
+            raise StorageError(ErrorCode.STORAGE_ERROR, message) from error
+
+    def keep(
+        self,
+        *,
+        tree: str,
+        files: int,
+        size_bytes: int,
+        left_out: list[LeftOut],
+        git: GitState | None,
+    ) -> Snapshot:
+        """Keep a snapshot, or note that it was recorded again.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        content = json.dumps(
+            {
+                "version": _VERSION,
+                "tree": tree,
+                "files": files,
+                "size_bytes": size_bytes,
+                "left_out": [[each.path, each.reason] for each in left_out],
+                "git": git and [git.head, git.branch, git.is_index_clean],
+            },
+            separators=(",", ":"),
+        ).encode()
+        snapshot_id = _id_of(content)
+        place = self._place(snapshot_id)
+        try:
+            os.utime(place)
+        except FileNotFoundError:
+            write_whole(place, content)
+        return _decoded(snapshot_id, content)
+
+    def remove(self, snapshot_id: str) -> None:
+        """Forget a snapshot; it is fine if there is none.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        self._place(snapshot_id).unlink(missing_ok=True)
+
+    def _place(self, snapshot_id: str) -> Path:
+        if not _ID(snapshot_id):
+            raise _no_snapshot(snapshot_id)
+        return self._folder / snapshot_id
+
+
+def write_whole(place: Path, content: bytes) -> None:
+    """Write a private file, whole or not at all, and flush it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    make_private(place.parent)
+    part = place.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        with os.fdopen(os.open(part, _NEW, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(place)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    flush_folder(place.parent)
+
+
+def _id_of(content: bytes) -> str:
+    return f"snap_{hashlib.sha256(content).hexdigest()[:32]}"
+
+
+def _decoded(snapshot_id: str, content: bytes) -> Snapshot:
+    found: dict[str, Any] = json.loads(content)
+    git = found["git"]
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        tree=found["tree"],
+        files=found["files"],
+        size_bytes=found["size_bytes"],
+        left_out=tuple(LeftOut(path, LeftOutReason(reason)) for path, reason in found["left_out"]),
+        git=git and GitState(head=git[0], branch=git[1], is_index_clean=git[2]),
+    )
+
+
+def _no_snapshot(snapshot_id: str) -> StorageError:
+    return StorageError(
+        ErrorCode.STORAGE_ERROR,
+        f"there is no snapshot {snapshot_id[:80]!r}; it may have been swept",
+        details={"reason": "no_snapshot"},
+    )

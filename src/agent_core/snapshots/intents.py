@@ -1,0 +1,77 @@
+"""What a restore is about to do, on the disk before it begins."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.snapshots.records import SnapshotSettings
+from agent_core.snapshots.restoring import Staging
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A restore that has begun.
+
+    Attributes:
+        before: the snapshot of what the workspace was.
+        target: the snapshot of what it should be.
+        settings: those it is recorded with.
+        moves_aside: what no snapshot holds is moved out of the way.
+        staging: the folder for what is on its way.
+    """
+
+    before: str
+    target: str
+    settings: SnapshotSettings
+    moves_aside: bool
+    staging: Staging
+
+    def encode(self) -> bytes:
+        """The intent as it is kept."""
+        staging = self.staging
+        return json.dumps(
+            {
+                "version": 1,
+                "before": self.before,
+                "target": self.target,
+                "settings": asdict(self.settings),
+                "moves_aside": self.moves_aside,
+                "staging": os.fsdecode(staging.name),
+                "swaps": [[each, os.fsdecode(path)] for each, path in staging.swaps.items()],
+                "modes": [[os.fsdecode(path), mode] for path, mode in staging.modes.items()],
+            }
+        ).encode()
+
+
+def read_intent(place: Path) -> Intent | None:
+    """The intent kept at this place; None if there is none.
+
+    Raises:
+        OSError: it cannot be read.
+        StorageError: it is damaged.
+    """
+    try:
+        found: dict[str, Any] = json.loads(place.read_bytes())
+        settings = found["settings"]
+        return Intent(
+            found["before"],
+            found["target"],
+            SnapshotSettings(**settings | {"exclude": tuple(settings["exclude"])}),
+            found["moves_aside"],
+            Staging(
+                os.fsencode(found["staging"]),
+                {number: os.fsencode(path) for number, path in found["swaps"]},
+                {os.fsencode(path): mode for path, mode in found["modes"]},
+            ),
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            ErrorCode.STORAGE_ERROR,
+            f"a restore was interrupted, and its record {place} is damaged: {error};"
+            " look at the workspace, then remove the record",
+        ) from error

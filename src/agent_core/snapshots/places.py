@@ -1,0 +1,108 @@
+"""Changing single entries of a workspace, beneath a descriptor and never through a link."""
+
+import os
+import stat
+from pathlib import Path
+from typing import Self
+
+from agent_core.disk.folders import open_folder
+from agent_core.snapshots.walk import OPEN_FOLDER
+
+_HANDLE = os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
+
+
+class Places:
+    """The entries of a workspace by path.
+
+    Args:
+        root: the workspace, resolved.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, root: Path) -> None:
+        with open_folder(root) as place:
+            self.root: int = os.open(".", OPEN_FOLDER, dir_fd=place)
+        self._path: bytes = b""
+        self._folder = os.dup(self.root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)
+        os.close(self.root)
+
+    def parent(self, path: bytes) -> tuple[int, bytes]:
+        """The folder around a path, open until the next call, and the last part of the path.
+
+        Raises:
+            OSError: there is no such folder, or a link stands in its place.
+        """
+        above, _, name = path.rpartition(b"/")
+        if above != self._path:
+            folder = self.open(above)
+            os.close(self._folder)
+            self._path, self._folder = above, folder
+        return self._folder, name
+
+    def forget(self) -> None:
+        """Look up the next path anew, because folders were renamed."""
+        os.close(self._folder)
+        self._path, self._folder = b"", os.dup(self.root)
+
+    def open(self, path: bytes) -> int:
+        """A descriptor of a folder; the caller closes it.
+
+        Raises:
+            OSError: there is no such folder, or a link stands in its place.
+        """
+        folder = os.dup(self.root)
+        for part in path.split(b"/") if path else ():
+            try:
+                inner = os.open(part, OPEN_FOLDER, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = inner
+        return folder
+
+    def status(self, path: bytes) -> os.stat_result | None:
+        """The status of what is there, a link's own; None if there is nothing.
+
+        Raises:
+            OSError: it cannot be looked at.
+        """
+        try:
+            folder, name = self.parent(path)
+            return os.lstat(name, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def set_mode(self, path: bytes, mode: int) -> None:
+        """Set the permission bits of a file or folder; of a link they are as they are.
+
+        Raises:
+            OSError: they cannot be set.
+        """
+        folder, name = self.parent(path)
+        set_mode(folder, name, mode)
+
+
+def set_mode(folder: int, name: bytes, mode: int) -> None:
+    """Set the permission bits of an entry of the folder, if it is no link.
+
+    Raises:
+        OSError: they cannot be set.
+    """
+    handle = os.open(name, _HANDLE, dir_fd=folder)
+    try:
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            return
+        address = f"/proc/self/fd/{handle}"
+        if os.path.exists(address):  # noqa: PTH110 - bytes of a name never come here
+            os.chmod(address, mode)  # noqa: PTH101
+        else:
+            os.fchmod(handle, mode)
+    finally:
+        os.close(handle)

@@ -1,0 +1,457 @@
+"""Bringing a workspace to a recorded state, so that a crash at any moment can be finished.
+
+What is to be placed is first written, whole and flushed, into a folder of its own in the workspace.
+Then everything is renamed into place, what is of another kind is renamed away before, and deletions
+come last. Right before an entry is replaced or removed, it must still be what was recorded of it.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+from agent_core.disk.unfinished import temporary_name
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.snapshots.contents import FileKeeper, pieces_of, version_of
+from agent_core.snapshots.packs import Packs
+from agent_core.snapshots.places import Places, set_mode
+from agent_core.snapshots.records import Change, ChangeKind, EntryKind, MovedAside, TreeEntry
+from agent_core.snapshots.stat_cache import FolderRecord, Version
+from agent_core.snapshots.trees import decode_tree
+from agent_core.snapshots.walk import OPEN_FOLDER
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ENDS_WORK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
+_SYNC_ALL_FROM = 32
+_BLOCK = 65_536
+_ZEROS = bytes(_BLOCK)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done, by path."""
+
+    restored: list[str] = field(default_factory=list[str])
+    deleted: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
+    moved_aside: list[MovedAside] = field(default_factory=list[MovedAside])
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The folder in the workspace that holds what is on its way into it or out of it.
+
+    Attributes:
+        name: of the folder; a temporary file's.
+        swaps: the paths of the entries `old-<number>` that are renamed into it.
+        modes: folders that are made writable meanwhile, and their permission bits.
+    """
+
+    name: bytes
+    swaps: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
+    modes: Mapping[bytes, int] = field(default_factory=dict[bytes, int])
+
+    @classmethod
+    def of(cls, changes: Sequence[Change], known: Mapping[bytes, FolderRecord]) -> Self:
+        """What these changes need."""
+        swaps = {
+            number: os.fsencode(change.path)
+            for number, change in enumerate(changes)
+            if change.kind is ChangeKind.KIND
+        }
+        folders = {os.fsencode(change.path).rpartition(b"/")[0] for change in changes}
+        folders.update(swaps.values())
+        modes = ((path, _mode_of(path, known)) for path in folders)
+        return cls(
+            os.fsencode(temporary_name(secrets.token_hex(8))),
+            swaps,
+            {path: mode for path, mode in modes if mode is not None and mode & 0o700 != 0o700},
+        )
+
+
+class Restoration:
+    """Carries out changes in a workspace.
+
+    Args:
+        places: the workspace.
+        packs: the recorded contents.
+        staging: what is on its way.
+        changes: from what the workspace is to what it should be, a folder before what is in it.
+        known: the workspace as it was just recorded.
+        keeper: compares what has another status with what was recorded.
+        moves_aside: what no snapshot holds is moved out of the way.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        packs: Packs,
+        *,
+        staging: Staging,
+        changes: Sequence[Change],
+        known: Mapping[bytes, FolderRecord],
+        keeper: FileKeeper,
+        moves_aside: bool,
+    ) -> None:
+        self.outcome = Outcome()
+        self._places = places
+        self._packs = packs
+        self._staging = staging
+        self._changes = changes
+        self._known = known
+        self._keeper = keeper
+        self._moves_aside = moves_aside
+        self._damaged: set[int] = set()
+        self._versions: tuple[bytes, Mapping[bytes, Version]] = (b"?", {})
+
+    def stage(self, check: Callable[[], None]) -> None:
+        """Write everything that is to be placed; the workspace itself stays as it is.
+
+        Raises:
+            StorageError: contents are missing or damaged, and nothing may be passed over.
+            OSError: it cannot be written.
+        """
+        os.mkdir(self._staging.name, 0o700, dir_fd=self._places.root)
+        folder = self._places.open(self._staging.name)
+        try:
+            numbers = [number for number, change in enumerate(self._changes) if _is_placed(change)]
+            for number in numbers:
+                check()
+                self._stage(number, folder, flushes=len(numbers) < _SYNC_ALL_FROM)
+            if len(numbers) >= _SYNC_ALL_FROM:
+                os.sync()
+        finally:
+            os.close(folder)
+        if self._damaged and not self._moves_aside:
+            paths = [self._changes[number].path for number in sorted(self._damaged)]
+            raise StorageError(
+                ErrorCode.STORAGE_ERROR,
+                f"nothing was restored, because what was recorded of {_listed(paths)} is missing"
+                " or damaged; restore with force to bring back the rest",
+                details={"reason": "damaged", "paths": paths},
+            )
+
+    def apply(self) -> None:
+        """Bring everything to its place, and remove what is not wanted.
+
+        Raises:
+            OSError: the disk is full or broken; a recovery finishes what is half done.
+        """
+        for path, mode in self._staging.modes.items():
+            with self._attempt(path):
+                self._set_mode(path, mode | 0o700)
+        swapped = set(self._staging.swaps.values())
+        removals: list[tuple[bytes, Change]] = []
+        for number, change in enumerate(self._changes):
+            path = os.fsencode(change.path)
+            if change.after is not None:
+                with self._attempt(path):
+                    self._place(path, number, change, change.after)
+            elif swapped.isdisjoint(_above(path)):
+                removals.append((path, change))
+        self.clear_swapped({number: self._changes[number].before for number in self._staging.swaps})
+        for path, change in reversed(removals):
+            with self._attempt(path):
+                self._remove_wanted(path, change)
+        self._set_modes_of_folders()
+
+    def take_back(self, swaps: Mapping[int, TreeEntry | None]) -> None:
+        """Remove what an interrupted restore has left of its own.
+
+        Args:
+            swaps: what was recorded of each entry that was renamed away.
+
+        Raises:
+            OSError: the disk is broken.
+            StorageError: a recorded folder is damaged.
+        """
+        with suppress(FileNotFoundError):
+            self.clear_swapped(swaps)
+        self.clean_up()
+        for path, mode in self._staging.modes.items():
+            with self._attempt(path):
+                self._set_mode(path, mode)
+
+    def flush(self) -> None:
+        """Make every new and removed name survive a loss of power."""
+        folders = {os.fsencode(change.path).rpartition(b"/")[0] for change in self._changes}
+        if len(folders) >= _SYNC_ALL_FROM:
+            os.sync()
+            return
+        for path in folders:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                folder = self._places.open(path)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+
+    def clear_swapped(self, entries: Mapping[int, TreeEntry | None]) -> None:
+        """Remove what was renamed away; what is not as it was recorded comes back beside it.
+
+        Args:
+            entries: what was recorded of each.
+
+        Raises:
+            OSError: the disk is broken.
+            StorageError: a recorded folder is damaged.
+        """
+        folder = self._places.open(self._staging.name)
+        try:
+            for number, entry in entries.items():
+                name, path = b"old-%d" % number, self._staging.swaps[number]
+                if not _exists(folder, name):
+                    continue
+                if entry is not None:
+                    self._remove(folder, name, path, entry)
+                if _exists(folder, name):
+                    self._move_aside(folder, name, path)
+        finally:
+            os.close(folder)
+
+    def clean_up(self) -> None:
+        """Remove the folder of what was on its way."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._staging.name, dir_fd=self._places.root)
+
+    def _stage(self, number: int, folder: int, *, flushes: bool) -> None:
+        """Write what one change places; what is damaged is noted."""
+        entry = self._changes[number].after
+        name = b"new-%d" % number
+        if entry is None:
+            return
+        if entry.kind is EntryKind.LINK:
+            os.symlink(entry.content, name, dir_fd=folder)
+            return
+        file = os.open(name, _NEW, 0o600, dir_fd=folder)
+        try:
+            size = 0
+            for piece in pieces_of(self._packs, entry):
+                _write_sparsely(file, piece)
+                size += len(piece)
+            os.ftruncate(file, size)
+            if size != entry.size:
+                self._damaged.add(number)
+            os.fchmod(file, entry.mode)
+            if flushes:
+                os.fsync(file)
+        except StorageError:
+            self._damaged.add(number)
+        finally:
+            os.close(file)
+
+    def _place(self, path: bytes, number: int, change: Change, after: TreeEntry) -> None:
+        """Make one path what it should be.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        folder, name = self._places.parent(path)
+        before = change.before
+        if number in self._damaged:
+            raise PermissionError(errno.EACCES, "its contents are damaged")
+        if before is not None:
+            if not self._is_as_recorded(folder, name, path, before):
+                raise FileExistsError(errno.EEXIST, "it has changed just now")
+            if change.kind is ChangeKind.MODE:
+                if after.kind is EntryKind.FILE:
+                    set_mode(folder, name, after.mode)
+                self.outcome.restored.append(change.path)
+                return
+            if change.kind is ChangeKind.KIND:
+                self._swap(number, path, after)
+        elif status := self._places.status(path):
+            is_there = stat.S_ISDIR(status.st_mode) and after.kind is EntryKind.FOLDER
+            if not is_there and not self._moves_aside:
+                raise FileExistsError(errno.EEXIST, "something else stands there")
+            if not is_there:
+                self._move_aside(folder, name, path)
+        if change.kind is not ChangeKind.KIND:
+            self._put(number, path, after)
+        self.outcome.restored.append(change.path)
+
+    def _put(self, number: int, path: bytes, entry: TreeEntry) -> None:
+        folder, name = self._places.parent(path)
+        if entry.kind is EntryKind.FOLDER:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
+        else:
+            staged = self._staging.name + b"/new-%d" % number
+            os.rename(staged, name, src_dir_fd=self._places.root, dst_dir_fd=folder)
+
+    def _swap(self, number: int, path: bytes, entry: TreeEntry) -> None:
+        """Put another kind of entry in the place of what is there, or leave that there."""
+        folder, name = self._places.parent(path)
+        aside = self._staging.name + b"/old-%d" % number
+        os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=self._places.root)
+        try:
+            self._put(number, path, entry)
+        except OSError:
+            os.rename(aside, name, src_dir_fd=self._places.root, dst_dir_fd=folder)
+            raise
+
+    def _move_aside(self, folder: int, name: bytes, path: bytes) -> None:
+        """Give it a new name beside the path it has, or had.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        moved_to = b"%b.kept-%b" % (path, secrets.token_hex(4).encode())
+        beside, new_name = self._places.parent(moved_to)
+        os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=beside)
+        self.outcome.moved_aside.append(MovedAside(os.fsdecode(path), os.fsdecode(moved_to)))
+
+    def _remove_wanted(self, path: bytes, change: Change) -> None:
+        """Remove what should not be there; a folder stays if something else is in it.
+
+        Raises:
+            OSError: the system refuses, or it has changed.
+        """
+        if change.before is None or self._places.status(path) is None:
+            return
+        folder, name = self._places.parent(path)
+        if change.before.kind is EntryKind.FOLDER:
+            if not _remove_empty(folder, name):
+                return
+        elif not self._is_as_recorded(folder, name, path, change.before):
+            raise FileExistsError(errno.EEXIST, "it has changed just now")
+        else:
+            os.unlink(name, dir_fd=folder)
+        self.outcome.deleted.append(change.path)
+
+    def _remove(self, folder: int, name: bytes, path: bytes, entry: TreeEntry) -> None:
+        """Remove what is as it was recorded, and nothing else.
+
+        Args:
+            folder: where it is.
+            name: what it is called there.
+            path: where it was when it was recorded.
+            entry: what was recorded.
+        """
+        if entry.kind is not EntryKind.FOLDER:
+            if self._is_as_recorded(folder, name, path, entry):
+                os.unlink(name, dir_fd=folder)
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
+            try:
+                for inner_name, inner_entry in decode_tree(self._packs.get(entry.content)).items():
+                    with suppress(FileNotFoundError):
+                        self._remove(inner, inner_name, path + b"/" + inner_name, inner_entry)
+            finally:
+                os.close(inner)
+            _remove_empty(folder, name)
+
+    def _is_as_recorded(self, folder: int, name: bytes, path: bytes, entry: TreeEntry) -> bool:
+        """Whether this is still what was recorded at the path; its status tells, or its contents.
+
+        Raises:
+            OSError: it cannot be looked at.
+        """
+        status = os.lstat(name, dir_fd=folder)
+        if entry.kind is EntryKind.FOLDER:
+            return stat.S_ISDIR(status.st_mode)
+        above, _, last = path.rpartition(b"/")
+        if self._versions[0] != above:
+            record = self._known.get(above + b"/" if above else b"")
+            self._versions = above, record.entries()[0] if record is not None else {}
+        return (
+            self._versions[1].get(last) == version_of(status)
+            or self._keeper.keep(folder, name).entry == entry
+        )
+
+    def _set_modes_of_folders(self) -> None:
+        modes = dict(self._staging.modes)
+        for change in self._changes:
+            if change.after is not None and change.after.kind is EntryKind.FOLDER:
+                modes[os.fsencode(change.path)] = change.after.mode
+        for path in sorted(modes, reverse=True):
+            with self._attempt(path):
+                self._set_mode(path, modes[path])
+
+    def _set_mode(self, path: bytes, mode: int) -> None:
+        status = self._places.status(path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self._places.set_mode(path, mode)
+
+    @contextmanager
+    def _attempt(self, path: bytes) -> Generator[None]:
+        """A step for one path; where only this path is the problem, it is refused.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _ENDS_WORK:
+                raise
+            self.outcome.refused.append(os.fsdecode(path))
+
+
+def _is_placed(change: Change) -> bool:
+    """Whether a file or link is written for it."""
+    return (
+        change.after is not None
+        and change.after.kind is not EntryKind.FOLDER
+        and change.kind is not ChangeKind.MODE
+    )
+
+
+def _mode_of(path: bytes, known: Mapping[bytes, FolderRecord]) -> int | None:
+    """The recorded permission bits of a folder; None of what is none."""
+    above, _, name = path.rpartition(b"/")
+    record = known.get(above + b"/" if above else b"")
+    entry = decode_tree(record.tree).get(name) if record is not None else None
+    return entry.mode if entry is not None and entry.kind is EntryKind.FOLDER else None
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    """The folders above a path."""
+    while path := path.rpartition(b"/")[0]:
+        yield path
+
+
+def _exists(folder: int, name: bytes) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_empty(folder: int, name: bytes) -> bool:
+    """Remove a folder; False if something is in it.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+            return False
+        raise
+    return True
+
+
+def _write_sparsely(file: int, piece: bytes) -> None:
+    """Append to a file; long runs of zeros become holes."""
+    view = memoryview(piece)
+    for at in range(0, len(piece), _BLOCK):
+        block = view[at : at + _BLOCK]
+        if len(block) == _BLOCK and block.tobytes() == _ZEROS:
+            os.lseek(file, _BLOCK, os.SEEK_CUR)
+            continue
+        while block:
+            block = block[os.write(file, block) :]
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(map(repr, paths[:5])) + more

@@ -28,7 +28,7 @@ def view(
     words = [b"--ro-bind", b"/", b"/"] if read is None else []
     for path in read or ():
         words += [b"--ro-bind-try", path, path]
-    words += [b"--dev", b"/dev", b"--proc", b"/proc"]
+    words += [b"--dev", b"/dev", b"--proc", b"/proc", b"--remount-ro", b"/proc"]
     for kind, path in mounts.plan(write, protect):
         if kind is not Kind.PROTECT or mounts.hold_placeholder(path, files):
             words += [_OPTIONS[kind], path, path]

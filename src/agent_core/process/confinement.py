@@ -18,7 +18,7 @@ from typing import Literal
 
 from agent_core.errors import ErrorCode, ToolError
 
-Rule = Literal["write", "attributes", "protect", "read", "network", "sockets", "signals"]
+Rule = Literal["write", "attributes", "protect", "read", "network", "sockets", "signals", "kernel"]
 """What a confinement holds a program to.
 
 - `write`: it changes, makes, moves and removes files only beneath `Confinement.write`.
@@ -26,8 +26,11 @@ Rule = Literal["write", "attributes", "protect", "read", "network", "sockets", "
 - `protect`: nor anything at or beneath `Confinement.protect`, not by renaming a folder above it.
 - `read`: it reads only `Confinement.read`, what it may write, and what programs need to run.
 - `network`: without `Confinement.network` it reaches no other machine.
-- `sockets`: it reaches no service of this machine through a Unix socket, by path or abstract.
+- `sockets`: it reaches no service of this machine through a Unix socket, by path or abstract,
+  a named pipe, or shared memory.
 - `signals`: it neither signals nor traces a process that it has not started.
+- `kernel`: it finds closed what commands do not need and attackers use: mounts, namespaces,
+  io_uring, BPF, keyrings, calls of 32 bits, privileges.
 """
 
 _PROBE_S = 20.0
@@ -142,10 +145,14 @@ def missing(confinement: Confinement, abilities: Abilities) -> list[Hole]:
     if confinement.read is not None and not abilities.landlock and not uses_bubblewrap:
         add("read", "every file can be read: this takes Landlock or bubblewrap")
     if not abilities.seccomp:
+        text = "every call of the kernel can be made: this takes seccomp, on x86_64 or aarch64"
+        add("kernel", text)
         add("sockets", "services can be reached through Unix sockets: this takes seccomp")
         if not confinement.network and not abilities.network_namespace and not uses_bubblewrap:
             add("network", "the network can be reached: this takes seccomp or a namespace")
-    if abilities.landlock < _SIGNALS and not (abilities.bubblewrap and not abilities.namespaces):
+    elif uses_bubblewrap or not abilities.landlock:
+        add("sockets", "services can be reached through named pipes: this takes Landlock")
+    if abilities.landlock < _SIGNALS and not uses_bubblewrap:
         add("signals", "other processes of this user can be signalled: this takes Linux 6.12")
     return holes
 

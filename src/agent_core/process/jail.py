@@ -124,7 +124,7 @@ class Jail:
             words += bubblewrap.view(self.write, read, self.protect, files)
             if self.seccomp:
                 filter_file = os.memfd_create("filter", 0)  # `bwrap` inherits it
-                os.write(filter_file, seccomp.program(internet=True))
+                os.write(filter_file, seccomp.program(internet=True, shared_memory=True))
                 os.lseek(filter_file, 0, os.SEEK_SET)
                 words += [b"--seccomp", b"%d" % filter_file]
             return [*words, b"--chdir", cwd, b"--", *argv]
@@ -167,7 +167,10 @@ class Jail:
         if self.seccomp:
             with step("seccomp"):
                 has_own = self.namespaces and self.network_namespace
-                seccomp.install(seccomp.program(internet=self.network or has_own))
+                program = seccomp.program(
+                    internet=self.network or has_own, shared_memory=self.namespaces
+                )
+                seccomp.install(program)
 
     def _restrict_files(self) -> None:
         reads = self.read is not None
@@ -255,7 +258,7 @@ def _try_mounts() -> None:
 
 def _try_seccomp() -> None:
     kernel.library_call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    seccomp.install(seccomp.program(internet=False))
+    seccomp.install(seccomp.program(internet=False, shared_memory=False))
 
 
 def _try_bubblewrap(path: str) -> None:

@@ -15,7 +15,7 @@ from enum import Enum
 
 from agent_core.process import kernel
 
-_NEWNS, _NEWUSER, _NEWNET = 0x0002_0000, 0x1000_0000, 0x4000_0000
+_NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x0002_0000, 0x0800_0000, 0x1000_0000, 0x4000_0000
 _OPEN_TREE_CLONE, _AT_RECURSIVE = 1, 0x8000
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_PRIVATE = 2, 4, 8, 4096, 1 << 18
@@ -35,7 +35,7 @@ def enter_namespaces(*, network: bool) -> None:
     Raises:
         OSError: this user may not, or not any more.
     """
-    flags = _NEWNS | (_NEWNET if network else 0)
+    flags = _NEWNS | _NEWIPC | (_NEWNET if network else 0)
     uid, gid = os.geteuid(), os.getegid()
     try:
         kernel.library_call("unshare", flags)

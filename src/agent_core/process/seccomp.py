@@ -81,8 +81,23 @@ _ABSENT = {  # a caller falls back on the older call, whose arguments can be see
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
+_SHARED = {  # System V and POSIX: by number or name, past the file system
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+}
 _CLONE, _UNSHARE = (56, 220), (272, 97)
-_SOCKET, _SOCKETPAIR, _IOCTL = (41, 198), (53, 199), (16, 29)
+_SOCKET, _SOCKETPAIR, _IOCTL, _PRLIMIT = (41, 198), (53, 199), (16, 29), (302, 261)
 
 _NEW_NAMESPACES = 0x7E02_0080
 _TERMINAL_INPUT = (0x5412, 0x541C)
@@ -112,11 +127,12 @@ def is_known_processor() -> bool:
     return os.uname().machine in _ARCHITECTURES and struct.calcsize("P") == 8
 
 
-def program(*, internet: bool, machine: str | None = None) -> bytes:
+def program(*, internet: bool, shared_memory: bool, machine: str | None = None) -> bytes:
     """The filter.
 
     Args:
         internet: sockets of IPv4 and IPv6 may be made, and routes asked for.
+        shared_memory: segments, semaphores and queues of System V and POSIX may be used.
         machine: the processor, as `uname` names it; this one by default.
     """
     architecture, column = _ARCHITECTURES[machine or os.uname().machine]
@@ -133,7 +149,8 @@ def program(*, internet: bool, machine: str | None = None) -> bytes:
     ]
     for call in _ABSENT.values():
         lines += _if(_EQUAL, call[column], [_refuse(errno.ENOSYS)])
-    for number in sorted(filter(None, map(number_of, _REFUSED.values()))):
+    refused = [*_REFUSED.values(), *(() if shared_memory else _SHARED.values())]
+    for number in filter(None, map(number_of, refused)):
         lines += _if(_EQUAL, number, [_refuse(errno.EPERM)])
     no_namespace = [
         _line(_LOAD, _argument(0)),
@@ -143,6 +160,8 @@ def program(*, internet: bool, machine: str | None = None) -> bytes:
     lines += _if(_EQUAL, _CLONE[column], _without_time_namespace(no_namespace))
     lines += _if(_EQUAL, _UNSHARE[column], no_namespace)
     lines += _if(_EQUAL, _IOCTL[column], _ioctl())
+    own_limits = [_line(_LOAD, _argument(0)), *_if(_EQUAL, 0, [_line(_RETURN, _ALLOW)])]
+    lines += _if(_EQUAL, _PRLIMIT[column], [*own_limits, _refuse(errno.EPERM)])
     lines += _if(_EQUAL, _SOCKETPAIR[column], _socketpair())
     lines += _if(_EQUAL, _SOCKET[column], _socket(internet=internet))
     lines.append(_line(_RETURN, _ALLOW))

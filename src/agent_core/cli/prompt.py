@@ -26,6 +26,7 @@ _REASONS = {
     "sensitive": "this is a sensitive path",
     "outside_roots": "this is outside the project and the allowed folders",
     "program_home": "this belongs to the program itself",
+    "outside_sandbox": "this runs outside of the sandbox",
 }
 _LONGEST_LINE = 65_536
 _LONGEST_VALUE = 4000

@@ -335,6 +335,9 @@ def _find_problems(config: Config) -> Iterator[Problem]:
         ("task.wal_dir", config.task.wal_dir),
         *(("tools.allowed_write_roots", root) for root in config.tools.allowed_write_roots),
         *(("tools.sensitive_paths", path) for path in config.tools.sensitive_paths),
+        *(("sandbox.write", path) for path in config.sandbox.write or ()),
+        *(("sandbox.protect", path) for path in config.sandbox.protect or ()),
+        *(("sandbox.read", path) for path in config.sandbox.read if config.sandbox.read != "all"),
     ]
     for key, value in paths:
         try:

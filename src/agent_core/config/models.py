@@ -481,6 +481,31 @@ class PermissionsConfig(Section):
     network_policy: NetworkPolicyConfig = NetworkPolicyConfig.model_construct()
 
 
+def _folders(value: object) -> object:
+    """Folders and files by their paths: a pattern would be taken for a strange name."""
+    for path in cast("list[object]", value) if isinstance(value, list) else ():
+        if isinstance(path, str) and (not path or not set("*?[\0").isdisjoint(path)):
+            raise ValueError("must name folders or files; patterns and empty names are none")
+    return value
+
+
+def _readable_places(value: object) -> object:
+    if value != "all" and not isinstance(value, list):
+        raise ValueError('must be "all" or an array of folders and files')
+    return _folders(value)
+
+
+class SandboxConfig(Section):
+    """What confines commands, hooks, declarative tools and stdio MCP servers."""
+
+    mode: Literal["off", "auto", "required"] = "off"
+    network: Literal["ask", "off", "on"] = "ask"
+    write: Annotated[list[str], BeforeValidator(_folders)] | None = None
+    read: Annotated[Literal["all"] | list[str], BeforeValidator(_readable_places)] = "all"
+    protect: list[str] | None = None
+    ask_inside: bool = True
+
+
 class HooksConfig(Section):
     """The user's own commands at fixed points of a run."""
 
@@ -594,6 +619,7 @@ class Config(Section):
     plan: PlanConfig = PlanConfig.model_construct()
     task: TaskConfig = TaskConfig.model_construct()
     permissions: PermissionsConfig = PermissionsConfig.model_construct()
+    sandbox: SandboxConfig = SandboxConfig.model_construct()
     hooks: HooksConfig = HooksConfig.model_construct()
     workspace: WorkspaceConfig = WorkspaceConfig.model_construct()
     tools: ToolsConfig = ToolsConfig.model_construct()

@@ -1,16 +1,18 @@
 """Runs the user's hooks at fixed points of a run; one that fails is recorded, and no objection."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
 from agent_core.config.models import HooksConfig, ToolsConfig
-from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError
+from agent_core.errors import AgentCoreError, ErrorCode, PermissionDeniedError, ToolError
 from agent_core.events import Journal
 from agent_core.hooks.file import HookCommand, HookFile, HookPoint, matches
 from agent_core.process import Command, CompletedProcess, Launcher, run
@@ -26,6 +28,9 @@ from agent_core.types import (
     ToolDefinition,
     ToolResult,
 )
+
+if TYPE_CHECKING:
+    from agent_core.process.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +77,7 @@ class HookRunner:
         project: where hooks run, resolved.
         env: all that hooks see of the environment.
         launcher: starts them.
+        sandbox: confines them; None: nothing does.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class HookRunner:
         project: Path,
         env: Mapping[str, str],
         launcher: Launcher,
+        sandbox: "Sandbox | None" = None,
     ) -> None:
         self.project = project
         self._file = file if hooks.enabled else None
@@ -90,6 +97,7 @@ class HookRunner:
         self._limits = tools
         self._env = dict(env)
         self._launcher = launcher
+        self._sandbox = sandbox
         self._started: set[str] = set()
 
     def begins(self, session_id: str) -> bool:
@@ -111,19 +119,23 @@ class HookRunner:
 
         Raises:
             HookError: it did not start, ran too long, ended badly or answered unreadably.
+            ToolError: `tool_not_available`; the sandbox is required, and cannot be kept.
         """
         timeout_ms = hook.timeout_ms or self._default_timeout_ms
         timeout_ms = min(timeout_ms, self._limits.max_timeout_ms)
+        plan = self._sandbox and await asyncio.to_thread(self._sandbox.plan, "own")
         try:
             stdin = json.dumps(facts, default=str).encode()
             argv = [_SHELL, "-c", hook.command]
-            finished = await run(
-                Command(argv=argv, cwd=self.project, env=self._env, stdin=stdin),
-                launcher=self._launcher,
-                timeout_s=timeout_ms / 1000,
-                stdout_limit_bytes=self._limits.stdout_limit_bytes,
-                stderr_limit_bytes=self._limits.stderr_limit_bytes,
-            )
+            command = Command(argv=argv, cwd=self.project, env=self._env, stdin=stdin)
+            async with plan.confine(command) if plan else nullcontext(command) as command:
+                finished = await run(
+                    command,
+                    launcher=self._launcher,
+                    timeout_s=timeout_ms / 1000,
+                    stdout_limit_bytes=self._limits.stdout_limit_bytes,
+                    stderr_limit_bytes=self._limits.stderr_limit_bytes,
+                )
         except (AgentCoreError, OSError, ValueError, RecursionError) as error:
             raise HookError(f"it cannot be run: {error}") from error
         finished.discard()
@@ -246,13 +258,15 @@ class RunHooks:
         note(EventType.HOOK_STARTED)
         try:
             answer, stderr = await self._runner.ask(hook, facts)
-        except HookError as error:
+        except (HookError, ToolError) as error:
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} failed: {error}")
             logger.warning("the %s", shown)
             duration_ms = _since(started)
             note(
                 EventType.HOOK_FAILED, code=error.code, error=error.message, duration_ms=duration_ms
             )
+            if isinstance(error, ToolError) and point is HookPoint.PRE_TOOL_USE:
+                raise  # a guard that may not run lets nothing pass
             return None
         if stderr:
             shown = self._journal.clean(f"{point.value} hook {hook.command!r} wrote: {stderr}")

@@ -340,6 +340,7 @@ class Connection:
             config,
             inherited | config.env,
             launcher=host.launcher,
+            sandbox=host.sandbox,
             log=lambda line: host.log(server_id, line),
             on_end=self._over.set,
         )

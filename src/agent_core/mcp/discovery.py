@@ -22,6 +22,9 @@ from agent_core.tools.schema import SchemaCheck
 
 if TYPE_CHECKING:
     import httpx2
+
+    from agent_core.process.sandbox import Sandbox
+
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 20_000
 MAX_INSTRUCTIONS_CHARS = 4000
@@ -48,6 +51,7 @@ class Host:
     Attributes:
         env_allowlist: the environment variables that a server process inherits.
         launcher: starts server processes.
+        sandbox: confines them; None: nothing does.
         log: gets a server's id and one line of its standard error or its log; must not block.
         authorize: makes the HTTP authentication for a server's id and address, in place of the
             log-ins that are stored in `home`.
@@ -59,6 +63,7 @@ class Host:
 
     env_allowlist: tuple[str, ...] = ("PATH", "HOME", "TMPDIR")
     launcher: Launcher = field(default_factory=Launcher)
+    sandbox: "Sandbox | None" = None
     log: Callable[[str, str], None] = log_line
     authorize: "Callable[[str, str], httpx2.Auth] | None" = None
     elicit: ElicitationCallback | None = None

@@ -10,9 +10,14 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import httpx2
@@ -31,7 +36,10 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from agent_core.mcp.config import HttpServer, StdioServer
-from agent_core.process import Child, Command, Launcher, find_program, open_child
+from agent_core.process import Child, Command, Launcher, find_denial, find_program, open_child
+
+if TYPE_CHECKING:
+    from agent_core.process.sandbox import Plan, Sandbox
 
 MAX_MESSAGE_BYTES = 8 * 2**20
 """One line, one answer or one event; base64 images of six megabytes pass, bombs do not."""
@@ -63,6 +71,7 @@ class StdioTransport:
         server: what to start.
         env: all of the server's environment.
         launcher: starts it.
+        sandbox: confines it; None: nothing does.
         log: gets each line of the server's standard error, shortened; must not block.
         on_end: called once when the server's output has ended, for whatever reason.
     """
@@ -73,12 +82,15 @@ class StdioTransport:
         env: Mapping[str, str],
         *,
         launcher: Launcher,
+        sandbox: "Sandbox | None" = None,
         log: Callable[[str], None],
         on_end: Callable[[], None],
     ) -> None:
         self._server = server
         self._env = env
         self._launcher = launcher
+        self._sandbox = sandbox
+        self._plan: Plan | None = None
         self._log = log
         self._on_end = on_end
         self._tail: deque[str] = deque(maxlen=LOG_TAIL_LINES)
@@ -91,20 +103,30 @@ class StdioTransport:
         """How the process ended and the last line it wrote to its standard error."""
         code = self._child.exit_code if self._child else None
         ended = [self._fault] if self._fault else [] if code is None else [f"exit code {code}"]
-        return ": ".join([*ended, *list(self._tail)[-1:]])
+        report = [*ended, *list(self._tail)[-1:]]
+        if self._plan is not None:
+            said, cwd = "\n".join(self._tail), Path(self._server.cwd or Path.home())
+            denial = find_denial(said, self._plan.confinement, cwd=cwd)
+            kept = [*denial.paths, *(["the network"] if denial.network else [])] if denial else []
+            report += [f"blocked by the sandbox: {', '.join(kept)}"] if kept else []
+        return ": ".join(report)
 
     @asynccontextmanager
     async def streams(self) -> AsyncGenerator[Streams]:
         """Start the process; on leaving, it and all its descendants are stopped.
 
         Raises:
-            ToolError: it cannot be started.
+            ToolError: it cannot be started, or not be confined.
         """
         cwd = Path(self._server.cwd or Path.home())
         program = find_program(self._server.command, cwd=cwd, env=self._env)
         argv = [str(program), *self._server.args]
         command = Command(argv=argv, cwd=cwd, env=self._env, is_fed=True)
-        async with open_child(command, launcher=self._launcher) as child:
+        async with AsyncExitStack() as stack:
+            if self._sandbox is not None:
+                self._plan = await asyncio.to_thread(self._sandbox.plan, "own")
+                command = await stack.enter_async_context(self._plan.confine(command))
+            child = await stack.enter_async_context(open_child(command, launcher=self._launcher))
             self._child = child
             sends, incoming = anyio.create_memory_object_stream[Incoming](0)
             outgoing, receives = anyio.create_memory_object_stream[SessionMessage](0)

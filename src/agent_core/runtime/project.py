@@ -36,6 +36,7 @@ from agent_core.types import AgentDefinition, CleanupResult, Draft, RunIdentity
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, McpToolset
     from agent_core.mcp.config import ServerConfig
+    from agent_core.process.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class Project:
         self.task_logs = None if setup.persist else options.in_memory.task_logs
         self._redactor = redactor
         self._paths = PathPolicy.of(setup)
-        self.make_hooks = _load_hooks(setup, launcher)
+        self._sandbox = load_sandbox(setup, self._paths)
+        self.make_hooks = _load_hooks(setup, launcher, self._sandbox)
         self.mcp: McpTools | None = None
         self._launcher = launcher
         self._elicit = options.elicitation_callback
@@ -86,6 +88,7 @@ class Project:
             options.tools,
             self.mcp,
             launcher=launcher,
+            sandbox=self._sandbox,
             can_ask=options.permission_callback is not None
             or config.permissions.unattended != "deny",
         )
@@ -297,6 +300,7 @@ class Project:
         host = Host(
             log=log,
             launcher=self._launcher,
+            sandbox=self._sandbox,
             elicit=self._elicit,
             home=setup.home,
             persist=setup.persist,
@@ -316,7 +320,16 @@ def is_server(toolset: Toolset) -> "TypeGuard[McpToolset]":
     return isinstance(toolset, McpToolset)
 
 
-def _load_hooks(setup: Setup, launcher: Launcher) -> MakeHooks | None:
+def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
+    """What confines the programs that are started; None where it is off."""
+    if setup.config.sandbox.mode == "off":
+        return None
+    from agent_core.process.sandbox import Sandbox  # noqa: PLC0415 - for users who have it on
+
+    return Sandbox.of(setup, own=paths.protected)
+
+
+def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> MakeHooks | None:
     if not os.path.lexists(setup.settings_home / "hooks.json"):
         return None
     # As with servers: only loaded for users who have hooks.
@@ -333,5 +346,6 @@ def _load_hooks(setup: Setup, launcher: Launcher) -> MakeHooks | None:
         project=setup.project,
         env={name: os.environ[name] for name in tools.env_allowlist if name in os.environ},
         launcher=launcher,
+        sandbox=sandbox,
     )
     return lambda run, journal: RunHooks(runner, run, journal)

@@ -28,6 +28,7 @@ from agent_core.types import AgentRole, EventLevel, EventType, ToolDefinition
 
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, ServerFailure
+    from agent_core.process.sandbox import Sandbox
     from agent_core.tools.output import ExpectedOutput
 
 _DEFERRED_SHARE = 10
@@ -47,6 +48,7 @@ class Toolboxes:
         registered: the caller's own tools; looked at again for every run.
         mcp: the user's servers, if there are any.
         launcher: starts the programs of tools.
+        sandbox: confines them; None: nothing does.
         can_ask: there is a permission callback.
     """
 
@@ -57,15 +59,16 @@ class Toolboxes:
         mcp: "McpTools | None" = None,
         *,
         launcher: Launcher,
+        sandbox: "Sandbox | None" = None,
         can_ask: bool = False,
     ) -> None:
         self.can_ask = can_ask
         self._setup = setup
         self._registered = registered
         self._mcp = mcp
-        self._workspace = Workspace.of(setup, launcher=launcher)
+        self._workspace = Workspace.of(setup, launcher=launcher, sandbox=sandbox)
         self._code = code_tools(self._workspace)
-        self._declared = _declared_tools(setup, launcher)
+        self._declared = _declared_tools(setup, launcher, sandbox)
         self._plan_template = plan_template_tool(setup.plans_dir, setup.project)
         self._opened: list[Tool] = []
         self._built_in: dict[str, ToolDefinition] = {}
@@ -306,14 +309,14 @@ def servers_of(names: Iterable[str]) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("mcp.")}
 
 
-def _declared_tools(setup: Setup, launcher: Launcher) -> list[Tool]:
+def _declared_tools(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> list[Tool]:
     """The user's own tools in `<home>/tools`; a broken file is reported and left out."""
     if not (setup.settings_home / "tools").is_dir():
         return []
     # The schema checker is only loaded for users who have such tools.
     from agent_core.tools.declarative import declarative_tools  # noqa: PLC0415
 
-    tools, problems = declarative_tools(setup, launcher=launcher)
+    tools, problems = declarative_tools(setup, launcher=launcher, sandbox=sandbox)
     for problem in problems:
         logger.warning("a tool was left out: %s", problem)
     return tools

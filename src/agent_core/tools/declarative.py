@@ -7,10 +7,11 @@ import asyncio
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
@@ -19,14 +20,14 @@ from agent_core.config.models import Bytes, Milliseconds, Section, ToolsConfig
 from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of, read_json_file, unusable
 from agent_core.errors import ConfigError, ErrorCode, ToolError
-from agent_core.process import Command, Launcher, find_program, run
+from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of
 from agent_core.tools.json_schema import whole_schema
 from agent_core.tools.registry import check_own_name, plain_access
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import SchemaCheck
 from agent_core.tools.script import check_argv, fill_argv, parse_script, placeholders
-from agent_core.tools.workspace import keep_output, timeout_result
+from agent_core.tools.workspace import keep_output, show_denial, timeout_result
 from agent_core.types import (
     ArtifactRefBlock,
     ContentBlock,
@@ -37,6 +38,9 @@ from agent_core.types import (
     ToolPermission,
     ToolResult,
 )
+
+if TYPE_CHECKING:
+    from agent_core.process.sandbox import Plan, Sandbox
 
 _WHAT = "tool"
 
@@ -81,7 +85,11 @@ class ToolFile(Section):
 
 
 def declarative_tools(
-    setup: Setup, *, launcher: Launcher, environ: Mapping[str, str] = os.environ
+    setup: Setup,
+    *,
+    launcher: Launcher,
+    sandbox: "Sandbox | None" = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> tuple[list[Tool], list[ConfigError]]:
     """The tools of `<home>/tools/*.json`, by file name, and what is wrong with the others."""
     tools: dict[str, Tool] = {}
@@ -90,7 +98,7 @@ def declarative_tools(
         return [], []
     for path in sorted((setup.settings_home / "tools").glob("*.json")):
         try:
-            tool = _load(path, setup, launcher, environ)
+            tool = _load(path, setup, launcher, sandbox, environ)
             if tool.name in tools:
                 raise unusable(path, _WHAT, f"another file has a tool named {tool.name}")
         except ConfigError as problem:
@@ -100,7 +108,13 @@ def declarative_tools(
     return list(tools.values()), problems
 
 
-def _load(path: Path, setup: Setup, launcher: Launcher, environ: Mapping[str, str]) -> Tool:
+def _load(
+    path: Path,
+    setup: Setup,
+    launcher: Launcher,
+    sandbox: "Sandbox | None",
+    environ: Mapping[str, str],
+) -> Tool:
     limits = setup.config.tools
     content = read_json_file(path, _WHAT)
     try:
@@ -121,7 +135,7 @@ def _load(path: Path, setup: Setup, launcher: Launcher, environ: Mapping[str, st
         raise unusable(path, _WHAT, f"working_dir: {error}") from error
     allowed = limits.env_allowlist if file.env_allowlist is None else file.env_allowlist
     env = {name: environ[name] for name in allowed if name in environ}
-    return _build_tool(file, check, path.parent, cwd, env, limits, launcher)
+    return _build_tool(file, check, path.parent, cwd, env, limits, launcher, sandbox)
 
 
 def _build_tool(
@@ -132,6 +146,7 @@ def _build_tool(
     env: Mapping[str, str],
     limits: ToolsConfig,
     launcher: Launcher,
+    sandbox: "Sandbox | None",
 ) -> Tool:
     """Build the tool of a file in `folder`, which runs its command in `cwd`."""
     script = parse_script(file.command) if file.command_type == "shell" else None
@@ -157,49 +172,43 @@ def _build_tool(
         if any(storable_text(word) != word for word in argv):
             message = f"an argument of {file.name} has a NUL or a lone surrogate in it"
             raise ToolError(ErrorCode.VALIDATION_ERROR, message)
+        plan = None
+        if sandbox is not None:
+            needs_network = "network" in file.tags  # then the policy for hosts has had its say
+            plan = await asyncio.to_thread(sandbox.plan, "tool", wants_network=needs_network)
         access = replace(
             plain_access(definition, arguments),
             target=shlex.join(argv),
             cwd=str(cwd),
             env_names=tuple(sorted(env)),
+            confined=plan and plan.words,
         )
-        return Action(access, partial(run_program, argv, arguments, context))
+        return Action(access, partial(run_program, argv, arguments, context, plan))
 
     async def run_program(
-        argv: list[str], arguments: Mapping[str, Any], context: ToolContext
+        argv: list[str], arguments: Mapping[str, Any], context: ToolContext, plan: "Plan | None"
     ) -> ToolResult:
         """Take what the program prints, a result as JSON or text; any code but 0 is an error."""
-        finished = await run(
-            Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments)),
-            launcher=launcher,
-            timeout_s=timeout_ms / 1000,
-            stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
-            stderr_limit_bytes=file.stderr_limit_bytes or limits.stderr_limit_bytes,
-        )
-        content: list[ContentBlock] = []
+        command = Command(argv=argv, cwd=cwd, env=env, stdin=orjson.dumps(arguments))
+        async with plan.confine(command) if plan else nullcontext(command) as confined:
+            finished = await run(
+                confined,
+                launcher=launcher,
+                timeout_s=timeout_ms / 1000,
+                stdout_limit_bytes=file.stdout_limit_bytes or limits.stdout_limit_bytes,
+                stderr_limit_bytes=file.stderr_limit_bytes or limits.stderr_limit_bytes,
+            )
         try:
-            has_succeeded = not finished.timed_out and not finished.exit_code
-            can_be_read = has_succeeded and finished.stdout.spool is None
-            if can_be_read and (result := _read_result(finished.stdout.text)):
-                return result
-            outputs = {"stdout": finished.stdout}
-            outputs |= {} if has_succeeded else {"stderr": finished.stderr}
-            for name, output in outputs.items():
-                if output.text:
-                    content.append(TextBlock(text=output.text))
-                if artifact_id := await keep_output(output, name, context.artifact):
-                    block = ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain")
-                    content.append(block)
+            result = await _read_outcome(finished, context, name=file.name, timeout_ms=timeout_ms)
         finally:
             finished.discard()
-        if finished.timed_out:
-            return timeout_result(file.name, timeout_ms, content)
-        metadata = {"exit_code": finished.exit_code}
-        if has_succeeded:
-            return ToolResult(content=content, metadata=metadata)
-        message = f"{file.name} ended with code {finished.exit_code}"
-        error = ErrorPayload.of(ToolError(ErrorCode.INTERNAL_ERROR, message, details=metadata))
-        return ToolResult(content=content, is_error=True, error=error, metadata=metadata)
+        denied = show_denial(plan, finished, cwd=cwd, context=context)
+        if not denied:
+            return result
+        note = TextBlock(text=f"blocked by the sandbox: {', '.join(denied['blocked_by_sandbox'])}")
+        return result.model_copy(
+            update={"content": [*result.content, note], "metadata": result.metadata | denied}
+        )
 
     return Tool(
         definition=definition,
@@ -208,6 +217,32 @@ def _build_tool(
         concurrency=concurrency_of(definition),
         keeps_own_limits=True,
     )
+
+
+async def _read_outcome(
+    finished: CompletedProcess, context: ToolContext, *, name: str, timeout_ms: int
+) -> ToolResult:
+    """What a program has answered; any code but 0 is an error."""
+    content: list[ContentBlock] = []
+    has_succeeded = not finished.timed_out and not finished.exit_code
+    can_be_read = has_succeeded and finished.stdout.spool is None
+    if can_be_read and (result := _read_result(finished.stdout.text)):
+        return result
+    outputs = {"stdout": finished.stdout}
+    outputs |= {} if has_succeeded else {"stderr": finished.stderr}
+    for stream, output in outputs.items():
+        if output.text:
+            content.append(TextBlock(text=output.text))
+        if artifact_id := await keep_output(output, stream, context.artifact):
+            content.append(ArtifactRefBlock(artifact_id=artifact_id, mime_type="text/plain"))
+    if finished.timed_out:
+        return timeout_result(name, timeout_ms, content)
+    metadata = {"exit_code": finished.exit_code}
+    if has_succeeded:
+        return ToolResult(content=content, metadata=metadata)
+    message = f"{name} ended with code {finished.exit_code}"
+    error = ErrorPayload.of(ToolError(ErrorCode.INTERNAL_ERROR, message, details=metadata))
+    return ToolResult(content=content, is_error=True, error=error, metadata=metadata)
 
 
 def _read_result(stdout: str) -> ToolResult | None:

@@ -17,19 +17,22 @@ from functools import lru_cache, partial
 from glob import escape
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from agent_core.config.models import ToolsConfig
 from agent_core.config.paths import PLACEHOLDERS, Setup
 from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
-from agent_core.process import Launcher, Output
+from agent_core.process import CompletedProcess, Launcher, Output, find_denial
 from agent_core.text import shortened
 from agent_core.tools.base import ArtifactWriter, Prepare, Tool, ToolContext
 from agent_core.tools.files import FileVersionTracker
 from agent_core.tools.registry import model_tool
 from agent_core.tools.schema import Arguments
 from agent_core.types import Access, ContentBlock, Draft, ErrorPayload, ToolPermission, ToolResult
+
+if TYPE_CHECKING:
+    from agent_core.process.sandbox import Plan, Sandbox
 
 _GLOB = frozenset("*?[")
 _DATABASE = ("", "-wal", "-shm", "-journal")
@@ -329,6 +332,7 @@ class Workspace:
         register: recognises instruction files.
         seen: which versions of files the agents know.
         launcher: starts programs.
+        sandbox: confines them; None: nothing does.
         unfinished: notes of writes in progress.
     """
 
@@ -340,6 +344,7 @@ class Workspace:
     register: ReadingRegister | None = None
     seen: FileVersionTracker = field(default_factory=FileVersionTracker)
     launcher: Launcher = field(default_factory=Launcher)
+    sandbox: "Sandbox | None" = None
     unfinished: UnfinishedWrites
 
     @classmethod
@@ -348,6 +353,7 @@ class Workspace:
         setup: Setup,
         *,
         launcher: Launcher,
+        sandbox: "Sandbox | None" = None,
         environ: Mapping[str, str] = os.environ,
         register: ReadingRegister | None = None,
     ) -> Self:
@@ -359,6 +365,7 @@ class Workspace:
             env={name: environ[name] for name in tools.env_allowlist if name in environ},
             asks_to_read=setup.config.permissions.readonly_default == "ask",
             launcher=launcher,
+            sandbox=sandbox,
             unfinished=UnfinishedWrites.at(setup.writable_home),
             plans_dir=setup.plans_dir,
             register=register,
@@ -368,6 +375,7 @@ class Workspace:
         """What reading takes: a question if a place may hold a secret or is the program's own."""
         own = "program_home" if place.is_own else None
         return Access(
+            confined=self._confined,
             asks=place.is_closed or self.asks_to_read,
             scope=str(place.path),
             summary=summary,
@@ -375,6 +383,10 @@ class Workspace:
             paths=(str(place.path),),
             reason="sensitive" if place.sensitive else own,
         )
+
+    @property
+    def _confined(self) -> str | None:
+        return self.sandbox and "on, for programs; this tool touches what is named here, no more"
 
     def change(self, place: ResolvedPath, *, summary: str, diff: str | None) -> Access:
         """What writing a file takes: always a question; a refusal of its own outside the roots.
@@ -387,6 +399,7 @@ class Workspace:
         if not place.writable:
             reason, refusal = "outside_roots", ErrorCode.WRITE_OUTSIDE_ALLOWED_ROOTS
         return Access(
+            confined=self._confined,
             asks=True,
             scope=f"the files in {place.path.parent}, not below it",
             summary=summary,
@@ -442,6 +455,28 @@ async def keep_output(output: Output, name: str, artifact: ArtifactWriter) -> st
     return await artifact(
         output.spool, filename=f"{name}.txt", mime_type="text/plain", summary=summary
     )
+
+
+def show_denial(
+    plan: "Plan | None", finished: CompletedProcess, *, cwd: Path, context: ToolContext
+) -> dict[str, Any]:
+    """What a program's output says that its sandbox has refused, for the result; shown at once.
+
+    Args:
+        plan: what it may touch; None if it is not confined.
+        finished: the program, ended.
+        cwd: where it ran.
+        context: of the call.
+    """
+    if plan is None:
+        return {}
+    said = f"{finished.stderr.text}\n{finished.stdout.text}"
+    denial = find_denial(said, plan.confinement, cwd=cwd)
+    if denial is None:
+        return {}
+    kept = [*denial.paths, *(["the network"] if denial.network else [])]
+    context.progress(f"blocked by the sandbox: {', '.join(kept)}")
+    return {"blocked_by_sandbox": kept}
 
 
 def timeout_result(program: str, timeout_ms: int, content: Sequence[ContentBlock]) -> ToolResult:

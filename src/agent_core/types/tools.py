@@ -125,7 +125,8 @@ class Access:
         env_names: the environment variables a command would see.
         dangerous: the call can do anything the user can.
         reason: why this call asks beyond the rule for its tool: `sensitive`, `outside_roots`,
-            `program_home`. Such a call is asked for even if it was allowed before.
+            `program_home`, `outside_sandbox`. Such a call is asked for even if it was allowed
+            before.
         places: the resolved paths that are the reason, where `target` does not name them.
         paths: every resolved path that the call names, for rules about paths.
         diff: a unified diff of what would change, where there is one.

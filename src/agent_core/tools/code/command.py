@@ -5,11 +5,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -29,9 +30,13 @@ from agent_core.tools.workspace import (
     Workspace,
     code_tool,
     keep_output,
+    show_denial,
     timeout_result,
 )
 from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
+
+if TYPE_CHECKING:
+    from agent_core.process.sandbox import Plan, Sandbox
 
 _MAX_ARGUMENT = 131_071
 """What Linux takes as one argument, in bytes."""
@@ -57,15 +62,40 @@ class RunCommand(Arguments):
     timeout_ms: Annotated[int | None, Field(ge=1)] = None
 
 
+class SandboxedCommand(RunCommand):
+    """Run a program in a sandbox. No shell: no pipes, globs or variables unless `argv` starts one.
+
+    No input, minimal environment; background processes are stopped. It writes to the project and
+    $TMPDIR only. What the sandbox blocks can be run again with `outside_sandbox`, which asks the
+    user.
+    """
+
+    outside_sandbox: bool = False
+
+
+class OfflineCommand(SandboxedCommand):
+    """Run a program in a sandbox. No shell: no pipes, globs or variables unless `argv` starts one.
+
+    No input, minimal environment; background processes are stopped. It writes to the project and
+    $TMPDIR only, and has no network without `network`. What the sandbox blocks can be run again
+    with `outside_sandbox`. Both ask the user.
+    """
+
+    network: bool = False
+
+
 def run_command(workspace: Workspace) -> Tool:
     """The tool, for one workspace."""
+    arguments: type[RunCommand] = RunCommand
+    if sandbox := workspace.sandbox:
+        arguments = OfflineCommand if sandbox.config.network == "ask" else SandboxedCommand
 
     async def prepare(arguments: RunCommand, context: ToolContext) -> Action:
         return await asyncio.to_thread(_prepare, workspace, arguments, context)
 
     return code_tool(
         "run_command",
-        RunCommand,
+        arguments,
         prepare,
         permission=ToolPermission.WRITE,
         tag="dangerous",
@@ -124,7 +154,33 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         command=read.for_rules,
     )
     argv = [str(program), *arguments.argv[1:]]
-    return Action(access, partial(_run, workspace, place, argv, timeout_ms, context))
+    plan = None
+    if workspace.sandbox is not None:
+        access, plan = _confine(workspace.sandbox, arguments, access)
+    return Action(access, partial(_run, workspace, place, argv, timeout_ms, context, plan))
+
+
+def _confine(
+    sandbox: "Sandbox", arguments: RunCommand, access: Access
+) -> tuple[Access, "Plan | None"]:
+    """What the sandbox does with a command; None: it runs outside, which is always asked for.
+
+    Raises:
+        ToolError: `tool_not_available`; the sandbox is required, and cannot be kept.
+    """
+    runs_outside = isinstance(arguments, SandboxedCommand) and arguments.outside_sandbox
+    has_network = isinstance(arguments, OfflineCommand) and arguments.network
+    if (runs_outside or has_network) and access.command is not None:
+        problem = "it runs outside of the sandbox" if runs_outside else "it has the network"
+        access = replace(access, command=replace(access.command, problem=problem))
+    if runs_outside:
+        reason = access.reason if access.reason == "program_home" else "outside_sandbox"
+        confined = "off for this call, which runs outside of it"
+        return replace(access, reason=reason, confined=confined), None
+    plan = sandbox.plan("command", wants_network=has_network)
+    scope = f"{access.scope}, with the network" if has_network else access.scope
+    asks = sandbox.config.ask_inside or bool(plan.holes or access.reason) or has_network
+    return replace(access, confined=plan.words, scope=scope, asks=asks), plan
 
 
 async def _run(
@@ -133,17 +189,23 @@ async def _run(
     argv: list[str],
     timeout_ms: int,
     context: ToolContext,
+    plan: "Plan | None",
 ) -> dict[str, Any] | ToolResult:
-    with disk_errors(place.shown), folder_address(place.path) as address:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(disk_errors(place.shown))
+        address = stack.enter_context(folder_address(place.path))
+        command = Command(argv=argv, cwd=address, env=workspace.env)
+        if plan is not None:
+            command = await stack.enter_async_context(plan.confine(command))
         finished = await run(
-            Command(argv=argv, cwd=address, env=workspace.env),
+            command,
             launcher=workspace.launcher,
             timeout_s=timeout_ms / 1000,
             stdout_limit_bytes=workspace.limits.stdout_limit_bytes,
             stderr_limit_bytes=workspace.limits.stderr_limit_bytes,
         )
     try:
-        answer = {
+        answer: dict[str, Any] = {
             "exit_code": finished.exit_code,
             "stdout": finished.stdout.text,
             "stderr": finished.stderr.text,
@@ -152,6 +214,7 @@ async def _run(
             "truncated": finished.stdout.truncated or finished.stderr.truncated,
             "timed_out": finished.timed_out,
         }
+        answer |= show_denial(plan, finished, cwd=place.path, context=context)
     finally:
         finished.discard()
     if finished.timed_out:

@@ -1,0 +1,271 @@
+"""What `[sandbox]` lets the programs that are started touch: a confinement for each of them.
+
+It is for commands, hooks, declarative tools and stdio MCP servers. A program writes to the project,
+to the allowed roots and to a temporary folder of its own, which goes with it; inside of those, what
+is protected stays as it is. How that is enforced stands in `agent_core.process.confinement`.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from fnmatch import translate
+from functools import partial
+from glob import has_magic, iglob
+from itertools import chain, islice
+from pathlib import Path
+from typing import Literal, Self
+
+from agent_core.aio import to_the_end
+from agent_core.config.models import SandboxConfig
+from agent_core.config.paths import PLACEHOLDERS, Setup, expand_path
+from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.errors import ErrorCode, ToolError
+from agent_core.process.child import Command
+from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
+
+_GIT = (".git/hooks", ".git/config")
+_LEADS_ELSEWHERE = "commondir"
+"""A file in a repository that names another one, whose settings and hooks count then: one that a
+program has made is removed. Git refuses to work where it cannot be made at all."""
+
+_MOST_ENTRIES = 2000
+"""How far folders are searched for protected names, the upper levels first."""
+
+_MOST_MATCHES = 500
+
+Kind = Literal["command", "tool", "own"]
+"""Whose program it is: the model's command; a tool of the user's that the model calls; a hook or a
+server of the user's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """The `[sandbox]` of one runtime; there is none where its mode is off.
+
+    Attributes:
+        config: the settings.
+        project: where relative patterns start.
+        write: resolved folders and files that programs may write to.
+        read: those that they may read, beside; None is everything.
+        own: places of the program itself, which stay as they are.
+        protect: what else does, as patterns like those of `tools.sensitive_paths`.
+        unfinished: notes of temporary folders.
+    """
+
+    config: SandboxConfig
+    project: Path
+    write: tuple[Path, ...]
+    read: tuple[Path, ...] | None
+    own: tuple[Path, ...]
+    protect: tuple[str, ...]
+    unfinished: UnfinishedWrites
+
+    @classmethod
+    def of(cls, setup: Setup, *, own: Iterable[Path]) -> Self:
+        """The sandbox that a configuration describes, which does not say that it is off.
+
+        Args:
+            setup: the settings and paths.
+            own: the places of the program itself, resolved.
+        """
+        config, tools = setup.config.sandbox, setup.config.tools
+        home, project = setup.home, setup.project
+        place = partial(expand_path, base=project, home=home, project=project)
+        if config.write is None:
+            write = [project, *setup.write_roots]
+            if tools.allow_tmp_write:
+                write.append(Path(tempfile.gettempdir()).resolve())
+        else:
+            write = [place(path) for path in config.write]
+        patterns = [*_GIT, *tools.sensitive_paths] if config.protect is None else config.protect
+        home_word, project_word = PLACEHOLDERS
+        return cls(
+            config=config,
+            project=project,
+            write=tuple(dict.fromkeys(write)),
+            read=None if config.read == "all" else tuple(place(path) for path in config.read),
+            own=tuple(own),
+            protect=tuple(
+                pattern.replace(home_word, str(home)).replace(project_word, str(project))
+                for pattern in patterns
+            ),
+            unfinished=UnfinishedWrites.at(setup.writable_home),
+        )
+
+    def has_network(self, kind: Kind, *, wanted: bool = False) -> bool:
+        """Whether a program has the network.
+
+        Args:
+            kind: whose it is.
+            wanted: the call, or the tool's tags, say that it needs it.
+        """
+        if self.config.network == "ask":
+            return wanted or kind == "own"
+        return self.config.network == "on"
+
+    def confinement(self, *, network: bool) -> Confinement:
+        """What one program may touch, its temporary folder aside; blocks on files."""
+        config = self.config
+        required: set[Rule] = set()
+        if config.mode == "required":
+            required = {"write", "network"}
+            required |= {"read"} if self.read is not None else set()
+            required |= {"protect"} if config.protect is not None else set()
+        return Confinement(
+            write=tuple(map(str, self.write)),
+            read=None if self.read is None else tuple(map(str, self.read)),
+            protect=tuple(dict.fromkeys(self._find_protected())),
+            network=network,
+            required=frozenset(required),
+        )
+
+    def find_holes(self, confinement: Confinement) -> list[Hole]:
+        """What of a confinement this system cannot keep; blocks when first used.
+
+        Raises:
+            ToolError: `tool_not_available`; one of the rules that are required is among it.
+        """
+        holes = missing(confinement, probe())
+        wanted = [hole.text for hole in holes if hole.rule in confinement.required]
+        if wanted:
+            raise ToolError(
+                ErrorCode.TOOL_NOT_AVAILABLE,
+                f"the sandbox is required, and this system cannot keep it: {'; '.join(wanted)};"
+                ' see `soong-agent doctor`, or set [sandbox] mode = "auto"',
+                details={"reason": "sandbox_missing", "missing": wanted},
+            )
+        return holes
+
+    def plan(self, kind: Kind, *, wants_network: bool = False) -> "Plan":
+        """What one program may touch, and what of that cannot be kept; blocks on files.
+
+        Raises:
+            ToolError: `tool_not_available`; a rule that is required cannot be kept.
+        """
+        network = self.has_network(kind, wanted=wants_network)
+        confinement = self.confinement(network=network)
+        return Plan(self, confinement, tuple(self.find_holes(confinement)))
+
+    def _find_protected(self) -> Iterator[str]:
+        """What lies in the folders that are written to, and must stay as it is."""
+        roots = [str(root) for root in self.write]
+        found = chain(map(str, self.own), self._find_paths(), self._find_names(roots))
+        return (path for path in found if nearest(path, roots))
+
+    def _find_paths(self) -> Iterator[str]:
+        for pattern in self.protect:
+            if "/" in pattern:
+                expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays
+                path = os.path.join(self.project, expanded)  # noqa: PTH118 - patterns are text
+                if has_magic(path):
+                    matches = iglob(path, include_hidden=True)  # noqa: PTH207 - any folder
+                    yield from map(os.path.realpath, islice(matches, _MOST_MATCHES))
+                elif not pattern.startswith(".git/"):  # see `_find_names`
+                    yield os.path.realpath(path)
+
+    def _find_names(self, roots: Sequence[str]) -> Iterator[str]:
+        """Files and folders of a protected name, and what is protected of each repository."""
+        parts = [part.removeprefix(".git/") for part in self.protect if part.startswith(".git/")]
+        names = [pattern.casefold() for pattern in self.protect if "/" not in pattern]
+        is_protected = re.compile("|".join(map(translate, names)) or r"(?!)").match
+        own_git = (f"{root}/.git" for root in roots if parts and os.path.lexists(f"{root}/.git"))
+        below = islice(chain.from_iterable(map(_entries, roots)), _MOST_ENTRIES)
+        for path in chain(own_git, below):
+            name = path.rpartition("/")[2]
+            if is_protected(name.casefold()):
+                yield os.path.realpath(path)
+            elif name == ".git" and parts:
+                # A file of this name says where the repository is.
+                kept = parts if os.path.isdir(path) else ("",)  # noqa: PTH112
+                yield from (os.path.realpath(os.path.join(path, part)) for part in kept)  # noqa: PTH118
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one program may touch.
+
+    Attributes:
+        sandbox: whose rules these are.
+        confinement: what it may touch, its temporary folder aside.
+        holes: what of that this system cannot keep.
+    """
+
+    sandbox: Sandbox
+    confinement: Confinement
+    holes: tuple[Hole, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What it is, for the person who is asked."""
+        it, read = self.confinement, self.confinement.read
+        said = [f"on, network {'on' if it.network else 'off'}"]
+        said.append(f"writes only to {', '.join([*it.write, 'a temporary folder of its own'])}")
+        if read is not None:
+            said.append(f"reads only there, what programs need, and {', '.join(read) or 'no more'}")
+        if self.holes:
+            said.append(f"but {'; '.join(hole.text for hole in self.holes)}")
+        return ", ".join(said)
+
+    @asynccontextmanager
+    async def confine(self, command: Command) -> AsyncGenerator[Command]:
+        """The command as it may run: confined, with a temporary folder that goes with it."""
+        scratch = self._scratch()
+        folder = await to_the_end(asyncio.to_thread(scratch.__enter__))
+        try:
+            it = self.confinement
+            yield replace(
+                command,
+                env={**command.env, "TMPDIR": folder},
+                confinement=replace(it, write=(*it.write, folder)),
+            )
+        finally:
+            await to_the_end(asyncio.to_thread(scratch.__exit__, None, None, None))
+
+    @contextmanager
+    def _scratch(self) -> Generator[str]:
+        """A folder; one that a killed process has left is removed by the next start."""
+        root = Path(tempfile.gettempdir()).resolve()
+        repositories = {os.path.dirname(path) for path in self.confinement.protect}  # noqa: PTH120
+        pointers = [Path(folder, _LEADS_ELSEWHERE) for folder in repositories]
+        absent = [path for path in pointers if path.parent.name == ".git" and not path.exists()]
+        with self.sandbox.unfinished.noted(root, is_folder=True) as name:
+            folder = root / name
+            folder.mkdir(mode=0o700)
+            try:
+                yield str(folder)
+            finally:
+                for pointer in absent:  # the repository would have other hooks and settings by it
+                    pointer.unlink(missing_ok=True)
+                _remove(folder)
+
+
+def _entries(root: str) -> Iterator[str]:
+    """What is below a folder, the upper levels first; links are not followed."""
+    pending = deque([root])
+    while pending:
+        with suppress(OSError), os.scandir(pending.popleft()) as entries:
+            for entry in entries:
+                yield entry.path
+                if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, whatever its program has done to the permissions in it."""
+
+    def open_up(do: Callable[[str], object], path: str, _failure: object) -> None:
+        with suppress(OSError):
+            for closed in (Path(path).parent, Path(path)):
+                if closed.is_relative_to(folder) and not closed.is_symlink():
+                    closed.chmod(0o700)
+            do(path)
+
+    shutil.rmtree(folder, onerror=open_up)
+    if folder.exists():  # what could not be listed can be now
+        shutil.rmtree(folder, ignore_errors=True)

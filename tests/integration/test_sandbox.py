@@ -1,0 +1,299 @@
+"""What `[sandbox]` keeps from commands, hooks, tools and servers, through whole runs."""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core.process import probe
+from agent_core.providers.scripted import Calls, Says, ScriptedCall
+from agent_core.types import EventType
+from isolation import Home
+from runtimes import CONFIG, Asked, ask, collect, runtime
+
+SERVERS = Path(__file__).parents[1] / "mcp_servers"
+
+pytestmark = pytest.mark.skipif(
+    not (probe().landlock and probe().seccomp and probe().namespaces),
+    reason="the kernel has no Landlock, no seccomp or no user namespaces",
+)
+
+ON = CONFIG + '\n[sandbox]\nmode = "auto"\n'
+
+
+def sh(script: str, **more: Any) -> Calls:
+    arguments = {"argv": ["sh", "-c", script], **more}
+    return Calls(calls=[ScriptedCall(name="code.run_command", arguments=arguments)])
+
+
+async def run_one(
+    home: Home,
+    project: Path,
+    call: Calls,
+    *,
+    config: str = ON,
+    asked: Asked | None = None,
+) -> tuple[dict[str, Any], list[str], Asked]:
+    """The result of the call, what the user was shown while it ran, and what was asked."""
+    asked = asked or Asked("allow_once")
+    script = [call, Says(text="done")]
+    async with runtime(home, project, script, config=config, permission_callback=asked) as made:
+        handle = await made.start("go", session_id="s1")
+        events = await collect(handle)
+        (session,) = await made.list_sessions()
+        path = await made.get_node_path(session.active_node_id or "")
+    result = [result for node in path for result in node.results][-1]
+    shown = [e.payload["text"] for e in events if e.event_type is EventType.TOOL_PROGRESS]
+    answer: dict[str, Any] = {"error": result.error, "metadata": result.metadata}
+    for block in result.content:
+        answer |= block.data if block.type == "json" else {"text": getattr(block, "text", "")}
+    return answer, shown, asked
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    return folder
+
+
+async def test_a_write_outside_is_refused_and_said_to_the_model_and_the_user(
+    home: Home, project: Path, outside: Path
+) -> None:
+    script = f"echo in > here.txt; echo out > {outside}/there.txt"
+    answer, shown, asked = await run_one(home, project, sh(script))
+    assert (project / "here.txt").read_text(encoding="utf-8") == "in\n"
+    assert not list(outside.iterdir())
+    assert answer["exit_code"] != 0
+    assert answer["blocked_by_sandbox"] == [f"{outside}/there.txt"]
+    assert shown == [f"blocked by the sandbox: {outside}/there.txt"]
+    said = asked.requests[0].metadata["sandbox"]
+    assert said.startswith("on, network off, writes only to ")
+    assert str(project) in said
+
+
+async def test_outside_of_the_sandbox_a_command_runs_after_a_question_of_its_own(
+    home: Home, project: Path, outside: Path
+) -> None:
+    asked = Asked("allow_for_session")
+    config = ON + "ask_inside = false\n"
+    call = sh(f"echo out > {outside}/there.txt", outside_sandbox=True)
+    answer, _, _ = await run_one(home, project, call, config=config, asked=asked)
+    assert answer["exit_code"] == 0
+    assert (outside / "there.txt").exists()
+    (request,) = asked.requests
+    assert request.metadata["reason"] == "outside_sandbox"
+    assert request.metadata["sandbox"].startswith("off")
+    assert request.target_scope == "this call only"
+    await run_one(home, project, call, config=config, asked=asked)
+    assert len(asked.requests) == 2
+
+
+async def test_a_remembered_answer_inside_does_not_cover_the_same_command_outside(
+    home: Home, project: Path
+) -> None:
+    asked = Asked("allow_for_session")
+    calls = [sh("true"), sh("true"), sh("true", outside_sandbox=True), Says(text="done")]
+    async with runtime(home, project, calls, config=ON, permission_callback=asked) as made:
+        await ask(made)
+    reasons = [request.metadata.get("reason") for request in asked.requests]
+    assert reasons == [None, "outside_sandbox"]
+
+
+async def test_what_stays_inside_runs_unasked_if_the_user_says_so(
+    home: Home, project: Path, outside: Path
+) -> None:
+    asked = Asked("deny")
+    config = ON + "ask_inside = false\n"
+    answer, _, _ = await run_one(home, project, sh("echo in > a.txt"), config=config, asked=asked)
+    assert answer["exit_code"] == 0
+    assert asked.requests == []
+    call = sh(f"cat {outside}/x")
+    await run_one(home, project, call, config=config, asked=asked)
+    assert [request.metadata["reason"] for request in asked.requests] == ["outside_roots"]
+
+
+CONNECT = (
+    "import socket, sys\n"
+    "socket.create_connection(('127.0.0.1', int(sys.argv[1])), timeout=5)\n"
+    "print('reached')\n"
+)
+
+
+def connect(port: int, **more: Any) -> Calls:
+    argv = [sys.executable, "-I", "-c", CONNECT, str(port)]
+    return Calls(calls=[ScriptedCall(name="code.run_command", arguments={"argv": argv, **more})])
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    """The port of a server on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+async def test_the_network_is_had_after_a_question_that_says_so(
+    home: Home, project: Path, listening: int
+) -> None:
+    config = ON + "ask_inside = false\n"
+    asked = Asked("allow_once")
+    inside, _, _ = await run_one(home, project, connect(listening), config=config, asked=asked)
+    assert inside["exit_code"] != 0
+    assert all("network off" in request.metadata["sandbox"] for request in asked.requests)
+    asked = Asked("allow_once")
+    call = connect(listening, network=True)
+    with_network, _, _ = await run_one(home, project, call, config=config, asked=asked)
+    assert with_network["stdout"] == "reached\n"
+    (request,) = asked.requests
+    assert "network on" in request.metadata["sandbox"]
+    assert "with the network" in (request.target_scope or "")
+
+
+@pytest.mark.parametrize("network", ["on", "off"])
+async def test_a_network_that_is_not_asked_for_is_no_argument(
+    home: Home, project: Path, listening: int, network: str
+) -> None:
+    config = ON + f'network = "{network}"\n'
+    answer, _, _ = await run_one(home, project, connect(listening), config=config)
+    assert (answer["exit_code"] == 0) == (network == "on")
+    answer, _, _ = await run_one(home, project, connect(listening, network=True), config=config)
+    assert answer["error"].code == "validation_error"
+
+
+def git(*arguments: str) -> int:
+    argv = ["git", *arguments]
+    return subprocess.run(argv, check=False, capture_output=True).returncode  # noqa: S603
+
+
+def init(folder: Path) -> None:
+    assert git("init", "-q", str(folder)) == 0
+
+
+async def test_hooks_and_settings_of_repositories_stay_as_they_are(
+    home: Home, project: Path
+) -> None:
+    for folder in (project, project / "deeper" / "inner"):
+        folder.mkdir(parents=True, exist_ok=True)
+        init(folder)
+    (project / ".env").write_text("KEY=1\n", encoding="utf-8")
+    before = (project / ".git" / "config").read_bytes()
+    script = (
+        "echo x > .git/hooks/pre-commit; echo x >> .git/config; mv .git gone;"
+        " echo x > deeper/inner/.git/hooks/post-checkout; echo x > .env;"
+        " echo ../evil > .git/commondir; rm -rf .git/hooks; echo y > .git/description"
+    )
+    answer, _, _ = await run_one(home, project, sh(script))
+    assert (project / ".git" / "config").read_bytes() == before
+    assert not (project / ".git" / "hooks" / "pre-commit").exists()
+    assert not (project / ".git" / "commondir").exists()
+    assert not (project / "deeper/inner/.git/hooks/post-checkout").exists()
+    assert (project / ".env").read_text(encoding="utf-8") == "KEY=1\n"
+    assert (project / ".git" / "description").read_text(encoding="utf-8") == "y\n"
+    assert f"{project}/.env" in answer["blocked_by_sandbox"]
+    assert git("-C", str(project), "status") == 0
+
+
+async def test_git_commits_inside(home: Home, project: Path) -> None:
+    init(project)
+    script = (
+        "echo 1 > a; git add a;"
+        " git -c user.name=a -c user.email=a@b.c commit -qm one && git log --oneline"
+    )
+    answer, _, _ = await run_one(home, project, sh(script))
+    assert answer["exit_code"] == 0, answer
+    assert answer["stdout"].endswith("one\n")
+
+
+async def test_the_temporary_folder_is_the_calls_own_and_goes_with_it(
+    home: Home, project: Path
+) -> None:
+    script = 'echo x > "$TMPDIR/y"; mkdir "$TMPDIR/d"; chmod 0 "$TMPDIR/d"; echo "$TMPDIR"'
+    answer, _, _ = await run_one(home, project, sh(script))
+    folder = Path(answer["stdout"].strip())
+    assert folder.is_relative_to(Path(tempfile.gettempdir()).resolve())
+    assert folder.name.startswith(".soong-agent-")
+    assert not folder.exists()
+    assert not (home.path / "unfinished").exists()
+
+
+async def test_what_is_read_can_be_limited(home: Home, project: Path, outside: Path) -> None:
+    (outside / "secret").write_text("s3cret", encoding="utf-8")
+    (project / "open").write_text("open", encoding="utf-8")
+    script = f"cat open; cat {outside}/secret"
+    answer, _, _ = await run_one(home, project, sh(script), config=ON + "read = []\n")
+    assert answer["stdout"] == "open"
+    assert answer["blocked_by_sandbox"] == [f"{outside}/secret"]
+    config = ON + f'read = ["{outside}"]\n'
+    answer, _, _ = await run_one(home, project, sh(script), config=config)
+    assert answer["stdout"] == "opens3cret"
+
+
+async def test_folders_to_write_to_take_the_place_of_the_project(
+    home: Home, project: Path, outside: Path
+) -> None:
+    config = ON + f'write = ["{outside}"]\n'
+    script = f"echo x > {outside}/a; echo x > b"
+    answer, _, _ = await run_one(home, project, sh(script), config=config)
+    assert (outside / "a").exists()
+    assert answer["blocked_by_sandbox"] == [f"{project}/b"]
+
+
+async def test_what_is_protected_can_be_chosen(home: Home, project: Path) -> None:
+    (project / "vendor").mkdir()
+    (project / ".env").write_text("a", encoding="utf-8")
+    config = ON + 'protect = ["vendor", "*.lock"]\n'
+    (project / "uv.lock").write_text("1", encoding="utf-8")
+    script = "echo x > vendor/x; echo x > uv.lock; echo x > .env"
+    answer, _, _ = await run_one(home, project, sh(script), config=config)
+    assert (project / "uv.lock").read_text(encoding="utf-8") == "1"
+    assert not list((project / "vendor").iterdir())
+    assert (project / ".env").read_text(encoding="utf-8") == "x\n"
+    assert set(answer["blocked_by_sandbox"]) == {f"{project}/vendor/x", f"{project}/uv.lock"}
+
+
+async def test_a_hook_is_confined_and_has_the_network(
+    home: Home, project: Path, outside: Path, listening: int
+) -> None:
+    script = home.write("connect.py", CONNECT)
+    connecting = f"{sys.executable} -I {script} {listening}"
+    command = f"echo x > {outside}/hook; {connecting} > /dev/null && echo x > reached"
+    hook = {"type": "command", "command": command}
+    hooks = {"version": 1, "hooks": {"PreToolUse": [{"hooks": [hook]}]}}
+    home.write("hooks.json", json.dumps(hooks))
+    answer, _, _ = await run_one(home, project, sh("true"))
+    assert answer["exit_code"] == 0
+    assert (project / "reached").exists()
+    assert not list(outside.iterdir())
+
+
+async def test_a_declarative_tool_is_confined(home: Home, project: Path, outside: Path) -> None:
+    tool = {
+        "name": "notes.write",
+        "description": "Writes.",
+        "command_type": "shell",
+        "command": f"echo x > inside; echo x > {outside}/tool",
+        "permission": "write",
+    }
+    home.write("tools/write.json", json.dumps(tool))
+    call = Calls(calls=[ScriptedCall(name="notes.write", arguments={})])
+    answer, shown, asked = await run_one(home, project, call)
+    assert (project / "inside").exists()
+    assert not list(outside.iterdir())
+    assert answer["metadata"]["blocked_by_sandbox"] == [f"{outside}/tool"]
+    assert shown == [f"blocked by the sandbox: {outside}/tool"]
+    assert asked.requests[0].metadata["sandbox"].startswith("on, network off")
+
+
+async def test_a_call_of_a_file_tool_says_what_the_sandbox_does(home: Home, project: Path) -> None:
+    arguments = {"path": "a.txt", "content": "x"}
+    call = Calls(calls=[ScriptedCall(name="code.write_file", arguments=arguments)])
+    _, _, asked = await run_one(home, project, call)
+    assert asked.requests[0].metadata["sandbox"].startswith("on, for programs")
+    _, _, asked = await run_one(home, project, sh("true"), config=CONFIG)
+    assert asked.requests[0].metadata["sandbox"] == "off"

@@ -481,18 +481,18 @@ class PermissionsConfig(Section):
     network_policy: NetworkPolicyConfig = NetworkPolicyConfig.model_construct()
 
 
-def _folders(value: object) -> object:
-    """Folders and files by their paths: a pattern would be taken for a strange name."""
-    for path in cast("list[object]", value) if isinstance(value, list) else ():
-        if isinstance(path, str) and (not path or not set("*?[\0").isdisjoint(path)):
-            raise ValueError("must name folders or files; patterns and empty names are none")
-    return value
+def _place(path: str) -> str:
+    """A folder or a file by its path: a pattern would be taken for a strange name."""
+    if not path or not set("*?[\0").isdisjoint(path):
+        raise ValueError("must name a folder or a file; a pattern or an empty name is none")
+    return path
 
 
-def _readable_places(value: object) -> object:
-    if value != "all" and not isinstance(value, list):
-        raise ValueError('must be "all" or an array of folders and files')
-    return _folders(value)
+Place = Annotated[str, AfterValidator(_place)]
+_PlacesOrAll = Annotated[
+    Annotated[Literal["all"], Tag("<name>")] | Annotated[list[Place], Tag("<table>")],
+    Discriminator(lambda value: "<table>" if isinstance(value, list) else "<name>"),
+]
 
 
 class SandboxConfig(Section):
@@ -500,9 +500,9 @@ class SandboxConfig(Section):
 
     mode: Literal["off", "auto", "required"] = "off"
     network: Literal["ask", "off", "on"] = "ask"
-    write: Annotated[list[str], BeforeValidator(_folders)] | None = None
-    read: Annotated[Literal["all"] | list[str], BeforeValidator(_readable_places)] = "all"
-    protect: list[str] | None = None
+    write: list[Place] | None = None
+    read: _PlacesOrAll = "all"
+    protect: list[Annotated[str, Field(min_length=1)]] | None = None
     ask_inside: bool = True
 
 

@@ -270,3 +270,30 @@ def test_loading_takes_a_few_milliseconds(home: Path) -> None:
     start = time.perf_counter()
     load_config(home)
     assert time.perf_counter() - start < 0.05
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('mode = "on"', "sandbox.mode must be 'off', 'auto' or 'required'"),
+        ('network = true', "sandbox.network must be 'ask', 'off' or 'on'"),
+        ('write = "/a"', "sandbox.write must be an array"),
+        ('write = ["~/a*"]', "sandbox.write[0] must name a folder or a file"),
+        ('read = "some"', "sandbox.read must be 'all'"),
+        ('read = ["/a", ""]', "sandbox.read[1] must name a folder or a file"),
+        ('protect = [""]', "sandbox.protect[0]"),
+        ('protect = ["${X}/a"]', "sandbox.protect has an unknown placeholder ${X}"),
+        ('read = ["${X}/a"]', "sandbox.read has an unknown placeholder ${X}"),
+        ('ask_inside = 1', "sandbox.ask_inside must be true or false"),
+        ('ask_insid = true', "did you mean sandbox.ask_inside?"),
+    ],
+)  # fmt: skip
+def test_a_sandbox_that_cannot_be_is_refused_with_its_place(
+    tmp_path: Path, table: str, said: str
+) -> None:
+    text = f'[model]\nprovider = "ollama"\nname = "m"\n[sandbox]\n{table}\n'
+    (tmp_path / "config.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path)
+    assert said in caught.value.message
+    assert "config.toml" in caught.value.message

@@ -209,7 +209,7 @@ def test_names_are_compared_once_however_many_paths_have_them(project: Path) -> 
         ("read_file", {}),
         ("list_dir", {}),
         ("search", {"query": "x"}),
-        ("write_file", {"content": ""}),
+        ("write_file", {"content": "", "overwrite": True}),
         ("edit_file", {"edits": [{"old": "a", "new": "b"}]}),
     ],
 )

@@ -171,7 +171,9 @@ class OrchestratorSpawner(ChildSpawner):
                 step_ids=step_ids,
             )
             reason = "first_idle" if dispatch.worker_agent_id is None else "named"
-            run = self._child_identity(AgentRole.WORKER, worker.agent_id(session_id))
+            run = self._child_identity(
+                AgentRole.WORKER, worker.agent_id(session_id), worker.definition_id
+            )
             workers.claim(run.agent_id, run.run_id)  # from the choice to here nothing waits
             facts = {
                 "purpose": "worker",

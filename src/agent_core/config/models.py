@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PrivateAttr,
@@ -18,6 +16,8 @@ from pydantic import (
 
 from agent_core.config.model_names import model_fields, public_service
 from agent_core.config.proxies import checked_proxy
+from agent_core.config.rules import Rules
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types.options import Amount, Dollars, Seconds
 
@@ -111,17 +111,6 @@ def _proxy_address(value: str) -> str:
 
 ProxyAddress = Annotated[str, AfterValidator(_proxy_address)]
 """`http://host:port` or `https://host:port`; empty means that there is none."""
-
-
-class Section(BaseModel):
-    """A table of the file. Unknown keys are errors; schemas are built when first used.
-
-    Types are strict: `enabled = "no"` or `max_turns = true` is a mistake, not a value. Sections
-    that are left out are made with `model_construct`, because making them in the ordinary way
-    would build their validators while this module is imported.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class RetryConfig(Section):
@@ -476,8 +465,10 @@ class PermissionsConfig(Section):
     readonly_default: Literal["allow", "ask"] = "allow"
     write_without_callback: Literal["deny"] = "deny"
     unattended: Literal["deny", "wait", "park"] = "deny"
-    remember_scope: Literal["session"] = "session"
+    remember_scope: Literal["session", "session_stored"] = "session"
     allow_for_session_enabled: bool = True
+    save_rules: bool = False
+    rules: Rules = []
     network_policy: NetworkPolicyConfig = NetworkPolicyConfig.model_construct()
 
 

@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from agent_core.config.models import PROFILE_TAGS, Config, Section
+from agent_core.config.models import PROFILE_TAGS, Config
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 
 MAX_FILE_BYTES = 1_000_000

@@ -3,6 +3,7 @@
 from agent_core.events.journal import Journal, JournalEnd, SessionJournal
 from agent_core.events.store import (
     BudgetStore,
+    GrantStore,
     HistoryStore,
     QuestionStore,
     SessionReads,
@@ -16,6 +17,7 @@ __all__ = [
     "Batch",
     "BudgetStore",
     "EventStream",
+    "GrantStore",
     "HistoryStore",
     "Journal",
     "JournalEnd",

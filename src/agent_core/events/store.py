@@ -32,6 +32,7 @@ from agent_core.types import (
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
+    PermissionGrant,
     Position,
     ReplayResult,
     RunOpening,
@@ -319,6 +320,26 @@ class BudgetStore(Protocol):
         """What these sessions and runs may spend, and have spent; those without a budget are left
         out.
         """
+        ...
+
+
+class GrantStore(Protocol):
+    """What the user has allowed for sessions."""
+
+    async def find_grant(self, session_id: str, key: str) -> PermissionGrant | None:
+        """The grant of a session that covers calls with this key."""
+        ...
+
+    async def add_grant(self, grant: PermissionGrant) -> None:
+        """Remember a grant; one for the same session and key stays as it is."""
+        ...
+
+    async def grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+        """The grants of a session, or of all, oldest first."""
+        ...
+
+    async def forget_grants(self, grant_or_session_id: str) -> int:
+        """Drop one grant, or all of a session, and return how many there were."""
         ...
 
 

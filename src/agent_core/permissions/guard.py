@@ -1,128 +1,95 @@
 """Decides about every tool call: passes what is allowed, asks, and remembers answers."""
 
 import asyncio
-import re
 from collections.abc import Collection, Sequence
-from enum import StrEnum
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
+from agent_core.config.rules import RuleDecision
+from agent_core.errors import PermissionDeniedError
+from agent_core.events import GrantStore
+from agent_core.permissions.grants import SessionGrants
+from agent_core.permissions.policy import Policy, PolicyDecision
 from agent_core.permissions.questions import (
     PermissionCallback,
     PermissionJournal,
     Questions,
     denied,
 )
-from agent_core.permissions.request import build_grant, build_request
+from agent_core.permissions.request import Grant, build_grant, build_request
 from agent_core.redaction.redactor import Redactor
 from agent_core.types import (
     Access,
     Decision,
+    PermissionGrant,
     RunIdentity,
     ToolCall,
     ToolDefinition,
     ToolPermission,
+    new_id,
+    utc_now,
 )
 
-_MAX_HOSTS_SHOWN = 1_000
-_PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
+if TYPE_CHECKING:
+    from agent_core.permissions.rules import RuleSet
+
+_MAX_SHOWN = 1_000
 
 
-class PolicyDecision(StrEnum):
-    """What has to happen before a call."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of a call, and why.
 
-    ALLOW = "allow"
-    ASK = "ask"
-    REFUSE = "refuse"
-
-
-class Policy:
-    """The user's standing rules.
-
-    Args:
-        config: the `[permissions]` section.
-        network: `[tools.network]`; its hosts and domains are united with the network policy's.
+    Attributes:
+        decision: `allow`, `ask` or `deny`.
+        by: what has decided it: a rule, an answer that is remembered, a setting.
+        grant: what an answer for the session would cover, or the given one covers; None: this
+            call only.
+        hosts: what a network call, or a command, names; None for others.
+        refusal: what the model reads of a call that is denied.
     """
 
-    def __init__(self, config: PermissionsConfig, network: NetworkConfig) -> None:
-        both = (config.network_policy, network)
-        self._hosts = {_host(host) for part in both for host in part.allowed_hosts}
-        domains = (name.strip().lower() for part in both for name in part.allowed_domains)
-        # An empty entry would allow every host that ends with a dot, `*` every host at all.
-        self._domains = tuple(filter(None, (d.removeprefix("*").strip(".") for d in domains)))
-        self._refuses_hosts = config.network_policy.default == "deny"
-        self._asks_readers = config.readonly_default == "ask"
-
-    def decide(
-        self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
-    ) -> PolicyDecision:
-        """Judge one call. A refusal here is final; no question follows it.
-
-        Args:
-            definition: the tool, with the user's overrides.
-            access: what the call would touch.
-            hosts: the hosts that a call of a tool tagged `network` names; None for other tools.
-        """
-        reads = definition.permission is ToolPermission.READONLY
-        if hosts is not None:
-            if not all(map(self.allows_host, hosts)):
-                return PolicyDecision.REFUSE if self._refuses_hosts else PolicyDecision.ASK
-            if not hosts:
-                return PolicyDecision.ASK  # where the call goes cannot be seen
-            if reads and not access.dangerous and access.reason is None:
-                return PolicyDecision.ALLOW  # the host was the only question
-        if access.asks:
-            return PolicyDecision.ASK
-        asks_anyway = self._asks_readers and reads and "internal" not in definition.tags
-        return PolicyDecision.ASK if asks_anyway else PolicyDecision.ALLOW
-
-    def allows_host(self, host: str) -> bool:
-        """Whether a host, with or without a port, needs no question."""
-        with_port = host.strip().lower()
-        if not _PLAIN.fullmatch(with_port):
-            return False  # unclear to some client, whatever it ends with
-        name = _host(with_port)
-        if name in self._hosts or with_port in self._hosts:
-            return True
-        return any(name == domain or name.endswith(f".{domain}") for domain in self._domains)
-
-
-def _host(value: str) -> str:
-    """The bare name: lower case, no brackets around IPv6, no port, no dot at the end."""
-    name = value.strip().lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    if name.count(":") == 1:
-        name = name.partition(":")[0]
-    return name.rstrip(".")
+    decision: RuleDecision
+    by: str
+    grant: Grant | None = None
+    hosts: Sequence[str] | None = None
+    refusal: str = ""
 
 
 class PermissionGuard:
     """Decides about every call of one runtime, of one toolkit or of one run folder.
 
-    What was allowed for a session is kept in memory only, and is for the calls that its question
-    named. A call with a reason of its own is asked for whatever was allowed before.
+    What was allowed for a session is for the calls that its question named. A call with a reason
+    of its own is asked for whatever was allowed before.
 
     Args:
         callback: asks the user; None means that no question can be asked.
-        rules: `[permissions]`; the defaults of the configuration if there is none.
+        config: `[permissions]`; the defaults of the configuration if there is none.
+        rules: the user's rules, if there are any.
         network: `[tools.network]`; its hosts need no question either.
         allowed: names of tools, or patterns like `mcp.files.*`; None allows all that are not
             denied.
         denied: names or patterns; what is on both lists is denied.
-        mode: `ask` follows the rules; with `allow` only the lists decide, and nothing is asked.
+        mode: `ask` follows the settings; with `allow` what neither the lists nor a rule keeps
+            back is allowed.
         project_dir: shown as the folder of calls that have none of their own.
         redactor: removes secrets from what the user is shown.
         timeout_s: how long one answer may take, in seconds; None waits as long as it takes.
+
+    Attributes:
+        rules: the user's rules; None: there are none.
+        grants: what was allowed for sessions.
     """
 
     def __init__(
         self,
         callback: PermissionCallback | None = None,
-        rules: PermissionsConfig | None = None,
+        config: PermissionsConfig | None = None,
         *,
+        rules: "RuleSet | None" = None,
         network: NetworkConfig | None = None,
         allowed: Collection[str] | None = None,
         denied: Collection[str] = (),
@@ -131,17 +98,18 @@ class PermissionGuard:
         redactor: Redactor | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        rules = rules or PermissionsConfig()
-        self._policy = Policy(rules, network or NetworkConfig())
-        self._may_remember = rules.allow_for_session_enabled
+        config = config or PermissionsConfig()
+        self.rules = rules
+        self.grants: GrantStore = SessionGrants()
+        self._policy = Policy(config, network or NetworkConfig())
+        self._may_remember = config.allow_for_session_enabled
         self._lists = (allowed, denied)
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
         self._redactor = redactor or Redactor({})
         self.questions = Questions(
-            callback, self._redactor, unattended=rules.unattended, timeout_s=timeout_s
+            callback, self._redactor, unattended=config.unattended, timeout_s=timeout_s
         )
-        self._grants: dict[str, set[str]] = {}
 
     def is_listed(self, name: str) -> bool:
         """Whether the lists of names allow a tool."""
@@ -149,6 +117,79 @@ class PermissionGuard:
         if any(fnmatchcase(name, pattern) for pattern in denied):
             return False
         return allowed is None or any(fnmatchcase(name, pattern) for pattern in allowed)
+
+    async def decide(
+        self, call: ToolCall, definition: ToolDefinition, access: Access, run: RunIdentity
+    ) -> Verdict:
+        """Judge one call. Nothing is asked and nothing changes.
+
+        Args:
+            call: what the model asked for.
+            definition: the tool, with the user's overrides.
+            access: what the call would touch.
+            run: who makes it.
+        """
+        name = definition.name
+        if not self.is_listed(name):
+            refusal = f"the permission lists do not allow {name}"
+            return Verdict(decision="deny", by="the permission lists", refusal=refusal)
+        hosts: list[str] | None = None
+        is_network = "network" in definition.tags
+        if is_network or (access.command is not None and self.rules and self.rules.have_hosts):
+            from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few calls
+
+            hosts = await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
+        by_rules = self._judge_by_rules(definition, access, run, hosts)
+        if by_rules is not None and by_rules.decision != "ask":
+            return by_rules
+        hosts = hosts if is_network else None
+        if by_rules is None and self._mode == "allow":
+            return Verdict(decision="allow", by="the permission lists", hosts=hosts)
+        if access.command is not None and access.reason == "program_home":
+            return Verdict(decision="deny", by="the program's own files", refusal=_own(access))
+        if by_rules is None:
+            judged = self._policy.decide(definition, access, hosts)
+            if judged is PolicyDecision.REFUSE:
+                refusal = (
+                    f"the network policy does not allow {', '.join(hosts or ())[:_MAX_SHOWN]}; it"
+                    " can be added to allowed_hosts in [permissions.network_policy]"
+                )
+                by = "[permissions.network_policy]"
+                return Verdict(decision="deny", by=by, hosts=hosts, refusal=refusal)
+            if judged is PolicyDecision.ALLOW:
+                return Verdict(decision="allow", by="no question is needed", hosts=hosts)
+        grant = build_grant(call, definition, access, hosts) if self._may_remember else None
+        known = grant and await self.grants.find_grant(run.session_id, grant.key)
+        if known is not None:
+            return Verdict(decision="allow", by=f"the answer {known.grant_id}", grant=grant)
+        by = by_rules.by if by_rules else _why(definition, access)
+        return Verdict(decision="ask", by=by, grant=grant, hosts=hosts)
+
+    def _judge_by_rules(
+        self,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        hosts: Sequence[str] | None,
+    ) -> Verdict | None:
+        """What the user's rules say of a call; None if they do not decide it."""
+        if self.rules is None:
+            return None
+        named = self.rules.named(definition, access, run, hosts)
+        if rule := self.rules.find("deny", named):
+            refusal = f"{definition.name} is denied by {rule}"
+            return Verdict(decision="deny", by=str(rule), hosts=hosts, refusal=refusal)
+        if "internal" in definition.tags:
+            return None
+        if rule := self.rules.find("ask", named):
+            return Verdict(decision="ask", by=str(rule), hosts=hosts)
+        allowing = self.rules.find_allowing(named)
+        if not allowing:
+            return None
+        if "network" in definition.tags and self._policy.refuses(hosts or ()):
+            allowing = [rule for rule in allowing if rule.table.host is not None]
+        by = ", ".join(map(str, allowing))
+        return Verdict(decision="allow", by=by, hosts=hosts) if allowing else None
 
     async def require(
         self,
@@ -161,39 +202,23 @@ class PermissionGuard:
         """Return if the call may run.
 
         Raises:
-            PermissionDeniedError: the lists, the policy or the user said no, or no question can
-                be asked; then its code is `access.refusal`.
+            PermissionDeniedError: a rule, a setting or the user said no, or no question can be
+                asked; then its code is `access.refusal`.
             ParkedError: the run is to wait for the user's answer.
         """
-        if not self.is_listed(definition.name):
-            raise denied(f"the permission lists do not allow {definition.name}")
-        if self._mode == "allow":
+        verdict = await self.decide(call, definition, access, run)
+        if verdict.decision == "allow":
             return
-        hosts: list[str] | None = None
-        if "network" in definition.tags:
-            from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few tools
-
-            hosts = await asyncio.to_thread(hosts_in, call.arguments)  # arguments may be long
-        decision = self._policy.decide(definition, access, hosts)
-        if decision is PolicyDecision.ALLOW:
-            return
-        if decision is PolicyDecision.REFUSE:
-            named = ", ".join(hosts or ())[:_MAX_HOSTS_SHOWN]
-            raise denied(
-                f"the network policy does not allow {named}; it can be added to"
-                " allowed_hosts in [permissions.network_policy]"
-            )
-        grant = build_grant(call, definition, access, hosts)
-        if grant is not None and grant.key in self._grants.get(run.session_id, ()):
-            return
-        offered = grant if self._may_remember else None
+        if verdict.decision == "deny":
+            raise denied(verdict.refusal)
+        grant = verdict.grant
         request = build_request(
             call,
             definition,
             access,
             run,
-            hosts=hosts,
-            covers=offered.covers if offered else None,
+            hosts=verdict.hosts,
+            covers=grant.covers if grant else None,
             project_dir=self._project_dir,
             redactor=self._redactor,
         )
@@ -203,9 +228,38 @@ class PermissionGuard:
         if answer.decision is Decision.DENY:
             reason = f": {answer.reason}" if answer.reason else ""
             raise denied(f"the user denied {definition.name}{reason}")
-        if answer.decision is Decision.ALLOW_FOR_SESSION and offered is not None:
-            self._grants.setdefault(run.session_id, set()).add(offered.key)
+        if answer.decision is Decision.ALLOW_FOR_SESSION and grant is not None:
+            await self.grants.add_grant(
+                PermissionGrant(
+                    grant_id=new_id("grant"),
+                    session_id=run.session_id,
+                    tool_name=definition.name,
+                    covers=str(request.target_scope),
+                    key=grant.key,
+                    created_at=utc_now(),
+                )
+            )
 
-    def forget(self, session_id: str) -> None:
-        """Drop what was allowed for a session that is gone."""
-        self._grants.pop(session_id, None)
+    async def forget(self, grant_or_session_id: str) -> int:
+        """Drop an answer, or all of a session, and return how many there were."""
+        return await self.grants.forget_grants(grant_or_session_id)
+
+
+def _own(access: Access) -> str:
+    """Why a command that names the program's own files is refused."""
+    named = ", ".join(access.places)[:_MAX_SHOWN]
+    return (
+        f"{named} belongs to the program itself, or names its home: a command that names it is"
+        " refused, unless a rule of the user's allows it with its path; its files can be read with"
+        " code.read_file, which asks"
+    )
+
+
+def _why(definition: ToolDefinition, access: Access) -> str:
+    """Why a call is asked for where no rule says so."""
+    if access.reason is not None:
+        return access.reason
+    if definition.permission is ToolPermission.WRITE:
+        return "a command" if access.command is not None else "writing asks"
+    is_tagged = [tag for tag in ("dangerous", "network") if tag in definition.tags]
+    return f"the tag {is_tagged[0]}" if is_tagged else "reading asks"

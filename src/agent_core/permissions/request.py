@@ -30,7 +30,7 @@ MAX_REASON = 2_000
 MAX_DIFF = 60_000
 MAX_LINE = 4_000
 MAX_PLACES = 50
-MAX_ARGUMENTS = 2_000
+MAX_COVERS = 2_000
 _SMALL = 1_048_576
 """Bytes of a file that is compared by what is in it."""
 
@@ -39,7 +39,7 @@ THIS_CALL_ONLY = "this call only"
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one answer covers: `covers` for people; calls with the same `key` share it."""
+    """What one answer covers: `covers` says it to people; calls with the same `key` share it."""
 
     covers: str
     key: str
@@ -60,19 +60,18 @@ def build_grant(
     only_reads = definition.permission is ToolPermission.READONLY and not is_dangerous
     exact: list[Any] | None = None
     if access.scope:
-        covers = access.scope + to_hosts
+        covers = f"{definition.name}: {access.scope}{to_hosts}"
     elif only_reads and hosts != []:
         covers = f"every call of {definition.name}{to_hosts}"
     else:
-        line = _canonical(call.arguments)
-        if (cut := len(line) - MAX_ARGUMENTS) > 0:
-            digest = _digest(call.arguments)
-            shown = f"{line[:MAX_ARGUMENTS]}… (+{cut} characters)"
-            line = f"the arguments of SHA-256 {digest}: {shown}"
-        covers = f"{definition.name} with exactly {line}{to_hosts}"
+        covers = f"{definition.name} with exactly {_canonical(call.arguments)}{to_hosts}"
         exact = [call.arguments, access.target, access.cwd]
     tool = definition.model_dump() | {"tags": sorted(definition.tags)}
-    return Grant(covers, _digest([tool, covers, exact, hosts]))
+    key = _digest([tool, covers, exact, hosts])
+    if (cut := len(covers) - MAX_COVERS) > 0:
+        shown = f"{covers[:MAX_COVERS]}… (+{cut} characters)"
+        covers = f"what has the SHA-256 {_digest(covers)}: {shown}"
+    return Grant(covers, key)
 
 
 def _digest(value: Any) -> str:

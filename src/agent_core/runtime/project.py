@@ -36,6 +36,7 @@ from agent_core.types import AgentDefinition, CleanupResult, Draft, RunIdentity
 if TYPE_CHECKING:
     from agent_core.mcp import McpTools, McpToolset
     from agent_core.mcp.config import ServerConfig
+    from agent_core.permissions.rules import RuleSet
     from agent_core.process.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Project:
         self.guard = PermissionGuard(
             options.permission_callback,
             config.permissions,
+            rules=_load_rules(setup, self._paths),
             network=config.tools.network,
             project_dir=setup.project,
             redactor=redactor,
@@ -327,6 +329,16 @@ def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
     from agent_core.process.sandbox import Sandbox  # noqa: PLC0415 - for users who have it on
 
     return Sandbox.of(setup, own=paths.protected)
+
+
+def _load_rules(setup: Setup, paths: PathPolicy) -> "RuleSet | None":
+    saved = setup.settings_home / "rules.toml"
+    if not setup.config.permissions.rules and not os.path.lexists(saved):
+        return None
+    # As with servers: only loaded for users who have rules.
+    from agent_core.runtime.rules import load_rules  # noqa: PLC0415
+
+    return load_rules(setup, paths)
 
 
 def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> MakeHooks | None:

@@ -87,7 +87,7 @@ class Sessions:
         """
         await self._runs.require_idle(session_id, cancel_jobs=True)
         await self._store.delete_session(session_id, is_dead=self._owner.is_dead)
-        self._project.guard.forget(session_id)
+        await self._project.guard.forget(session_id)
         failed = await self._artifacts.delete_session_files(session_id)
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 

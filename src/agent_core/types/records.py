@@ -246,6 +246,7 @@ class RunIdentity(Frozen):
     agent_id: SafeId
     run_id: SafeId
     role: AgentRole = AgentRole.MAIN
+    agent_definition_id: SafeId | None = None
     mode: RunMode = RunMode.NORMAL
     parent_agent_id: SafeId | None = None
     parent_run_id: SafeId | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -193,6 +194,27 @@ class PermissionDecision(Frozen):
             reason: str | None = None,
             metadata: dict[str, Any] = ...,
         ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionGrant:
+    """An answer "for the session" that is remembered.
+
+    Attributes:
+        grant_id: names it for people.
+        session_id: the session, the agents that it starts included.
+        tool_name: the tool that was asked for.
+        covers: what it covers, word for word as the question said.
+        key: the same for all calls that it covers.
+        created_at: when the answer was given.
+    """
+
+    grant_id: str
+    session_id: str
+    tool_name: str
+    covers: str
+    key: str
+    created_at: datetime
 
 
 class ElicitationRequest(Frozen):

@@ -162,7 +162,7 @@ async def test_h5_nothing_is_remembered_beyond_the_guard_or_the_session() -> Non
     user = User("allow_for_session", "allow_for_session", "allow_once")
     guard = new_guard(user)
     await guard.require(CALL, TOOL, ASKS, RUN, Record())
-    guard.forget(RUN.session_id)
+    await guard.forget(RUN.session_id)
     await guard.require(CALL, TOOL, ASKS, RUN, Record())
     await new_guard(user).require(CALL, TOOL, ASKS, RUN, Record())
     assert len(user.asked) == 3
@@ -457,7 +457,10 @@ async def test_i10_the_request_tells_who_asks_for_what() -> None:
     assert (asked.agent_id, asked.run_id) == ("a2", "r2")
     assert (asked.parent_agent_id, asked.parent_run_id) == ("a1", "r1")
     assert (asked.agent_role, asked.cwd, asked.env_summary) == ("sub", "/p/sub", "PATH, HOME")
-    assert (asked.target_scope, asked.tags) == ("/usr/bin/make /p", {"code", "dangerous"})
+    assert (asked.target_scope, asked.tags) == (
+        "code.write_file: /usr/bin/make /p",
+        {"code", "dangerous"},
+    )
     assert asked.dangerous
     assert asked.suggested_decision is Decision.DENY
     assert asked.metadata == {

@@ -3,7 +3,7 @@
 import pytest
 
 from agent_core.config.models import NetworkConfig, NetworkPolicyConfig, PermissionsConfig
-from agent_core.permissions.guard import Policy, PolicyDecision
+from agent_core.permissions.policy import Policy, PolicyDecision
 from agent_core.types import Access, ToolDefinition, ToolPermission
 
 READ = ToolDefinition(name="code.read_file", description="", permission=ToolPermission.READONLY)

@@ -1,0 +1,114 @@
+"""The tables `[[permissions.rules]]`: which calls are allowed, asked for, or refused."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from agent_core.config.section import Section
+
+RuleDecision = Literal["allow", "ask", "deny"]
+_MOST_RULES = 1_000
+_MOST = 4_096
+
+
+def _as_list(value: object) -> list[object]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise ValueError("must be a string, or an array of strings")
+    if not value:
+        raise ValueError("is empty; name at least one, or remove the key")
+    return cast("list[object]", value)
+
+
+def _as_words(value: object) -> object:
+    """Every word as the list of its alternatives."""
+    if isinstance(value, str) and value.split() != [value]:
+        raise ValueError('must have each word by itself: command = ["git", "status"]')
+    words = [_as_list(word) for word in _as_list(value)]
+    if "" in words[0]:
+        raise ValueError("must begin with the name of a program")
+    return words
+
+
+def _as_names(value: object) -> object:
+    names = _as_list(value)
+    if any(isinstance(name, str) and (not name.strip() or "\0" in name) for name in names):
+        raise ValueError("has an entry that is empty or has a NUL in it; remove it")
+    return names
+
+
+def _as_examples(value: object) -> object:
+    """Examples as they are written: a command line may be one string or a list of words."""
+    for example in (examples := [] if value == [] else _as_list(value)):
+        for word in _as_list(example):
+            if not isinstance(word, str) or "\0" in word:
+                raise ValueError("must hold strings, or arrays of words")
+        if not example[0].strip():  # pyright: ignore[reportIndexIssue, reportUnknownMemberType]
+            raise ValueError("has an empty example; remove it")
+    return examples
+
+
+Names = Annotated[list[str], BeforeValidator(_as_names), Field(max_length=_MOST)]
+"""One string or several."""
+
+Words = Annotated[list[list[str]], BeforeValidator(_as_words), Field(max_length=_MOST)]
+"""The words of a command, each with its alternatives."""
+
+Examples = Annotated[list[Any], BeforeValidator(_as_examples), Field(max_length=_MOST)]
+
+KEYS = ("tool", "command", "path", "host", "agent")
+"""What a rule may be about; all that it names have to fit."""
+
+
+class PermissionRule(Section):
+    """One rule. `match` and `not_match` are examples that it is checked with when it is read."""
+
+    decision: RuleDecision
+    tool: Names | None = None
+    command: Words | None = None
+    path: Names | None = None
+    host: Names | None = None
+    agent: Names | None = None
+    reason: Annotated[str, Field(max_length=_MOST)] | None = None
+    match: Examples = []
+    not_match: Examples = []
+
+    @model_validator(mode="after")
+    def _is_about_something(self) -> "PermissionRule":
+        if not self.subject:
+            raise ValueError(
+                f"does not say for which calls it is; add one or more of {', '.join(KEYS)}"
+            )
+        if both := [example for example in self.match if example in self.not_match]:
+            raise ValueError(f"has {both[0]!r} in match and in not_match; remove it from one")
+        return self
+
+    @property
+    def subject(self) -> dict[str, Any]:
+        """What the rule is about: its keys that are set."""
+        return {key: value for key in KEYS if (value := getattr(self, key)) is not None}
+
+
+def _without_contradictions(rules: list[PermissionRule]) -> list[PermissionRule]:
+    for first, second in _contradictions(rules):
+        kinds = f"{rules[first].decision} and {rules[second].decision}"
+        raise ValueError(
+            f"[{first}] and [{second}] (rules {first + 1} and {second + 1}) are for the very same"
+            f" calls and say {kinds}; remove one"
+        )
+    return rules
+
+
+def _contradictions(rules: Sequence[PermissionRule]) -> Iterator[tuple[int, int]]:
+    seen: dict[str, int] = {}
+    for number, rule in enumerate(rules):
+        first = seen.setdefault(repr(rule.subject), number)
+        if rules[first].decision != rule.decision:
+            yield first, number
+
+
+Rules = Annotated[
+    list[PermissionRule], Field(max_length=_MOST_RULES), AfterValidator(_without_contradictions)
+]

@@ -1,0 +1,14 @@
+"""What every table of the user's files has in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """A table of the file. Unknown keys are errors; schemas are built when first used.
+
+    Types are strict: `enabled = "no"` or `max_turns = true` is a mistake, not a value. Sections
+    that are left out are made with `model_construct`, because making them in the ordinary way
+    would build their validators while this module is imported.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)

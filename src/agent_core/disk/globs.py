@@ -1,0 +1,89 @@
+"""Globs for whole paths: `*` stays within one part of a path, `**` is any number of parts."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Self
+
+_WILD = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class PathGlobs:
+    """Globs for resolved paths, as their parts. `x/**` is `x` and all below it, and so is `x/`."""
+
+    globs: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def exact(cls, patterns: Iterable[str], project: Path) -> Self:
+        """Globs for what may be done: never more than what is written.
+
+        Links in front of the first wildcard are followed, but not inside of the project: what
+        comes with a project must not lead a pattern elsewhere.
+
+        Args:
+            patterns: absolute, or relative to the project.
+            project: a resolved folder.
+        """
+        named = [_parts(pattern, project) for pattern in patterns]
+        below = project.parts
+        return cls(
+            tuple(each if each[: len(below)] == below else _followed(each) for each in named)
+        )
+
+    @classmethod
+    def generous(cls, patterns: Iterable[str], project: Path) -> Self:
+        """Globs for what must not be done, or not unasked: whatever may be meant.
+
+        Links are followed everywhere, and a pattern without a slash is one for a name anywhere.
+        """
+        globs: dict[tuple[str, ...], None] = {}
+        for pattern in patterns:
+            named = _parts(pattern, project)
+            globs |= dict.fromkeys((named, _followed(named)))
+            if "/" not in pattern:
+                globs["/", "**", pattern] = None
+        return cls(tuple(globs))
+
+    def cover(self, path: str) -> bool:
+        """Whether one of the globs fits the path."""
+        parts = Path(path).parts
+        return any(_fits(parts, glob) for glob in self.globs)
+
+    def touch(self, path: str) -> bool:
+        """Whether one fits the path or a folder above it, in whatever case it is written."""
+        parts = [part.casefold() for part in Path(path).parts]
+        folded = [[part.casefold() for part in glob] for glob in self.globs]
+        return any(_fits(parts[:end], glob) for glob in folded for end in range(len(parts), 0, -1))
+
+
+def _parts(pattern: str, project: Path) -> tuple[str, ...]:
+    parts = Path(os.path.normpath(project / pattern)).parts
+    return (*parts, "**") if pattern.endswith("/") else parts
+
+
+def _followed(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """The same with the links followed that stand in front of the first wildcard."""
+    wild = next((at for at, part in enumerate(parts) if _WILD & {*part}), len(parts))
+    return (*Path(os.path.realpath(Path(*parts[:wild]))).parts, *parts[wild:])
+
+
+def _fits(parts: Sequence[str], glob: Sequence[str]) -> bool:
+    """Whether a path fits, part by part. A `**` takes as little as it can."""
+    at = place = 0
+    behind: tuple[int, int] | None = None  # the last `**`: the next part of the glob, of the path
+    while place < len(parts):
+        if at < len(glob) and glob[at] == "**":
+            at += 1
+            behind = at, place
+        elif at < len(glob) and fnmatchcase(parts[place], glob[at]):
+            at += 1
+            place += 1
+        elif behind is not None:
+            at, place = behind[0], behind[1] + 1
+            behind = at, place
+        else:
+            return False
+    return all(part == "**" for part in glob[at:])

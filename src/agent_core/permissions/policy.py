@@ -1,0 +1,85 @@
+"""Which calls need a question, by the settings alone."""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from agent_core.config.models import NetworkConfig, PermissionsConfig
+from agent_core.types import Access, ToolDefinition, ToolPermission
+
+_PLAIN = re.compile(r"[a-z0-9._-]+(?::[0-9]*)?|\[?[0-9a-f:.]+\]?(?::[0-9]*)?")
+
+
+class PolicyDecision(StrEnum):
+    """What has to happen before a call."""
+
+    ALLOW = "allow"
+    ASK = "ask"
+    REFUSE = "refuse"
+
+
+class Policy:
+    """What has to be asked where no rule of the user's says otherwise.
+
+    Args:
+        config: the `[permissions]` section.
+        network: `[tools.network]`; its hosts and domains are united with the network policy's.
+    """
+
+    def __init__(self, config: PermissionsConfig, network: NetworkConfig) -> None:
+        both = (config.network_policy, network)
+        self._hosts = {_host(host) for part in both for host in part.allowed_hosts}
+        domains = (name.strip().lower() for part in both for name in part.allowed_domains)
+        # An empty entry would allow every host that ends with a dot, `*` every host at all.
+        self._domains = tuple(filter(None, (d.removeprefix("*").strip(".") for d in domains)))
+        self._refuses_hosts = config.network_policy.default == "deny"
+        self._asks_readers = config.readonly_default == "ask"
+
+    def decide(
+        self, definition: ToolDefinition, access: Access, hosts: Sequence[str] | None = None
+    ) -> PolicyDecision:
+        """Judge one call. A refusal here is final; no question follows it.
+
+        Args:
+            definition: the tool, with the user's overrides.
+            access: what the call would touch.
+            hosts: the hosts that a call of a tool tagged `network` names; None for other tools.
+        """
+        reads = definition.permission is ToolPermission.READONLY
+        if hosts is not None:
+            if self.refuses(hosts):
+                return PolicyDecision.REFUSE
+            if not all(map(self.allows_host, hosts)):
+                return PolicyDecision.ASK
+            if not hosts:
+                return PolicyDecision.ASK  # where the call goes cannot be seen
+            if reads and not access.dangerous and access.reason is None:
+                return PolicyDecision.ALLOW  # the host was the only question
+        if access.asks:
+            return PolicyDecision.ASK
+        asks_anyway = self._asks_readers and reads and "internal" not in definition.tags
+        return PolicyDecision.ASK if asks_anyway else PolicyDecision.ALLOW
+
+    def refuses(self, hosts: Iterable[str]) -> bool:
+        """Whether one of the hosts is refused, and not asked for."""
+        return self._refuses_hosts and not all(map(self.allows_host, hosts))
+
+    def allows_host(self, host: str) -> bool:
+        """Whether a host, with or without a port, needs no question."""
+        with_port = host.strip().lower()
+        if not _PLAIN.fullmatch(with_port):
+            return False  # unclear to some client, whatever it ends with
+        name = _host(with_port)
+        if name in self._hosts or with_port in self._hosts:
+            return True
+        return any(name == domain or name.endswith(f".{domain}") for domain in self._domains)
+
+
+def _host(value: str) -> str:
+    """The bare name: lower case, no brackets around IPv6, no port, no dot at the end."""
+    name = value.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    if name.count(":") == 1:
+        name = name.partition(":")[0]
+    return name.rstrip(".")

@@ -1,0 +1,349 @@
+"""The user's rules: which calls are allowed unasked, which are asked for, which are refused.
+
+A rule that allows covers what it says and no more. One that denies or asks means whatever may be
+meant: another spelling of a path or of a program's name, what lies below a folder, a word that is
+known only when a command runs.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from agent_core.config.rules import PermissionRule
+from agent_core.disk.globs import PathGlobs
+from agent_core.types import (
+    Access,
+    CommandView,
+    CommandViews,
+    RunIdentity,
+    ToolDefinition,
+)
+
+_UNREADABLE_HOST = "?"
+_PLAIN_LINE = re.compile(r"[\w/.-]+(?: +[\w@%+:,./=-]+)*", re.ASCII)
+"""A command line that no shell is needed to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a call names, as far as rules are about it.
+
+    Attributes:
+        tool: the canonical name; None for an example of a rule, which is for its tools.
+        agents: who calls: the role, and the id of the definition; None for an example.
+        hosts: of a network call or of a command; None for other calls.
+        paths: resolved.
+        places: those of them that are a reason of their own to ask.
+        command: what a command would run.
+    """
+
+    tool: str | None = None
+    agents: frozenset[str] | None = None
+    hosts: Sequence[str] | None = None
+    paths: Sequence[str] = ()
+    places: Sequence[str] = ()
+    command: CommandViews | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the words of rules are read with.
+
+    Attributes:
+        project: a resolved folder: relative paths start there.
+        search_path: the folders where commands are looked up.
+        is_writable: whether tools may write there: a program there is not the user's.
+    """
+
+    project: Path
+    search_path: str
+    is_writable: Callable[[Path], bool]
+
+    def find_program(self, name: str) -> str | None:
+        """The file of a bare name, links followed, outside of what tools write to."""
+        for folder in map(Path, self.search_path.split(os.pathsep)):
+            if folder.is_absolute() and (found := shutil.which(name, path=str(folder))):
+                real = Path(os.path.realpath(found))
+                if not self.is_writable(Path(found)) and not self.is_writable(real):
+                    return str(real)
+        return None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, ready to be matched.
+
+    Attributes:
+        name: where it stands: `config.toml:2` is the second one there.
+        table: as it is written.
+        paths: its paths, expanded.
+        around: what its words are read with.
+    """
+
+    name: str
+    table: PermissionRule
+    paths: tuple[str, ...]
+    around: Surroundings
+
+    def __str__(self) -> str:
+        reason = f" ({self.table.reason})" if self.table.reason else ""
+        return f"rule {self.name}{reason}"
+
+    def concerns(self, named: Named) -> bool:
+        """Whether it denies, or asks for, the call: something of all it names is in the call."""
+        table = self.table
+        hosts, command = named.hosts or (), named.command
+        return (
+            self._is_for(named)
+            and (table.host is None or any(self._may_mean(host) for host in hosts))
+            and (table.path is None or any(map(self._closed.touch, named.paths)))
+            and (
+                table.command is None
+                or (command is not None and any(map(self._concerns_view, command.views)))
+            )
+        )
+
+    def covers(self, named: Named) -> bool:
+        """Whether it allows the call, the words of a command aside: all of it, and its reason.
+
+        A command is a matter of the rules that name commands, or the tool for them.
+        """
+        table = self.table
+        if table.host is not None and not (named.hosts and all(map(self._means, named.hosts))):
+            return False
+        if table.path is None:
+            if named.places:
+                return False
+        elif not (paths := {*named.paths, *named.places}) or not all(map(self._open.cover, paths)):
+            return False
+        if named.command is None:
+            return table.command is None and self._is_for(named)
+        is_for_commands = table.command is not None or table.tool is not None
+        return is_for_commands and self._is_for(named)
+
+    def allows_view(self, view: CommandView, *, is_example: bool = False) -> bool:
+        """Whether its words cover one program of a command, and its paths what that writes."""
+        words = self.table.command
+        if words is None:
+            return True
+        rest = words[-1] == ["*"]
+        exact = words[:-1] if rest else words
+        known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
+        if len(known) < len(exact) or (not rest and len(view.argv) != len(exact)):
+            return False
+        if not all(map(self._writes, view.writes)):
+            return False
+        if not exact:
+            return view.unknown_from != 0
+        is_program = any(self._is_program(name, view, is_example=is_example) for name in exact[0])
+        return is_program and all(
+            word in choices for word, choices in zip(known[1:], exact[1:], strict=False)
+        )
+
+    @cached_property
+    def _open(self) -> PathGlobs:
+        return PathGlobs.exact(self.paths, self.around.project)
+
+    @cached_property
+    def _closed(self) -> PathGlobs:
+        return PathGlobs.generous(self.paths, self.around.project)
+
+    def _is_for(self, named: Named) -> bool:
+        tools, agents = self.table.tool, self.table.agent
+        is_tool = (
+            tools is None
+            or named.tool is None
+            or any(fnmatchcase(named.tool, name) for name in tools)
+        )
+        return is_tool and (
+            agents is None or named.agents is None or not named.agents.isdisjoint(agents)
+        )
+
+    def _means(self, host: str) -> bool:
+        return any(_is_host(host, name) for name in self.table.host or ())
+
+    def _may_mean(self, host: str) -> bool:
+        if not host.startswith(_UNREADABLE_HOST):
+            return self._means(host)
+        bare = (name.lower().removeprefix("*.") for name in self.table.host or ())
+        return any(name in host.lower() for name in bare)
+
+    def _writes(self, path: str) -> bool:
+        return self.table.path is not None and self._open.cover(path)
+
+    def _is_program(self, name: str, view: CommandView, *, is_example: bool) -> bool:
+        """Whether the name in a rule is the program of a view, and not just one called so."""
+        called = view.argv[0]
+        if _name(called) != _name(name):  # one file may be many programs
+            return False
+        if view.program is None:
+            return is_example and called == name  # it is not installed here
+        if "/" in name:
+            return os.path.realpath(self.around.project / name) == view.program
+        if "/" in called and not called.startswith("/"):
+            return False
+        return view.program in {name, self.around.find_program(name)}
+
+    def _concerns_view(self, view: CommandView) -> bool:
+        words = self.table.command or []
+        rest = words[-1] == ["*"]
+        exact = words[:-1] if rest else words
+        known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
+        if exact and not (known and any(self._may_be_program(name, view) for name in exact[0])):
+            return False
+        both = zip(known[1:], exact[1:], strict=False)
+        if not all(word in choices for word, choices in both):
+            return False
+        if len(known) > len(exact):
+            return rest
+        return len(known) == len(exact) or view.unknown_from is not None
+
+    def _may_be_program(self, name: str, view: CommandView) -> bool:
+        called, program = view.argv[0], view.program or ""
+        if "/" in name:
+            real = os.path.realpath(self.around.project / name)
+            return real == program or name == called
+        names = {_name(called), _name(program)}
+        return name.casefold() in {each.casefold() for each in names}
+
+
+def _name(program: str) -> str:
+    return program.rpartition("/")[2]
+
+
+def _is_host(host: str, name: str) -> bool:
+    """Whether a host, with or without a port, is meant: `*.x` is every name below `x`."""
+    host, name = host.lower(), name.strip().lower().rstrip(".")
+    bare = host[1:].partition("]")[0] if host.startswith("[") else host
+    bare = bare.partition(":")[0] if bare.count(":") == 1 else bare
+    if name.startswith("*."):
+        return bare.rstrip(".").endswith(name[1:])
+    return name in {host.rstrip("."), bare.rstrip(".")}
+
+
+def find_misfit(rule: Rule, views_of: Callable[[list[str]], CommandViews]) -> str | None:
+    """What is wrong with the examples of a rule.
+
+    Args:
+        rule: a rule.
+        views_of: what a command runs; a command line is one for a shell.
+    """
+    for key, wanted in (("match", True), ("not_match", False)):
+        for example in getattr(rule.table, key):
+            named = _named_by(rule, example, views_of)
+            if _fits_example(rule, named) == wanted:
+                continue
+            if not wanted:
+                return f"the example {example!r} of not_match fits the rule"
+            problem = named.command.problem if named.command else None
+            why = f": {problem}" if problem else ""
+            return f"the example {example!r} of match does not fit the rule{why}"
+    return None
+
+
+def _named_by(
+    rule: Rule, example: str | list[str], views_of: Callable[[list[str]], CommandViews]
+) -> Named:
+    """What an example names: it is one for the first of the rule's keys that is not `agent`."""
+    table, text = rule.table, example if isinstance(example, str) else " ".join(example)
+    if table.command is not None or isinstance(example, list):
+        words = ["sh", "-c", example] if isinstance(example, str) else example
+        if isinstance(example, str) and _PLAIN_LINE.fullmatch(example):
+            words = example.split()
+        views = views_of(words)
+        named = [word for view in views.views for word in view.argv[1:] if word[:1] != "-"]
+        redirected = [path for view in views.views for path in (*view.reads, *view.writes)]
+        paths = (*named, *redirected)
+        return Named(
+            hosts=_hosts({"argv": [text]}) if table.host is not None else None,
+            paths=[os.path.realpath(rule.around.project / path) for path in paths],
+            command=views,
+        )
+    if table.path is not None:
+        path = os.path.realpath(rule.around.project / os.path.expanduser(text))  # noqa: PTH111
+        return Named(paths=[path])
+    if table.host is not None:
+        return Named(hosts=_hosts({"host": text}))
+    return Named(tool=text) if table.tool is not None else Named(agents=frozenset({text}))
+
+
+def _hosts(arguments: dict[str, Any]) -> list[str]:
+    from agent_core.permissions.addresses import hosts_in  # noqa: PLC0415 - few rules
+
+    return hosts_in(arguments)
+
+
+def _fits_example(rule: Rule, named: Named) -> bool:
+    if rule.table.decision != "allow":
+        return rule.concerns(named)
+    if not rule.covers(named):
+        return False
+    if (command := named.command) is None:
+        return True
+    return (
+        command.problem is None
+        and bool(command.views)
+        and all(rule.allows_view(view, is_example=True) for view in command.views)
+    )
+
+
+class RuleSet:
+    """All rules together: deny before ask before allow, whatever their order."""
+
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        self.rules = tuple(rules)
+
+    @cached_property
+    def have_hosts(self) -> bool:
+        """Whether one of them is about hosts."""
+        return any(rule.table.host is not None for rule in self.rules)
+
+    def named(
+        self,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        hosts: Sequence[str] | None,
+    ) -> Named:
+        """What a call names."""
+        target = access.target or "(not known)"
+        return Named(
+            tool=definition.name,
+            agents=frozenset(filter(None, (run.role, run.agent_definition_id))),
+            hosts=hosts,
+            paths=access.paths,
+            places=(access.places or access.paths or (target,)) if access.reason else (),
+            command=access.command,
+        )
+
+    def find(self, decision: Literal["deny", "ask"], named: Named) -> Rule | None:
+        """The first rule that denies, or asks for, the call."""
+        mine = (rule for rule in self.rules if rule.table.decision == decision)
+        return next((rule for rule in mine if rule.concerns(named)), None)
+
+    def find_allowing(self, named: Named) -> list[Rule]:
+        """The rules that allow the call together; none if something of it is not covered.
+
+        One rule covers a call. A command may run several programs: each needs a rule, and none
+        is allowed if what it runs is not known beyond doubt.
+        """
+        fitting = [
+            rule for rule in self.rules if rule.table.decision == "allow" and rule.covers(named)
+        ]
+        if named.command is None or not fitting:
+            return fitting[:1]
+        if named.command.problem is not None:
+            return []
+        found: dict[str, Rule] = {}
+        for view in named.command.views:
+            rule = next((rule for rule in fitting if rule.allows_view(view)), None)
+            if rule is None:
+                return []
+            found[rule.name] = rule
+        return list(found.values())

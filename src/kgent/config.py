@@ -19,11 +19,11 @@ from agent_core.config.models import (
     Bytes,
     Count,
     PriceConfig,
-    Section,
     Temperature,
     Tokens,
     VariableName,
 )
+from agent_core.config.section import Section
 from kgent.errors import expand_home
 
 DELIVERABLES = "deliverables"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent_core.config.models import Section
+from agent_core.config.section import Section
 from agent_core.disk.reading import read_text_file
 from kgent.config import SANDBOX_PLACEHOLDERS, SQLITE, KgentConfig
 from kgent.errors import KgentError

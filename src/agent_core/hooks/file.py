@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from agent_core.config.models import Milliseconds, Section
+from agent_core.config.models import Milliseconds
 from agent_core.config.problems import read_json_file, unusable
+from agent_core.config.section import Section
 from agent_core.types import ToolCall, ToolDefinition
 
 HOOKS_FILE_NAME = "hooks.json"

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError
 
-from agent_core.config.models import Milliseconds, Section
+from agent_core.config.models import Milliseconds
 from agent_core.config.paths import expand_path
 from agent_core.config.problems import problems_of, read_json_file, unusable
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError
 
 MCP_FILE_NAME = "mcp.json"

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
-from agent_core.config.models import Bytes, Milliseconds, Section, ToolsConfig
+from agent_core.config.models import Bytes, Milliseconds, ToolsConfig
 from agent_core.config.paths import Setup, expand_path
 from agent_core.config.problems import problems_of, read_json_file, unusable
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.process import Command, CompletedProcess, Launcher, find_program, run
 from agent_core.tools.base import Action, Tool, ToolContext, concurrency_of

@@ -8,7 +8,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from agent_core.config.load import load_config
-from agent_core.config.models import Config, Section
+from agent_core.config.models import Config
+from agent_core.config.section import Section
 from agent_core.errors import ConfigError, ErrorCode
 
 MODEL = 'model.provider = "ollama"\nmodel.name = "gemma4"\n'

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from agent_core.config.models import Config, Section, ToolOverrideConfig
+from agent_core.config.models import Config, ToolOverrideConfig
 from agent_core.config.problems import _sections_in
+from agent_core.config.section import Section
 
 _FILE = files("agent_core") / "assets" / "templates" / "config_default.toml"
 TEMPLATE = _FILE.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agent_core.config.models import NetworkConfig, PermissionsConfig
 from agent_core.config.rules import RuleDecision
-from agent_core.errors import PermissionDeniedError
+from agent_core.errors import ErrorCode, PermissionDeniedError
 from agent_core.events import GrantStore
 from agent_core.permissions.grants import SessionGrants
 from agent_core.permissions.policy import Policy, PolicyDecision
@@ -143,10 +143,10 @@ class PermissionGuard:
         if by_rules is not None and by_rules.decision != "ask":
             return by_rules
         hosts = hosts if is_network else None
-        if by_rules is None and self._mode == "allow":
-            return Verdict(decision="allow", by="the permission lists", hosts=hosts)
         if access.command is not None and access.reason == "program_home":
             return Verdict(decision="deny", by="the program's own files", refusal=_own(access))
+        if by_rules is None and self._mode == "allow":
+            return Verdict(decision="allow", by="the permission lists", hosts=hosts)
         if by_rules is None:
             judged = self._policy.decide(definition, access, hosts)
             if judged is PolicyDecision.REFUSE:
@@ -210,7 +210,10 @@ class PermissionGuard:
         if verdict.decision == "allow":
             return
         if verdict.decision == "deny":
-            raise denied(verdict.refusal)
+            details = {"reason": access.reason} if access.reason else {}
+            raise PermissionDeniedError(
+                ErrorCode.PERMISSION_DENIED, verdict.refusal, details=details
+            )
         grant = verdict.grant
         request = build_request(
             call,

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 from agent_core.config.load import CONFIG_NAME
 from agent_core.config.paths import PLACEHOLDERS, Setup, check_placeholders
@@ -10,8 +9,9 @@ from agent_core.config.rules import PermissionRule
 from agent_core.errors import ConfigError, ErrorCode
 from agent_core.permissions.rules import Rule, RuleSet, Surroundings, find_misfit
 from agent_core.permissions.saved_rules import RULES_NAME, read_rules
-from agent_core.tools.code.views import command_views
+from agent_core.tools.code.views import read_command
 from agent_core.tools.workspace import PathPolicy
+from agent_core.types import CommandViews
 
 
 def load_rules(
@@ -39,7 +39,10 @@ def load_rules(
     )
     tables = (*_numbered(CONFIG_NAME, written), *_numbered(RULES_NAME, saved))
     rules = [_build(name, table, around, setup) for name, table in tables]
-    views_of = partial(command_views, cwd=setup.project, env=env)
+
+    def views_of(argv: Sequence[str]) -> CommandViews:
+        return read_command(argv, cwd=setup.project, env=env, policy=paths).for_rules
+
     for rule in rules:
         if problem := find_misfit(rule, views_of):
             raise _unusable(rule.name, problem)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent_core.errors import ErrorCode, PermissionDeniedError
+from agent_core.permissions import PermissionGuard
 from agent_core.tools import ToolContext
 from agent_core.tools.workspace import Workspace
-from agent_core.types import Access
+from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
 from tool_facts import Code
 
 PROGRAMS = """
@@ -400,11 +400,14 @@ async def test_a_command_that_names_the_programs_own_files_is_refused(
 ) -> None:
     (home / "tools").mkdir()
     program(home / "tools" / "x.sh")
-    with pytest.raises(PermissionDeniedError) as refusal:
-        await access(commands, line.format(home=home))
-    assert refusal.value.code is ErrorCode.PERMISSION_DENIED
-    assert refusal.value.details["reason"] == "program_home"
-    assert "refused" in refusal.value.message
+    seen = await access(commands, line.format(home=home))
+    assert seen.reason == "program_home"
+    call = ToolCall(tool_call_id="c1", name="code.run_command")
+    definition = ToolDefinition(name=call.name, description="")
+    run = RunIdentity(session_id="s1", agent_id="a1", run_id="r1")
+    verdict = await PermissionGuard(mode="allow").decide(call, definition, seen, run)
+    assert verdict.decision == "deny"
+    assert "refused" in verdict.refusal
 
 
 @pytest.mark.parametrize(
@@ -486,8 +489,8 @@ async def test_words_beyond_those_that_are_looked_at_are_a_reason(commands: Code
 
 
 async def test_a_place_hides_behind_no_number_of_words(commands: Code, home: Path) -> None:
-    with pytest.raises(PermissionDeniedError):
-        await access(commands, ["touch", *map(str, range(6000)), f"{home}/hooks.json"])
+    seen = await access(commands, ["touch", *map(str, range(6000)), f"{home}/hooks.json"])
+    assert seen.reason == "program_home"
 
 
 def hostile(name: str, text: str) -> tuple[str, str]:

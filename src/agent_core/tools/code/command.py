@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from agent_core.disk.folders import folder_address
-from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Command, find_program, run
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
@@ -225,27 +225,15 @@ async def _run(
 def _find_named_places(
     policy: PathPolicy, read: ReadCommand, *, program: Path, cwd: Path
 ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-    """Resolve every word of a command; none may name the program's own files.
+    """Resolve every word of a command.
 
     A word is resolved whole, and in the pieces that options, scripts and addresses are made of.
     This is what a person has to see. It is no boundary: a script can build a path in other ways.
 
     Returns why the command needs a question whatever was allowed before; the places that are
-    the reason: those likely to hold secrets, and those outside the project and the allowed roots;
-    and all paths that it names, as far as a word is known to be one.
-
-    Raises:
-        PermissionDeniedError: it names a file of the program itself.
+    the reason: the program's own files, else those likely to hold secrets and those outside the
+    project and the allowed roots; and all paths that it names, as far as a word is known to be one.
     """
-    programs = (Path(view.program) for view in read.views if view.program)
-    for place in (program, cwd, *programs):
-        if policy.is_protected(Path(os.path.realpath(place))):
-            raise _protected(str(place))
-    roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
-    names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))  # anywhere in a word
-    for word in read.words:
-        if names_own.search(word):
-            raise _protected(word)
     words = list(islice(dict.fromkeys(_words(read.words)), _MAX_WORDS + 1))
     places, paths = [*_resolve(policy, str(cwd), cwd)], list[str]()
     for base in (cwd, *read.folders[:1]):
@@ -256,27 +244,33 @@ def _find_named_places(
             likely = found[:1] if _PATH.fullmatch(word) else []
             paths += [str(each.path) for each in found if each in likely or each.path.exists()]
             places += found
-    for place in places:
-        if policy.is_protected(place.path):
-            raise _protected(str(place.path))
+    programs = [program, *(Path(view.program) for view in read.views if view.program)]
+    own = [str(each.path) for each in places if policy.is_protected(each.path)]
+    own += [str(each) for each in programs if policy.is_protected(Path(os.path.realpath(each)))]
+    own += _own_names(policy, read.words, known=frozenset(own), cwd=cwd)
     if policy.is_linked_from_protected(place.path for place in places):
-        raise _protected("a hard link")
+        own.append("a hard link to a file of the program")
     sensitive = [str(each.path) for each in places if each.sensitive]
     outside = [str(each.path) for each in places if not each.writable]
     if len(words) > _MAX_WORDS:
         outside.append(f"more than {_MAX_WORDS} words")
     reason = "sensitive" if sensitive else "outside_roots" if outside else None
-    return reason, tuple(dict.fromkeys([*sensitive, *outside])), tuple(dict.fromkeys(paths))
+    reason = "program_home" if own else reason
+    return reason, tuple(dict.fromkeys([*own, *sensitive, *outside])), tuple(dict.fromkeys(paths))
 
 
-def _protected(named: str) -> PermissionDeniedError:
-    return PermissionDeniedError(
-        ErrorCode.PERMISSION_DENIED,
-        f"{shortened(named, 500)} belongs to the program itself, or names its home:"
-        " a command that names it is refused, and no permission changes that; its files can be"
-        " read with code.read_file, which asks",
-        details={"reason": "program_home"},
-    )
+def _own_names(
+    policy: PathPolicy, words: Iterable[str], *, known: frozenset[str], cwd: Path
+) -> Iterator[str]:
+    """The words that name one of the program's places without being a path that is known.
+
+    No path of a rule covers what they may become.
+    """
+    roots = (rf"(?i:{re.escape(str(root))})(?![\w.-])" for root in policy.protected)
+    names_own = re.compile("|".join(("SOONG_AGENT_HOME", *roots)))
+    for word in filter(names_own.search, words):
+        if known.isdisjoint(str(place.path) for place in _resolve(policy, word, cwd)):
+            yield shortened(word, 500)
 
 
 def _words(argv: Iterable[str]) -> Iterator[str]:

@@ -40,6 +40,7 @@ class Options(argparse.Namespace):
     svg: str | None = None
     limit: int = 20
     yes: bool = False
+    json: bool = False
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import aiohttp
 from yarl import URL
@@ -61,6 +61,7 @@ MAX_TRACED = 4 * 1024 * 1024
 LARGE_BODY = 1024 * 1024
 TAIL_S = 5.0
 """How long usage and the end of the stream may take after the stop reason."""
+HTTP_OK = 200
 REUSE_S = 0.05
 """How long the connection may take to become free after the last event."""
 KEEPALIVE_LIMIT = 10
@@ -134,6 +135,7 @@ class HttpProvider(ABC):
                 f"password or a query (provider {self.provider})",
             )
         self._config = config
+        self._base = url
         self._url = url + self.path
         self._timeout_s = config.timeout_ms / 1000
         self._session: aiohttp.ClientSession | None = None
@@ -208,6 +210,42 @@ class HttpProvider(ABC):
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+    async def look_up(
+        self, path: str, question: Mapping[str, Any] | None = None, *, from_root: bool = False
+    ) -> Mapping[str, Any]:
+        """What the service says beside its calls; nothing if it does not answer with an object.
+
+        Args:
+            path: below `base_url`.
+            question: sent as JSON; without one it is a GET.
+            from_root: the path is below the root of the server.
+
+        Raises:
+            ConfigError: the key is missing, or the way to the service cannot be found.
+        """
+        called = Called(self.provider, self._config.name, offers_tools=False)
+        key = _key(self._config, called)
+        route = self._route = self._route or await find_route(self._url, self._config)
+        name, prefix = self.key_header
+        url = URL(self._base).origin() if from_root else URL(self._base)
+        try:
+            async with self._open_session(called).request(
+                "GET" if question is None else "POST",
+                URL(str(url).rstrip("/") + path),
+                json=question,
+                headers={**self.headers, **({name: prefix + key} if key else {})},
+                allow_redirects=False,
+                proxy=route.proxy,
+                ssl=route.tls,
+            ) as response:
+                body = b""
+                while len(body) < MAX_TRACED and (block := await response.content.readany()):
+                    body += block
+                found = document_of(body) if response.status == HTTP_OK else None
+        except (*_LOST, ValueError):
+            return {}
+        return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """Make one model call; see `ProviderAdapter.stream`.

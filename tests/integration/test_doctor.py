@@ -1,0 +1,230 @@
+"""`soong-agent doctor`: a line for everything a run needs, with what helps where it is missing."""
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from agent_core.cli.command import execute
+from agent_core.errors import ErrorCode
+from agent_core.process import probe
+from agent_core.providers.scripted import Calls, Fails, ScriptedCall
+from isolation import Home
+from model_server import ModelServer, Status
+
+SERVERS = Path(__file__).parents[1] / "mcp_servers"
+
+Examined = tuple[int, dict[str, dict[str, Any]]]
+Examine = Callable[..., Examined]
+
+
+@pytest.fixture
+def examine(project: Path, capsys: pytest.CaptureFixture[str]) -> Examine:
+    """Runs the doctor; its exit code, and the checks by name."""
+
+    def run(*arguments: str) -> Examined:
+        code = execute(["doctor", "--path", str(project), "--json", *arguments])
+        report = json.loads(capsys.readouterr().out)
+        assert report["ok"] == (code == 0)
+        for check in report["checks"]:
+            assert (check["cure"] is None) == (check["state"] == "ok"), check
+        return code, {check["name"]: check for check in report["checks"]}
+
+    return run
+
+
+def model(base_url: str, **more: Any) -> str:
+    fields = {"provider": "openai", "name": "m", "base_url": base_url, **more}
+    return "[model]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
+
+
+def states(checks: dict[str, dict[str, Any]], *names: str) -> list[str]:
+    return [checks[name]["state"] for name in names]
+
+
+OF_THE_MODEL = ("provider", "model", "tools", "window")
+LISTED = Status(200, orjson.dumps({"data": [{"id": "m", "max_model_len": 8192}]}))
+
+
+def ping() -> Calls:
+    return Calls(calls=[ScriptedCall(name="doctor.ping", arguments={})])
+
+
+def test_all_is_well(home: Home, examine: Examine) -> None:
+    with ModelServer.in_thread([ping(), LISTED]) as server:
+        home.write_config(model(server.base_url("openai")))
+        before = sorted(home.path.rglob("*"))
+        code, checks = examine()
+        server.assert_complete()
+    assert code == 0, checks
+    assert states(checks, "configuration", *OF_THE_MODEL, "ripgrep", "database") == ["ok"] * 7
+    assert checks["tools"]["text"] == "the model called one"
+    assert checks["window"]["text"] == "8192 tokens, as the server reports"
+    assert checks["terminal"]["state"] == "remark"
+    assert checks["sandbox"]["state"] == "remark"
+    assert sorted(home.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("configured", "state"), [(4096, "remark"), (8192, "ok"), (100_000, "broken")]
+)
+def test_the_window_is_compared_with_what_the_server_reports(
+    home: Home, examine: Examine, configured: int, state: str
+) -> None:
+    with ModelServer.in_thread([ping(), LISTED]) as server:
+        home.write_config(model(server.base_url("openai"), context_window=configured))
+        code, checks = examine()
+    assert checks["window"]["state"] == state
+    assert (code == 1) == (state == "broken")
+    assert state == "ok" or "context_window = 8192" in checks["window"]["cure"]
+
+
+def test_without_a_configuration_it_says_so_and_looks_at_the_rest(
+    home: Home, examine: Examine
+) -> None:
+    code, checks = examine()
+    assert code == 1
+    assert checks["configuration"]["state"] == "broken"
+    assert str(home.path / "config.toml") in checks["configuration"]["text"]
+    assert "--model" in checks["configuration"]["cure"]
+    assert checks["ripgrep"]["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("config.toml", "[model]\nprovider = 1\n"),
+        ("config.toml", "no toml"),
+        ("hooks.json", "{"),
+        ("mcp.json", '{"mcpServers": []}'),
+    ],
+)
+def test_a_file_that_is_not_right_is_named(
+    home: Home, examine: Examine, name: str, text: str
+) -> None:
+    home.write_config('model = "scripted:/nowhere.json"\n')
+    home.write(name, text)
+    code, checks = examine()
+    assert code == 1
+    assert checks["configuration"]["state"] == "broken"
+    assert name in checks["configuration"]["text"]
+
+
+def test_a_server_that_is_not_there_is_no_model_that_fails(home: Home, examine: Examine) -> None:
+    home.write_config(model("http://127.0.0.1:9/v1"))
+    code, checks = examine()
+    assert code == 1
+    assert states(checks, *OF_THE_MODEL) == ["broken", "remark", "remark", "remark"]
+
+
+def test_a_refused_key_is_a_provider_that_can_be_reached(
+    home: Home, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "sk-planted-secret-1")
+    said = Status(401, b'{"error": {"message": "bad key sk-planted-secret-1"}}')
+    with ModelServer.in_thread([said, Status(401), Status(401)]) as server:
+        home.write_config(model(server.base_url("openai"), api_key_env="SHOP_KEY"))
+        code, checks = examine()
+    assert code == 1
+    assert states(checks, "provider", "model") == ["ok", "broken"]
+    assert "api_key_env" in checks["model"]["cure"]
+    assert "sk-planted-secret-1" not in json.dumps(checks)
+
+
+def test_a_missing_key_is_named(home: Home, examine: Examine) -> None:
+    home.write_config(model("http://127.0.0.1:9/v1", api_key_env="NOT_SET_ANYWHERE"))
+    code, checks = examine()
+    assert code == 1
+    assert "NOT_SET_ANYWHERE" in checks["provider"]["text"]
+
+
+def test_a_model_that_takes_no_tools_answers_all_the_same(home: Home, examine: Examine) -> None:
+    refusal = Fails(code=ErrorCode.UNSUPPORTED_CAPABILITY, message="no tools")
+    with ModelServer.in_thread([refusal, "pong", LISTED]) as server:
+        home.write_config(model(server.base_url("openai")))
+        code, checks = examine()
+    assert code == 1
+    assert states(checks, *OF_THE_MODEL) == ["ok", "ok", "broken", "ok"]
+    assert "takes tools" in checks["tools"]["cure"]
+
+
+def test_servers_are_connected(home: Home, project: Path) -> None:
+    good = {"command": sys.executable, "args": [str(SERVERS / "plain.py")]}
+    bad = {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}
+    home.write("mcp.json", json.dumps({"mcpServers": {"good": good, "bad": bad}}))
+    home.write("replies.json", "[]")
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n')
+    # Two lines have one name, so that they are read as they are printed.
+    assert execute(["doctor", "--path", str(project)]) == 1
+
+
+def test_each_server_has_a_line(
+    home: Home, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_servers_are_connected(home, project)
+    out = capsys.readouterr().out
+    (good,) = [line for line in out.splitlines() if "good: " in line]
+    (bad,) = [line for line in out.splitlines() if line.startswith("broken") and "bad: " in line]
+    assert good.startswith("ok ")
+    assert "exit code 3" in bad
+    assert "soong-agent mcp test bad" in out
+
+
+def database(home: Home) -> Path:
+    home.write("replies.json", "[]")
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n')
+    return home.path / "sessions.sqlite"
+
+
+def test_a_database_that_is_none(home: Home, examine: Examine) -> None:
+    path = database(home)
+    path.write_bytes(b"no database" * 100)
+    code, checks = examine()
+    assert code == 1
+    assert "restore" in checks["database"]["cure"]
+    assert path.read_bytes() == b"no database" * 100
+
+
+def test_a_database_of_a_newer_program(home: Home, examine: Examine) -> None:
+    path = database(home)
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE schema_migrations (version INTEGER, name, applied_at)")
+    connection.execute("INSERT INTO schema_migrations VALUES (9999, 'x', 'y')")
+    connection.commit()
+    connection.close()
+    code, checks = examine()
+    assert code == 1, checks
+    assert "9999" in checks["database"]["text"]
+
+
+def test_a_database_that_is_locked(home: Home, examine: Examine) -> None:
+    path = database(home)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("CREATE TABLE schema_migrations (version INTEGER, name, applied_at)")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        code, checks = examine()
+    finally:
+        connection.close()
+    assert code == 0, checks
+    assert "another process" in checks["database"]["text"]
+
+
+def test_the_sandbox_that_is_on_is_described(home: Home, examine: Examine) -> None:
+    home.write("replies.json", "[]")
+    config = f'model = "scripted:{home.path}/replies.json"\n[sandbox]\nmode = "auto"\n'
+    home.write_config(config)
+    code, checks = examine()
+    assert code == 0
+    if probe().landlock and probe().namespaces and probe().seccomp:
+        assert checks["sandbox"]["state"] == "ok"
+    home.write_config(config + 'write = ["<project>", "/nowhere"]\n')
+    code, checks = examine()
+    assert code == 0
+    assert "/nowhere" in checks["sandbox"]["text"]

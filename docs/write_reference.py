@@ -44,7 +44,8 @@ ENGINE: Mapping[str, tuple[str, str, Mapping[str, tuple[str, ...]]]] = {
             ),
             "History": (
                 *("Node", "Role", "ReplayResult", "InspectResult", "CancelResult"),
-                *("CleanupResult", "DeleteSessionResult"),
+                *("CleanupResult", "DeleteSessionResult", "SwitchResult"),
+                *("WorkspaceDiff", "FileChange"),
             ),
             "Permission": ("PermissionRequest", "PermissionDecision", "Decision"),
         },

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         EndReason,
         ErrorPayload,
         EventType,
+        FileChange,
         ImageBlock,
         InspectResult,
         JsonBlock,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         RunStatus,
         RuntimeEvent,
         StopReason,
+        SwitchResult,
         SystemBlock,
         TextBlock,
         ToolCall,
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
         ToolResultBlock,
         Usage,
         UserMessage,
+        WorkspaceDiff,
     )
 else:
     from agent_core.loading import lazy_names
@@ -134,6 +137,7 @@ __all__ = [
     "ErrorCode",
     "ErrorPayload",
     "EventType",
+    "FileChange",
     "GuardContext",
     "GuardStop",
     "ImageBlock",
@@ -172,6 +176,7 @@ __all__ = [
     "Session",
     "StopReason",
     "StorageError",
+    "SwitchResult",
     "SystemBlock",
     "TaskError",
     "TextBlock",
@@ -190,6 +195,7 @@ __all__ = [
     "Toolset",
     "Usage",
     "UserMessage",
+    "WorkspaceDiff",
     "on_answer",
     "on_message",
     "on_tool_call",

@@ -33,11 +33,13 @@ from agent_core.types import (
     Role,
     RunMode,
     SessionRecord,
+    SwitchResult,
     TextBlock,
     ToolCallBlock,
     ToolDefinition,
     ToolResultBlock,
     UserMessage,
+    WorkspaceDiff,
     new_id,
 )
 
@@ -324,7 +326,15 @@ class AgentRuntime:
             AgentCoreError: `validation_error`: the session id is malformed.
         """
         chosen = new_id("sess") if session_id is None else _checked_session_id(session_id)
-        return Session(chosen, self.start, replay=self.replay_session, inspect=self.inspect_run)
+        return Session(
+            chosen,
+            self.start,
+            replay=self.replay_session,
+            inspect=self.inspect_run,
+            undo=self.undo,
+            redo=self.redo,
+            switch=self.switch_node,
+        )
 
     async def attach(self, run_id: str, after: int = 0) -> RunHandle[Any]:
         """A handle of a run that was started before, here or in another process.
@@ -537,14 +547,66 @@ class AgentRuntime:
         """
         return await (await self._services()).sessions.node_path(node_id)
 
-    async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
+    async def switch_node(
+        self, session_id: str, node_id: str, restore_files: bool = False, force: bool = False
+    ) -> SwitchResult:
         """Let the session's next message continue from this node: a branch. Nothing is deleted.
 
+        Args:
+            session_id: the session.
+            node_id: a message of the user, or a complete answer to one.
+            restore_files: bring the files of the project back to how they were at this node, too.
+            force: replace what others have changed since the last snapshot.
+
         Raises:
-            StorageError: `session_not_found`, `node_not_found`, `session_active`.
-            AgentCoreError: `validation_error`: the node is not one a user has seen.
+            StorageError: `session_not_found`, `node_not_found`; `session_active`, also while a run
+                of another session works in this project, if files are to be restored;
+                `path_conflict`: others have changed `details.paths`, and nothing was done.
+            AgentCoreError: `validation_error`: the node is not one a user has seen, or there is no
+                snapshot.
         """
-        return await (await self._services()).sessions.switch_node(session_id, node_id)
+        return await (await self._services()).sessions.moves.switch(
+            session_id, node_id, restore_files=restore_files, force=force
+        )
+
+    async def undo(self, session_id: str, force: bool = False) -> SwitchResult:
+        """Take back the last message of the user, with everything its run did.
+
+        Files come back where snapshots were taken; `remarks` says where they were not. Nothing is
+        deleted: `redo` returns to the state just before this, until the next message, and
+        `switch_node` always does.
+
+        Raises:
+            StorageError: `session_not_found`; `session_active` while a run of any session works in
+                this project; `path_conflict`: others have changed `details.paths` since, and
+                nothing was done, unless `force`.
+            AgentCoreError: `validation_error`: there is nothing to undo.
+        """
+        services = await self._services()
+        return await services.sessions.moves.undo(_checked_session_id(session_id), force=force)
+
+    async def redo(self, session_id: str, force: bool = False) -> SwitchResult:
+        """Return to the state just before the last `undo`, files included.
+
+        Raises:
+            StorageError: as `undo`.
+            AgentCoreError: `validation_error`: there is nothing to redo; a message ends it.
+        """
+        services = await self._services()
+        return await services.sessions.moves.redo(_checked_session_id(session_id), force=force)
+
+    async def diff_workspace(self, before: str, after: str) -> WorkspaceDiff:
+        """How the files of two states differ, without secrets.
+
+        Args:
+            before: id of a node, or of a snapshot.
+            after: the same of the other state.
+
+        Raises:
+            StorageError: `node_not_found`; or there is no such snapshot any more.
+            AgentCoreError: `validation_error`: a node names no snapshot.
+        """
+        return await (await self._services()).sessions.forks.diff(before, after)
 
     async def list_sessions(self, limit: int = 50, offset: int = 0) -> list[SessionRecord]:
         """Sessions of this database, the most recently used first."""

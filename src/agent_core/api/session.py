@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from agent_core.api.handles import RunHandle, RunResult, await_result
-from agent_core.types import InspectResult, Mode, OutputT, ReplayResult, UserMessage
+from agent_core.types import InspectResult, Mode, OutputT, ReplayResult, SwitchResult, UserMessage
 
 if TYPE_CHECKING:
     from agent_core.loop.options import JsonSchema, RunFields, RunOptions, TypedRunFields
@@ -22,6 +22,7 @@ class Session:
         start: `AgentRuntime.start`.
         replay: `AgentRuntime.replay_session`.
         inspect: `AgentRuntime.inspect_run`.
+        undo, redo, switch: `AgentRuntime.undo`, `redo` and `switch_node`.
     """
 
     def __init__(
@@ -31,11 +32,17 @@ class Session:
         *,
         replay: Callable[..., Awaitable[ReplayResult]],
         inspect: Callable[..., Awaitable[InspectResult]],
+        undo: Callable[..., Awaitable[SwitchResult]],
+        redo: Callable[..., Awaitable[SwitchResult]],
+        switch: Callable[..., Awaitable[SwitchResult]],
     ) -> None:
         self._session_id = session_id
         self._start = start
         self._replay = replay
         self._inspect = inspect
+        self._undo = undo
+        self._redo = redo
+        self._switch = switch
         self._handles: list[RunHandle[Any]] = []
 
     @property
@@ -128,3 +135,31 @@ class Session:
             StorageError: `run_not_found`.
         """
         return await self._inspect(run_id)
+
+    async def undo(self, *, force: bool = False) -> SwitchResult:
+        """`AgentRuntime.undo` in this session.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `path_conflict`.
+        """
+        return await self._undo(self._session_id, force=force)
+
+    async def redo(self, *, force: bool = False) -> SwitchResult:
+        """`AgentRuntime.redo` in this session.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `path_conflict`.
+        """
+        return await self._redo(self._session_id, force=force)
+
+    async def switch_node(
+        self, node_id: str, *, restore_files: bool = False, force: bool = False
+    ) -> SwitchResult:
+        """`AgentRuntime.switch_node` in this session.
+
+        Raises:
+            StorageError: `node_not_found`, `session_active`, `path_conflict`.
+        """
+        return await self._switch(
+            self._session_id, node_id, restore_files=restore_files, force=force
+        )

@@ -41,6 +41,11 @@ class Options(argparse.Namespace):
     limit: int = 20
     yes: bool = False
     json: bool = False
+    force: bool = False
+    before: str = ""
+    after: str = ""
+    at: str | None = None
+    into: str = ""
 
 
 class Parser(argparse.ArgumentParser):

@@ -109,6 +109,7 @@ def _open_runtime(
         project_dir=options.path,
         permission_callback=callback,
         elicitation_callback=elicit,
+        default_snapshots="turn",
     )
     if options.model is None:
         return open_it()

@@ -15,7 +15,7 @@ _LONGEST_MESSAGE = 400
 
 
 def manage_sessions(options: Options) -> int:
-    """List, show or compact sessions, and return the exit code."""
+    """List, show, fork or compact sessions, and return the exit code."""
 
     def manage(_: Setup, terminal: Terminal, clean: Clean) -> int:
         return asyncio.run(_manage(options, terminal, clean))
@@ -24,7 +24,7 @@ def manage_sessions(options: Options) -> int:
 
 
 async def _manage(options: Options, terminal: Terminal, clean: Clean) -> int:
-    async with AgentRuntime(project_dir=options.path) as runtime:
+    async with AgentRuntime(project_dir=options.path, default_snapshots="turn") as runtime:
         match options.action:
             case "list":
                 for session in await runtime.list_sessions(limit=options.limit):

@@ -38,6 +38,7 @@ from agent_core.types import (
     RunOpening,
     RunRecord,
     RuntimeEvent,
+    SessionFork,
     SessionNote,
     SessionRecord,
     SnapshotNote,
@@ -395,16 +396,24 @@ class WorkspaceStore(Protocol):
         """
         ...
 
+    async def fork_session(self, fork: SessionFork) -> SessionRecord:
+        """Add a session with a copy of the path to a node, and of what is known of its files.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`.
+        """
+        ...
+
     async def pending_moves(self, folder: str) -> list[str]:
         """The sessions of a project whose files were being restored."""
         ...
 
-    async def snapshots_in_use(self, folder: str) -> set[str]:
-        """Every snapshot of a project that a session needs."""
+    async def snapshots_in_use(self) -> set[str]:
+        """Every snapshot that a session needs."""
         ...
 
-    async def drop_snapshots(self, folder: str, before: datetime) -> None:
-        """Forget the snapshots of a project's sessions that nothing was done in since a time."""
+    async def drop_snapshots(self, before: datetime) -> None:
+        """Forget the snapshots of sessions that nothing was done in since a time."""
         ...
 
     async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:

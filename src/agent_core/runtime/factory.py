@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -38,15 +39,17 @@ from agent_core.runtime.guards import MeteringGuard
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models
 from agent_core.runtime.project import Project, Surroundings
+from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.toolboxes import servers_of
 from agent_core.text import fit_lines
 from agent_core.tools.deferred import DeferringToolbox
 from agent_core.tools.limits import ResultLimiter
 from agent_core.tools.registry import Toolbox
-from agent_core.types import Claim, Node, RunIdentity, utc_now
+from agent_core.types import Claim, Node, RunIdentity, ToolPermission, utc_now
 
 if TYPE_CHECKING:
     from agent_core.loop.guards import RunGuards
+    from agent_core.runtime.recording import RunRecorder
 
 T = TypeVar("T")
 
@@ -74,6 +77,7 @@ class RunFactory:
     Args:
         project: what the runs work on, and with which tools.
         models, memory, artifacts, store, jobs, usage: of the runtime.
+        files: of the project.
         session_journal: writes into sessions between runs.
         open_journal: makes the journals of the compact agent's runs.
         claim: the runtime's, for sessions whose last run may have ended.
@@ -88,6 +92,7 @@ class RunFactory:
         memory: MemoryService,
         artifacts: ArtifactStore,
         store: SessionStore,
+        files: ProjectFiles,
         jobs: Jobs,
         usage: UsageLedger,
         session_journal: SessionJournal,
@@ -100,6 +105,8 @@ class RunFactory:
         self._setup = project.setup
         self._models = models
         self._memory = memory
+        self._store = store
+        self._files = files
         self._results = ResultLimiter(
             artifacts,
             limit_bytes=config.tools.result_limit_bytes,
@@ -110,6 +117,7 @@ class RunFactory:
         self._models_of_runs: OrderedDict[str, ModelConfig] = OrderedDict()
         self._guards_of_runs: WeakValueDictionary[str, RunGuards] = WeakValueDictionary()
         self._look_s = _QUICK_LOOK_S  # the first one is taken in a thread
+        self._recorders: WeakValueDictionary[str, RunRecorder] = WeakValueDictionary()
         self._scale = models.scale
         self._limits = RunLimits(max_turns=config.runtime.max_turns)
         self.compactions = Compactions(
@@ -182,6 +190,8 @@ class RunFactory:
             guard = CheckedCalls(guard, checks)
         if meter and meter.limits("tool_calls"):
             guard = MeteringGuard(guard, meter)
+        if recorder := self._recorders.get(run.parent_run_id or run.run_id):
+            provider, guard = await self._recorded(provider, guard, recorder, toolbox, spec)
         make_hooks = self._project.make_hooks
         ctx = RunContext(
             run=run,
@@ -208,6 +218,46 @@ class RunFactory:
             found = await asyncio.to_thread(self._project.find_surroundings)
         self._look_s = perf_counter() - started
         return found
+
+    @asynccontextmanager
+    async def recording(self, journal: Journal) -> AsyncGenerator[None]:
+        """Record the files of the project around what a run of a user changes, its children's too.
+
+        Nothing is done where no snapshots are taken.
+        """
+        if not self._setup.takes_snapshots:
+            yield
+            return
+        from agent_core.runtime.recording import recording  # noqa: PLC0415 - others load no more
+
+        async with recording(self._files, self._store, journal) as recorder:
+            self._recorders[journal.run.run_id] = recorder
+            yield
+
+    async def _recorded(
+        self,
+        provider: ProviderAdapter,
+        guard: Guard,
+        recorder: "RunRecorder",
+        toolbox: Toolbox,
+        spec: RunSpec,
+    ) -> tuple[ProviderAdapter, Guard]:
+        """The provider and the guard of a run whose changes are recorded."""
+        from agent_core.runtime.recording import (  # noqa: PLC0415
+            RecordingGuard,
+            RecordingProvider,
+            may_change,
+            starts_agents,
+        )
+
+        guard = RecordingGuard(guard, recorder, toolbox)
+        if spec.run.parent_run_id is not None:
+            return provider, guard
+        is_early = may_change(toolbox)
+        if not is_early and starts_agents(toolbox):
+            granted = await self._project.toolboxes.work_tools(spec.options)
+            is_early = any(each.permission is ToolPermission.WRITE for each in granted.values())
+        return RecordingProvider(provider, recorder, is_early=is_early), guard
 
     def _limits_of(self, options: RunOptions) -> RunLimits:
         if options.max_turns is None:

@@ -28,6 +28,7 @@ from agent_core.runtime.factory import RunFactory
 from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.project import Project
+from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.recovery import SessionHistory, SessionLeases
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.storage.owners import Owner
@@ -96,6 +97,7 @@ class Runs:
     Args:
         project: what the runs work on.
         store, owner, models, artifacts, redactor: of the process.
+        files: of the project.
         traces: keeps tracebacks, with `debug=True`.
     """
 
@@ -109,6 +111,7 @@ class Runs:
         artifacts: ArtifactStore,
         redactor: Redactor,
         traces: Traces | None,
+        files: ProjectFiles,
     ) -> None:
         config = project.setup.config
         self._project = project
@@ -151,6 +154,7 @@ class Runs:
             memory=self._memory,
             artifacts=artifacts,
             store=store,
+            files=files,
             jobs=self.jobs,
             usage=usage,
             session_journal=session_journal,
@@ -664,6 +668,7 @@ class Runs:
                 async with (
                     _checked(run, options) as (prompt, guards),
                     self._project.with_toolsets(options, run.journal) as options,
+                    self._contexts.recording(run.journal),
                     self._open_spawner(run.journal, options) as spawner,
                 ):
                     ctx, source = await self._contexts.context_and_source(

@@ -6,6 +6,8 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 
 from agent_core.artifacts.store import ArtifactStore, InMemoryArtifactStore
 from agent_core.assets.load import check_assets
@@ -16,8 +18,10 @@ from agent_core.events import SessionStore
 from agent_core.process import Launcher
 from agent_core.redaction.redactor import Redactor
 from agent_core.runtime.models import Models, Traces
+from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.options import RuntimeOptions
 from agent_core.runtime.project import Project
+from agent_core.runtime.project_files import ProjectFiles
 from agent_core.runtime.runs import Runs
 from agent_core.runtime.sessions import Sessions
 from agent_core.storage.owners import Owner
@@ -78,6 +82,7 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         models = Models(
             options.providers, setup.config, store=store, redactor=redactor, traces=traces
         )
+        files = ProjectFiles(setup)
         runs = Runs(
             project,
             store=store,
@@ -86,9 +91,26 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             artifacts=artifacts,
             redactor=redactor,
             traces=traces,
+            files=files,
         )
+        moves = NodeMoves(
+            store,
+            owner,
+            runs,
+            files=files,
+            files_of=partial(ProjectFiles, setup),
+            keep=timedelta(days=setup.config.workspace.keep_days),
+            forget_reads=project.toolboxes.forget_reads,
+        )
+        await moves.recover()
         sessions = Sessions(
-            project, store=store, owner=owner, redactor=redactor, artifacts=artifacts, runs=runs
+            project,
+            store=store,
+            owner=owner,
+            redactor=redactor,
+            artifacts=artifacts,
+            runs=runs,
+            moves=moves,
         )
         stack.push_async_callback(runs.leases.give_back)
         stack.push_async_callback(models.close)

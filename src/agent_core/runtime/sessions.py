@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.context.composer import rebuild_requests
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError
 from agent_core.events import SessionStore
 from agent_core.loop.context import Outcome
 from agent_core.redaction.redactor import Redactor
+from agent_core.runtime.forks import Forks
 from agent_core.runtime.models import RequestRedactor
+from agent_core.runtime.moves import NodeMoves
 from agent_core.runtime.project import Project
 from agent_core.runtime.runs import Runs, identity_of
 from agent_core.runtime.scheduler import RunProgress
@@ -23,7 +25,6 @@ from agent_core.types import (
     EventType,
     InspectResult,
     Node,
-    NodeType,
     ReplayResult,
     Role,
     RunRecord,
@@ -56,7 +57,10 @@ class Sessions:
         redactor: Redactor,
         artifacts: ArtifactStore,
         runs: Runs,
+        moves: NodeMoves,
     ) -> None:
+        self.moves = moves
+        self.forks = Forks(store, redactor, files_at=moves.files_at)
         self._project = project
         self._store = store
         self._owner = owner
@@ -64,20 +68,6 @@ class Sessions:
         self._requests = RequestRedactor(redactor)
         self._artifacts = artifacts
         self._runs = runs
-
-    async def switch_node(self, session_id: str, node_id: str) -> SessionRecord:
-        """Continue the session from a message the user has seen.
-
-        Raises:
-            StorageError: `session_not_found`, `node_not_found`, `session_active`.
-            AgentCoreError: `validation_error`: not a message, or not a complete one.
-        """
-        await self._runs.require_idle(session_id)
-        node = await self._store.node(node_id)
-        if node is not None and node.session_id == session_id and not _is_visible(node):
-            message = f"{node_id} is not a complete message of the user or an answer to one"
-            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
-        return await self._store.set_active_node(session_id, node_id, is_dead=self._owner.is_dead)
 
     async def delete(self, session_id: str) -> DeleteSessionResult:
         """Delete a session's rows, then its files.
@@ -89,6 +79,7 @@ class Sessions:
         await self._store.delete_session(session_id, is_dead=self._owner.is_dead)
         await self._project.guard.forget(session_id)
         failed = await self._artifacts.delete_session_files(session_id)
+        await self.moves.sweep()
         return DeleteSessionResult(session_id=session_id, deleted=True, failed=failed)
 
     async def replay_session(
@@ -251,9 +242,3 @@ def _expected(record: RunRecord) -> "ExpectedOutput | None":
     from agent_core.tools.output import ExpectedOutput  # noqa: PLC0415 - few runs have one
 
     return ExpectedOutput.stored(record.options)
-
-
-def _is_visible(node: Node) -> bool:
-    """Whether a user can point at it: their own message, or an answer without open calls."""
-    is_message = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
-    return is_message and not node.is_partial and not node.calls

@@ -1,7 +1,7 @@
 """Which tools a run has: all there are, less what its role and the user's settings exclude."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -224,6 +224,10 @@ class Toolboxes:
                     logger.warning(
                         "[tools] %s names %s, and there is no such tool%s", key, name, hint
                     )
+
+    def forget_reads(self, agent_ids: Collection[str]) -> None:
+        """Let what these agents have read of files count as not read."""
+        self._workspace.seen.forget(agent_ids)
 
     def definitions(self) -> dict[str, ToolDefinition]:
         """Every tool there is now, by name, for people who look at past requests."""

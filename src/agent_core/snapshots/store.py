@@ -19,6 +19,7 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.catalogue import Catalogue
 from agent_core.snapshots.contents import pieces_of
 from agent_core.snapshots.locks import locked
+from agent_core.snapshots.merging import Merging
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
@@ -102,6 +103,30 @@ class SnapshotStore:
         with self._recorder(root, stop) as recorder:
             restorer = Restorer(recorder)
             return restorer.restore(snapshot_id, base=base, force=force, settings=settings)
+
+    def merge(self, base: str, target: str, now: str) -> tuple[Snapshot, list[str]]:
+        """The third snapshot with what differs between the first two; all else is left alone.
+
+        Returns:
+            The snapshot, and the paths that differ in the third one, too, in another way.
+
+        Raises:
+            StorageError: one of them is missing or damaged.
+        """
+        named = [self.get(each) for each in (base, target, now)]
+        with self._working() as packs:
+            merging = Merging(packs)
+            tree = merging.merge(*(bytes.fromhex(each.tree) for each in named))
+            packs.commit()
+            latest = named[-1]
+            merged = self._catalogue.keep(
+                tree=tree.hex(),
+                files=latest.files,
+                size_bytes=latest.size_bytes,
+                left_out=list(latest.left_out),
+                git=latest.git,
+            )
+        return merged, sorted(merging.conflicts)
 
     def recover(self, root: Path) -> Restored | None:
         """Finish a restore of this workspace that was interrupted; None if there is none.

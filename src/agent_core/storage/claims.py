@@ -21,7 +21,7 @@ from agent_core.storage.rows import (
     find,
     insert,
     insert_events,
-    insert_session_event,
+    insert_session_events,
     iso,
     node_not_found,
     read,
@@ -107,7 +107,7 @@ def open_run(
         if cwd is not None:
             draft = EventDraft(EventType.SESSION_MOVED, {"from": session.cwd, "to": cwd})
             moved = PendingEvent(new_id("evt"), utc_now(), draft)
-            insert_session_event(connection, session.session_id, moved)
+            insert_session_events(connection, session.session_id, [moved])
         agent = _find_root_agent(connection, opening) or _add_root_agent(connection, opening)
         changes = {
             **claim,

@@ -26,6 +26,15 @@ _LAST_STEP = """SELECT event_type FROM events
     AND event_type IN ('tool_started', 'tool_completed', 'tool_failed', 'tool_denied')
     ORDER BY seq DESC LIMIT 1"""
 
+PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
+    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?1 AND node_id IS NOT ?2
+    UNION ALL
+    SELECT nodes.node_id, nodes.parent_id, depth + 1
+    FROM path JOIN nodes ON nodes.node_id = path.parent_id WHERE nodes.node_id IS NOT ?2
+)
+SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
+"""The nodes from the root to one node; from another one on, if that is on the path."""
+
 _MAX_SEQ = 2**62
 
 

@@ -305,7 +305,7 @@ _NOTED = """SELECT active_node_id, metadata_json,
     (SELECT max(node_seq) FROM nodes WHERE session_id = :session)
     FROM sessions WHERE session_id = :session"""
 
-_INSERT_NODE = """INSERT INTO nodes (node_seq, node_id, session_id, parent_id, agent_id, run_id,
+INSERT_NODE = """INSERT INTO nodes (node_seq, node_id, session_id, parent_id, agent_id, run_id,
     role, node_type, content_json, metadata_json, token_count, created_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
@@ -358,7 +358,7 @@ def append_job(
     def append(connection: sqlite3.Connection) -> Position:
         start = start_of(connection, batch.session_id, batch.run_id, owner=batch.owner, epoch=epoch)
         for i, row in enumerate(nodes):
-            connection.execute(_INSERT_NODE, (start.node_seq + i, *row))
+            connection.execute(INSERT_NODE, (start.node_seq + i, *row))
         of = (batch.session_id, batch.agent_id, batch.run_id)
         _insert_event_rows(connection, of, start, events)
         for sql, values in changes:
@@ -391,7 +391,7 @@ def note_job(note: SessionNote) -> Callable[[sqlite3.Connection], bool]:
         if note.node is not None and node is not None:
             if active != note.node.parent_id:
                 return False
-            connection.execute(_INSERT_NODE, ((last_node_seq or 0) + 1, *node))
+            connection.execute(INSERT_NODE, ((last_node_seq or 0) + 1, *node))
             active = note.node.node_id
         of = (note.session_id, None, None)
         _insert_event_rows(connection, of, Position((last_seq or 0) + 1, 0, 0), events)
@@ -443,15 +443,16 @@ def insert_events(
     return start
 
 
-def insert_session_event(
-    connection: sqlite3.Connection, session_id: str, event: PendingEvent
+def insert_session_events(
+    connection: sqlite3.Connection, session_id: str, events: Sequence[PendingEvent]
 ) -> None:
-    """Store an event of a session, outside of any run."""
+    """Store events of a session, outside of any run."""
     (last_seq,) = connection.execute(
         "SELECT max(seq) FROM events WHERE session_id = ?", (session_id,)
     ).fetchone()
     start = Position((last_seq or 0) + 1, 0, 0)
-    _insert_event_rows(connection, (session_id, None, None), start, [event_row(event)])
+    rows = [event_row(event) for event in events]
+    _insert_event_rows(connection, (session_id, None, None), start, rows)
 
 
 def session_not_found(session_id: str) -> StorageError:

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import approvals, budgets, claims, queries, workspaces
+from agent_core.storage import approvals, budgets, claims, forks, queries, workspaces
 from agent_core.storage.connections import (
     PATIENCE,
     open_in_memory,
@@ -31,7 +31,7 @@ from agent_core.storage.connections import (
     reopen_writer,
 )
 from agent_core.storage.faults import explain, is_busy, is_environmental
-from agent_core.storage.queries import clamp
+from agent_core.storage.queries import PATH, clamp
 from agent_core.storage.rows import (
     ACTIVE_RUN,
     Record,
@@ -68,6 +68,7 @@ from agent_core.types import (
     RunOpening,
     RunRecord,
     RuntimeEvent,
+    SessionFork,
     SessionNote,
     SessionRecord,
     SnapshotNote,
@@ -349,15 +350,6 @@ def _closed_error(path: Path) -> StorageError:
     return StorageError(ErrorCode.STORAGE_ERROR, f"the session database {path} is closed")
 
 
-_PATH = """WITH RECURSIVE path (node_id, parent_id, depth) AS (
-    SELECT node_id, parent_id, 0 FROM nodes WHERE node_id = ?1 AND node_id IS NOT ?2
-    UNION ALL
-    SELECT nodes.node_id, nodes.parent_id, depth + 1
-    FROM path JOIN nodes ON nodes.node_id = path.parent_id WHERE nodes.node_id IS NOT ?2
-)
-SELECT nodes.* FROM path JOIN nodes ON nodes.node_id = path.node_id ORDER BY depth DESC"""
-
-
 class SqliteSessionStore:
     """Sessions and their history in a database that several processes may share.
 
@@ -619,8 +611,11 @@ class SqliteSessionStore:
             lambda c: workspaces.move_node(c, session_id, move, is_dead, self._clock())
         )
 
-    async def drop_snapshots(self, folder: str, before: datetime) -> None:
-        await self._writer.submit(lambda c: workspaces.drop_snapshots(c, folder, before))
+    async def fork_session(self, fork: SessionFork) -> SessionRecord:
+        return await self._writer.submit(lambda c: forks.fork_session(c, fork))
+
+    async def drop_snapshots(self, before: datetime) -> None:
+        await self._writer.submit(lambda c: workspaces.drop_snapshots(c, before))
 
     # reads
 
@@ -638,8 +633,8 @@ class SqliteSessionStore:
     async def pending_moves(self, folder: str) -> list[str]:
         return await self._readers.read(lambda c: workspaces.pending_moves(c, folder))
 
-    async def snapshots_in_use(self, folder: str) -> set[str]:
-        return await self._readers.read(lambda c: workspaces.snapshots_in_use(c, folder))
+    async def snapshots_in_use(self) -> set[str]:
+        return await self._readers.read(workspaces.snapshots_in_use)
 
     async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:
         return await self._readers.read(
@@ -673,7 +668,7 @@ class SqliteSessionStore:
         return await self._find(Node, node_id)
 
     async def path(self, node_id: str, *, after: str | None = None) -> list[Node]:
-        nodes = await self._find_all(Node, _PATH, node_id, after)
+        nodes = await self._find_all(Node, PATH, node_id, after)
         if not nodes and node_id != after:
             raise node_not_found(node_id)
         return nodes

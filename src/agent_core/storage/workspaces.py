@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.storage.claims import find_session, is_free, move_active_node
-from agent_core.storage.rows import OPEN_RUN, dumps, loads, read_all, storable
+from agent_core.storage.rows import OPEN_RUN, dumps, iso, loads, read_all, storable
 from agent_core.types import (
     NodeMove,
     OwnerIsDead,
@@ -18,10 +18,11 @@ from agent_core.types import (
     WorkspaceState,
 )
 
-_NAME = """INSERT INTO node_snapshots
+NAME_SNAPSHOT = """INSERT INTO node_snapshots
     (node_id, session_id, run_id, folder, snapshot_id, previous_id) VALUES (?, ?, ?, ?, ?, ?)"""
 
-_KNOW = """INSERT INTO workspaces (session_id, folder, snapshot_id, open_run_id, undone_json)
+KNOW_SNAPSHOT = """INSERT INTO workspaces
+    (session_id, folder, snapshot_id, open_run_id, undone_json)
     VALUES (?1, ?2, ?3, ?4, '[]') ON CONFLICT (session_id) DO UPDATE
     SET folder = ?2, snapshot_id = ?3, open_run_id = ?4"""
 
@@ -52,9 +53,9 @@ def name_snapshot(connection: sqlite3.Connection, note: SnapshotNote) -> None:
     ).fetchone()
     previous = (known and known[0]) or note.snapshot_id
     row = (note.node_id, note.session_id, note.run_id, folder, note.snapshot_id, previous)
-    connection.execute(_NAME, row)
+    connection.execute(NAME_SNAPSHOT, row)
     open_run = None if note.is_last else note.run_id
-    connection.execute(_KNOW, (note.session_id, folder, note.snapshot_id, open_run))
+    connection.execute(KNOW_SNAPSHOT, (note.session_id, folder, note.snapshot_id, open_run))
 
 
 def end_changes(connection: sqlite3.Connection, run_id: str, session_id: str) -> None:
@@ -156,7 +157,7 @@ def move_node(
 ) -> SessionRecord:
     """Continue the session from the node of the move, with what it then knows of its files.
 
-    The node that is left names the state its files were in, changes by hand included.
+    The snapshot that was taken before is kept under its own name.
 
     Raises:
         StorageError: `session_not_found`, `session_active`, `node_not_found`.
@@ -164,16 +165,17 @@ def move_node(
     session = find_session(connection, session_id)
     moved = move_active_node(connection, session, move.node_id, is_dead, now)
     folder = storable(move.folder)
-    if move.before is not None and move.left is not None:
-        row = (move.left, session_id, None, folder, move.before, move.before)
-        connection.execute(_NAME, row)
+    if move.files is not None:
+        before = move.files.before
+        row = (before, session_id, None, folder, before, before)
+        connection.execute(NAME_SNAPSHOT, row)
     undone = dumps([each.model_dump(mode="json") for each in move.undone])
     connection.execute(
         """INSERT INTO workspaces (session_id, folder, snapshot_id, undone_json)
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT (session_id) DO UPDATE
         SET folder = ?2, snapshot_id = ?3, undone_json = ?4, pending_json = NULL,
             open_run_id = iif(?5, NULL, open_run_id)""",
-        (session_id, folder, move.known, undone, move.before is not None),
+        (session_id, folder, move.known, undone, move.files is not None),
     )
     return moved
 
@@ -187,28 +189,25 @@ def pending_moves(connection: sqlite3.Connection, folder: str) -> list[str]:
     return [session_id for (session_id,) in rows]
 
 
-def snapshots_in_use(connection: sqlite3.Connection, folder: str) -> set[str]:
-    """Every snapshot of a project that a session needs."""
-    key = (storable(folder),)
-    named = "SELECT snapshot_id, previous_id FROM node_snapshots WHERE folder = ?"
-    found = {each for row in connection.execute(named, key) for each in row}
-    rows = connection.execute(
-        "SELECT snapshot_id, undone_json, pending_json FROM workspaces WHERE folder = ?", key
-    )
+def snapshots_in_use(connection: sqlite3.Connection) -> set[str]:
+    """Every snapshot that a session needs."""
+    named = "SELECT snapshot_id, previous_id FROM node_snapshots"
+    found = {each for row in connection.execute(named) for each in row}
+    rows = connection.execute("SELECT snapshot_id, undone_json, pending_json FROM workspaces")
     for snapshot_id, undone, pending in rows:
         entries = [UndoneMessage.model_validate(each) for each in loads(undone)]
-        move = NodeMove.model_validate(loads(pending)) if pending else None
         found |= {each for entry in entries for each in (entry.before, entry.after, entry.known)}
-        found |= {snapshot_id, *((move.target, move.base, move.before) if move else ())}
+        files = NodeMove.model_validate(loads(pending)).files if pending else None
+        found |= {snapshot_id, *((files.target, files.before, files.git) if files else ())}
     return {each for each in found if each is not None}
 
 
-def drop_snapshots(connection: sqlite3.Connection, folder: str, before: datetime) -> None:
-    """Forget the snapshots of a project's sessions that nothing was done in since a time."""
-    key = (storable(folder), before.isoformat(timespec="microseconds"))
-    unused = "session_id IN (SELECT session_id FROM sessions WHERE updated_at < ?2)"
-    connection.execute(f"DELETE FROM node_snapshots WHERE folder = ?1 AND {unused}", key)  # noqa: S608
-    connection.execute(f"DELETE FROM workspaces WHERE folder = ?1 AND {unused}", key)  # noqa: S608
+def drop_snapshots(connection: sqlite3.Connection, before: datetime) -> None:
+    """Forget the snapshots of sessions that nothing was done in since a time."""
+    key = (iso(before),)
+    unused = "session_id IN (SELECT session_id FROM sessions WHERE updated_at < ?)"
+    connection.execute(f"DELETE FROM node_snapshots WHERE {unused}", key)  # noqa: S608
+    connection.execute(f"DELETE FROM workspaces WHERE {unused}", key)  # noqa: S608
 
 
 def working_sessions(

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,6 +249,11 @@ class FileVersionTracker:
         self._versions[agent_id, path] = version
         if len(self._versions) > _REMEMBERED:
             self._versions.popitem(last=False)
+
+    def forget(self, agent_ids: Collection[str]) -> None:
+        """Forget what these agents have read: other versions have taken its place."""
+        for key in [key for key in self._versions if key[0] in agent_ids]:
+            del self._versions[key]
 
     def require_current(self, agent_id: str, path: Path, version: Version, *, shown: str) -> None:
         """Return if the agent has read this version, or none at all.

@@ -115,10 +115,14 @@ from agent_core.types.tools import (
     ToolResult,
 )
 from agent_core.types.workspace import (
+    FileChange,
+    FilesMove,
     NodeMove,
+    SessionFork,
     SnapshotNote,
     SwitchResult,
     UndoneMessage,
+    WorkspaceDiff,
     WorkspaceState,
 )
 
@@ -165,6 +169,8 @@ __all__ = [
     "EventDraft",
     "EventLevel",
     "EventType",
+    "FileChange",
+    "FilesMove",
     "Frozen",
     "ImageBlock",
     "InspectResult",
@@ -205,6 +211,7 @@ __all__ = [
     "RunStatus",
     "RuntimeEvent",
     "SafeId",
+    "SessionFork",
     "SessionNote",
     "SessionRecord",
     "SessionStatus",
@@ -226,6 +233,7 @@ __all__ = [
     "Usage",
     "UserMessage",
     "UtcDatetime",
+    "WorkspaceDiff",
     "WorkspaceState",
     "build_content",
     "calls_of",

@@ -44,28 +44,56 @@ class UndoneMessage(Frozen):
     known: SafeId | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFork:
+    """A session that is to begin with what another one has said.
+
+    Attributes:
+        session_id, node_id: where it branches off.
+        new_session_id: its own.
+        folder: the copy of the project that it works in.
+        snapshot_id: what the files of the copy were recorded as.
+    """
+
+    session_id: str
+    node_id: str
+    new_session_id: str
+    folder: str
+    snapshot_id: str | None = None
+
+
+class FilesMove(Frozen):
+    """What happens to the files when a session goes on elsewhere, all of them snapshots.
+
+    Attributes:
+        target: what is restored: the state before, with the changes that are taken back or made.
+        before: the state before.
+        git: tells what the repository stood at when the files were so.
+    """
+
+    target: SafeId
+    before: SafeId
+    git: SafeId
+
+
 class NodeMove(Frozen):
     """A session goes on from another node, and its files with it.
 
     Attributes:
         node_id: the new active node; None is the beginning.
-        left: the node that was active; None is the beginning.
         folder: the project.
-        target: the snapshot that is restored; None: no file is touched.
-        base: the snapshot that tells what others have changed since.
-        before: the one taken before anything was restored.
-        known: what the session knows of the files from then on.
+        files: what happens to the files; None: they are left alone.
+        known: the snapshot that the session has left the files in from then on.
         undone: what can be redone from then on.
+        is_undo: the first of these is this very move.
     """
 
     node_id: SafeId | None
-    left: SafeId | None
     folder: str
-    target: SafeId | None = None
-    base: SafeId | None = None
-    before: SafeId | None = None
+    files: FilesMove | None = None
     known: SafeId | None = None
     undone: list[UndoneMessage] = []
+    is_undo: bool = False
 
 
 class WorkspaceState(Frozen):
@@ -85,6 +113,40 @@ class WorkspaceState(Frozen):
     undone: list[UndoneMessage] = []
     runs: int = 0
     pending: NodeMove | None = None
+
+
+class FileChange(Frozen):
+    """How one file differs between two snapshots.
+
+    Attributes:
+        path: relative to the project.
+        kind: `added`, `deleted`, `modified`, `mode` (its rights), or `kind`: a file became a
+            folder or a link, or the other way round.
+        diff: a unified diff without secrets; None where there is no text to show.
+        note: what there is to be said instead.
+    """
+
+    path: str
+    kind: str
+    diff: str | None = None
+    note: str = ""
+
+
+class WorkspaceDiff(Frozen):
+    """How the files of a project differ between two snapshots.
+
+    Attributes:
+        before, after: the snapshots.
+        changes: file by file.
+        git: what of HEAD, the branch and the index differs.
+        left_out: paths that one of the snapshots does not hold, each with the reason.
+    """
+
+    before: SafeId
+    after: SafeId
+    changes: list[FileChange] = []
+    git: list[str] = []
+    left_out: list[str] = []
 
 
 class SwitchResult(Frozen):

@@ -1,0 +1,96 @@
+"""`soong-agent undo`, `redo` and `workspace diff`: what came back, what did not, and why."""
+
+import asyncio
+from collections.abc import Iterable
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.options import COMPLETED, FAILED, Options
+from agent_core.cli.terminal import Clean, Style, Terminal, exit_code_of, run_on_terminal
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import visible
+from agent_core.types import SwitchResult, WorkspaceDiff
+
+_PAGE = 50
+
+
+def move_session(options: Options) -> int:
+    """Undo, redo or compare, and return the exit code."""
+
+    def move(setup: Setup, terminal: Terminal, clean: Clean) -> int:
+        return asyncio.run(_move(options, setup, terminal, clean))
+
+    return run_on_terminal(options.path, move)
+
+
+async def _move(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    async with AgentRuntime(project_dir=options.path, default_snapshots="turn") as runtime:
+        if options.command == "workspace":
+            show_diff(await runtime.diff_workspace(options.before, options.after), terminal, clean)
+            return COMPLETED
+        session_id = options.session_id or await last_session(runtime, setup)
+        if session_id is None:
+            terminal.line(f"error: no session works in {setup.project} yet", Style.BAD)
+            return FAILED
+        change = runtime.undo if options.command == "undo" else runtime.redo
+        try:
+            result = await change(session_id, force=options.force)
+        except AgentCoreError as error:
+            terminal.line(f"error: {visible(clean(error.message))}", Style.BAD)
+            if error.code is ErrorCode.PATH_CONFLICT:
+                show_paths("changed by others", error.details.get("paths", ()), terminal, clean)
+            return exit_code_of(error)
+        show_move(result, terminal, clean)
+        return COMPLETED
+
+
+async def last_session(runtime: AgentRuntime, setup: Setup) -> str | None:
+    """The session of the project that was used last."""
+    start = 0
+    while page := await runtime.list_sessions(limit=_PAGE, offset=start):
+        for session in page:
+            if session.cwd == str(setup.project):
+                return session.session_id
+        start += _PAGE
+    return None
+
+
+def show_move(result: SwitchResult, terminal: Terminal, clean: Clean) -> None:
+    """Show where the session goes on, and what became of its files."""
+    where = result.node_id or "its beginning"
+    terminal.line(f"session {result.session_id} goes on from {where}")
+    show_paths("restored", result.restored, terminal, clean)
+    show_paths("deleted", result.deleted, terminal, clean)
+    show_paths("moved aside", result.moved_aside, terminal, clean)
+    show_paths("left as it is, changed by others", result.refused, terminal, clean, Style.WARN)
+    show_paths("in no snapshot, left alone", result.left_out, terminal, clean)
+    show_paths("git is left alone,", result.git, terminal, clean, Style.WARN)
+    for remark in result.remarks:
+        terminal.line(visible(clean(remark), one_line=True), Style.WARN)
+    if result.snapshot_before is not None:
+        terminal.line(f"before it the files were as in {result.snapshot_before}", Style.DIM)
+
+
+def show_paths(
+    what: str,
+    paths: Iterable[str],
+    terminal: Terminal,
+    clean: Clean,
+    style: Style = Style.DIM,
+) -> None:
+    """Show one line for each path."""
+    for path in paths:
+        terminal.line(f"  {what}: {visible(clean(path), one_line=True)}", style)
+
+
+def show_diff(found: WorkspaceDiff, terminal: Terminal, clean: Clean) -> None:
+    """Show the changes: text as a diff on standard output, all else by its name."""
+    for change in found.changes:
+        path = visible(clean(change.path), one_line=True)
+        terminal.text(f"{change.kind}: {path}{f' ({change.note})' if change.note else ''}\n")
+        if change.diff is not None:
+            terminal.text(visible(clean(change.diff)))
+    show_paths("in no snapshot", found.left_out, terminal, clean)
+    show_paths("git:", found.git, terminal, clean, Style.WARN)
+    if not found.changes:
+        terminal.line("no file differs", Style.DIM)

@@ -1,0 +1,402 @@
+"""Undo, redo, and going on elsewhere: a session's active node, and its project's files with it."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.errors import AgentCoreError, ErrorCode, StorageError
+from agent_core.events import SessionStore
+from agent_core.runtime.project_files import FilesAlone, ProjectFiles, shown_path
+from agent_core.runtime.runs import Runs
+from agent_core.storage.owners import Owner
+from agent_core.types import (
+    EventType,
+    FilesMove,
+    Node,
+    NodeMove,
+    NodeType,
+    Role,
+    RunStatus,
+    SessionRecord,
+    SwitchResult,
+    UndoneMessage,
+    WorkspaceState,
+    utc_now,
+)
+
+if TYPE_CHECKING:
+    from agent_core.snapshots.records import GitState, LeftOut
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 1000
+_SHOWN_PATHS = 10
+
+
+class NodeMoves:
+    """Moves sessions to other nodes; where snapshots were taken, the files go with them.
+
+    Args:
+        store, owner, runs: of the runtime.
+        files: of the runtime's project.
+        files_of: the files of another folder.
+        keep: how long the snapshots of a session are kept after its last run.
+        forget_reads: lets what agents have read count as not read.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        owner: Owner,
+        runs: Runs,
+        *,
+        files: ProjectFiles,
+        files_of: Callable[[Path], ProjectFiles],
+        keep: timedelta,
+        forget_reads: Callable[[Collection[str]], None],
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._runs = runs
+        self._files = files
+        self._files_of = files_of
+        self._keep = keep
+        self._forget_reads = forget_reads
+
+    async def switch(
+        self, session_id: str, node_id: str, *, restore_files: bool, force: bool
+    ) -> SwitchResult:
+        """Continue the session from a message the user has seen; with its files, if asked for.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: not a message, or not a complete one; or there is
+                no snapshot to restore.
+        """
+        session = await self._idle_session(session_id)
+        node = await self._store.node(node_id)
+        if node is not None and node.session_id == session_id and not is_visible(node):
+            message = f"{node_id} is not a complete message of the user or an answer to one"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        if not restore_files:
+            moved = await self._store.set_active_node(
+                session_id, node_id, is_dead=self._owner.is_dead
+            )
+            return SwitchResult(session=moved, node_id=node_id)
+        if node is None or node.session_id != session_id:
+            message = f"there is no node {node_id} in session {session_id}"
+            raise StorageError(ErrorCode.NODE_NOT_FOUND, message)
+        files = self.files_at(session.cwd)
+        target = await self._store.snapshot_at(session_id, node_id, files.folder)
+        if target is None and not files.is_on:
+            message = (
+                "no snapshot was taken of the files in this session; go there without them, and"
+                ' set [workspace] snapshots = "turn" to have some from now on'
+            )
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        state = await self._store.workspace_state(session_id, files.folder)
+        move = NodeMove(
+            node_id=node_id,
+            folder=files.folder,
+            known=target or state.snapshot_id,
+        )
+        return await self._make(move, session_id, files, state, target=target, force=force)
+
+    async def undo(self, session_id: str, *, force: bool) -> SwitchResult:
+        """Take back the last message of the user, with all that its run did.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: there is no message to take back.
+        """
+        session = await self._idle_session(session_id)
+        active = session.active_node_id
+        path = await self._store.path(active) if active else []
+        begin = _last_exchange(path)
+        if begin is None or active is None:
+            message = f"there is nothing to undo in session {session_id}: it is at its beginning"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        files = self.files_at(session.cwd)
+        state = await self._store.workspace_state(session_id, files.folder)
+        run_id = path[begin].run_id
+        found = await self._store.first_snapshot(run_id, files.folder) if run_id else None
+        target, known = found or (None, state.snapshot_id)
+        undone = UndoneMessage(
+            at=path[begin].parent_id, node_id=active, runs=state.runs, known=state.snapshot_id
+        )
+        move = NodeMove(
+            node_id=undone.at,
+            folder=files.folder,
+            known=known,
+            undone=[undone, *_redoable(state)],
+            is_undo=True,
+        )
+        result = await self._make(move, session_id, files, state, target=target, force=force)
+        if target is None and run_id and (remark := await self._why_no_snapshot(run_id, files)):
+            result = result.model_copy(update={"remarks": [*result.remarks, remark]})
+        return result
+
+    async def redo(self, session_id: str, *, force: bool) -> SwitchResult:
+        """Return to the state just before the last undo, files included.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`, `path_conflict`.
+            AgentCoreError: `validation_error`: nothing was undone since the last message.
+        """
+        session = await self._idle_session(session_id)
+        files = self.files_at(session.cwd)
+        state = await self._store.workspace_state(session_id, files.folder)
+        undone = _redoable(state)
+        if not undone or undone[0].at != session.active_node_id:
+            message = (
+                f"there is nothing to redo in session {session_id}: a message, or a switch to"
+                " another node, has come after the last undo; what was said before is still"
+                " there, and switch_node goes to it"
+            )
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        last = undone[0]
+        move = NodeMove(
+            node_id=last.node_id,
+            folder=files.folder,
+            known=last.known,
+            undone=undone[1:],
+        )
+        state = state.model_copy(update={"snapshot_id": last.after, "open_run_id": None})
+        return await self._make(move, session_id, files, state, target=last.before, force=force)
+
+    async def recover(self) -> None:
+        """Finish what a process has begun to restore and died over, before anything else is done.
+
+        What meets a change of others meanwhile is left to the user, as if it had not begun.
+
+        Raises:
+            StorageError: the store cannot be read, or a file cannot be written.
+        """
+        files = self._files
+        if not files.has_any:
+            return
+        async with files.alone() as alone:
+            await alone.recover()
+            for session_id in await self._store.pending_moves(files.folder):
+                state = await self._store.workspace_state(session_id, files.folder)
+                if state.pending is not None:
+                    await self._finish_pending(session_id, state.pending, alone)
+
+    async def sweep(self) -> None:
+        """Delete the snapshots that no session needs, or that are kept no longer."""
+        if not self._files.has_any:
+            return
+        try:
+            await self._store.drop_snapshots(utc_now() - self._keep)
+        except AgentCoreError as error:
+            logger.warning("snapshots that are not needed stay for now: %s", error)
+
+    def files_at(self, cwd: str) -> ProjectFiles:
+        """The files of a session's folder; of the runtime's project without one."""
+        return self._files if cwd in {"", self._files.folder} else self._files_of(Path(cwd))
+
+    async def _finish_pending(self, session_id: str, move: NodeMove, alone: FilesAlone) -> None:
+        try:
+            if move.files is not None:
+                await self._restore(session_id, move, move.files, alone, force=False)
+        except AgentCoreError as error:
+            await self._store.drop_move(session_id)
+            logger.warning("session %s stays where it was: %s", session_id, error)
+
+    async def _make(
+        self,
+        move: NodeMove,
+        session_id: str,
+        files: ProjectFiles,
+        state: WorkspaceState,
+        *,
+        target: str | None,
+        force: bool,
+    ) -> SwitchResult:
+        """Make a move: the files first, and the session when they are as they should be.
+
+        `state` says what the session knows of the files; without a `target` they are left alone.
+        """
+        if target is None:
+            moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
+            return SwitchResult(session=moved, node_id=move.node_id)
+        async with self._alone(files) as alone:
+            before = (await alone.record()).snapshot_id
+            # What a run that has died did after its last snapshot counts as its own.
+            known = before if state.open_run_id else state.snapshot_id or before
+            wanted, conflicts = await alone.merge(known, target, before)
+            if conflicts and not force:
+                raise _conflict([shown_path(path) for path in conflicts])
+            restoring = FilesMove(target=wanted, before=before, git=target)
+            move = move.model_copy(update={"files": restoring})
+            await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
+            try:
+                return await self._restore(session_id, move, restoring, alone, force=force)
+            except AgentCoreError:
+                await self._store.drop_move(session_id)
+                raise
+
+    async def _restore(
+        self,
+        session_id: str,
+        move: NodeMove,
+        files: FilesMove,
+        alone: FilesAlone,
+        *,
+        force: bool,
+    ) -> SwitchResult:
+        done = await alone.restore(files.target, base=files.before, force=force)
+        if done.refused and not (done.restored or done.deleted):
+            raise _conflict([shown_path(path) for path in done.refused])
+        agents = await self._store.agents(session_id)
+        self._forget_reads([agent.agent_id for agent in agents])
+        undone = move.undone
+        if move.is_undo:
+            after = await alone.record()
+            update = {"before": files.before, "after": after.snapshot_id}
+            undone = [undone[0].model_copy(update=update), *undone[1:]]
+        move = move.model_copy(update={"undone": undone})
+        moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
+        return SwitchResult(
+            session=moved,
+            node_id=move.node_id,
+            restored=[shown_path(path) for path in done.restored],
+            deleted=[shown_path(path) for path in done.deleted],
+            left_out=shown_left_out(done.left_out),
+            refused=[shown_path(path) for path in done.refused],
+            moved_aside=[
+                f"{shown_path(each.path)} -> {shown_path(each.moved_to)}"
+                for each in done.moved_aside
+            ],
+            snapshot_before=files.before,
+            git=differences_in_git(await alone.git_of(files.git), done.before.git),
+        )
+
+    @asynccontextmanager
+    async def _alone(self, files: ProjectFiles) -> AsyncGenerator[FilesAlone]:
+        """The files while no run works on them: one that begins waits before its first change.
+
+        Raises:
+            StorageError: `session_active`: one does already.
+        """
+        async with files.alone() as alone:
+            for each in await self._store.working_sessions(self._owner.is_dead):
+                if _overlap(files.root, Path(each.cwd)):
+                    message = (
+                        f"a run of session {each.session_id} is at work in {each.cwd}; files are"
+                        " restored once it has ended. Wait for it, or cancel it"
+                    )
+                    details = {"session_id": each.session_id, "cwd": each.cwd}
+                    raise StorageError(
+                        ErrorCode.SESSION_ACTIVE, message, retryable=True, details=details
+                    )
+            yield alone
+
+    async def _idle_session(self, session_id: str) -> SessionRecord:
+        """The session, which no run is using, and none waits for an answer in.
+
+        Raises:
+            StorageError: `session_not_found`, `session_active`.
+        """
+        await self._runs.require_idle(session_id)
+        session = await self._store.session(session_id)
+        if session is None:
+            message = f"there is no session {session_id}"
+            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+        for run_id in await self._store.active_run_ids(session_id):
+            run = await self._store.run(run_id)
+            if run is not None and run.status is RunStatus.WAITING and run.parent_run_id is None:
+                message = f"run {run_id} of session {session_id} waits for an answer"
+                message += "; give it, or cancel the run"
+                details = {"session_id": session_id, "run_id": run_id}
+                raise StorageError(ErrorCode.SESSION_ACTIVE, message, details=details)
+        return session
+
+    async def _why_no_snapshot(self, run_id: str, files: ProjectFiles) -> str | None:
+        """Why the files were not restored, if the run may have changed some."""
+        seen, has_called, page = 0, False, await self._store.events_after(run_id, 0, limit=_PAGE)
+        while page:
+            for event in page:
+                has_called = has_called or event.event_type is EventType.TOOL_STARTED
+                if event.payload.get("reason") == "no_snapshot":
+                    return f"{event.payload.get('message')}. The files were left as they are."
+            seen = page[-1].run_seq or seen
+            page = await self._store.events_after(run_id, seen, limit=_PAGE)
+        if has_called and not files.is_on:
+            return (
+                "The files were left as they are: [workspace] snapshots is off, so that only the"
+                " conversation was taken back."
+            )
+        return None
+
+
+def _redoable(state: WorkspaceState) -> list[UndoneMessage]:
+    """What was undone since the last message."""
+    return [each for each in state.undone if each.runs == state.runs]
+
+
+def _last_exchange(path: Sequence[Node]) -> int | None:
+    """Where the last message of the user begins, with what was read for it right before."""
+    for index in range(len(path) - 1, -1, -1):
+        node = path[index]
+        if node.role is Role.USER and node.node_type is NodeType.MESSAGE:
+            while index and _was_read_for(path[index - 1], node):
+                index -= 1
+            return index
+    return None
+
+
+def _was_read_for(node: Node, message: Node) -> bool:
+    is_own = message.run_id is not None and node.run_id == message.run_id
+    return is_own and node.node_type is not NodeType.MESSAGE
+
+
+def is_visible(node: Node) -> bool:
+    """Whether a user can point at it: their own message, or an answer without open calls."""
+    is_message = node.node_type is NodeType.MESSAGE and node.role is not Role.TOOL
+    return is_message and not node.is_partial and not node.calls
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def _conflict(paths: Sequence[str]) -> StorageError:
+    named = ", ".join(paths[:_SHOWN_PATHS])
+    rest = f" and {len(paths) - _SHOWN_PATHS} more" if len(paths) > _SHOWN_PATHS else ""
+    return StorageError(
+        ErrorCode.PATH_CONFLICT,
+        f"changed by others since the last snapshot: {named}{rest}; nothing was restored. With"
+        " force (--force) they are replaced, and the snapshot taken before that has them",
+        details={"paths": list(paths)},
+    )
+
+
+def shown_left_out(left_out: "Iterable[LeftOut]") -> list[str]:
+    """What no snapshot holds, each with the reason."""
+    return [f"{shown_path(each.path)} ({each.reason.value})" for each in left_out]
+
+
+def differences_in_git(then: "GitState | None", now: "GitState | None") -> list[str]:
+    """How the repository differs from what it was at a snapshot; a restore leaves it alone."""
+    if then == now:
+        return []
+    if then is None or now is None:
+        return ["there is a git repository now, and there was none" if now else "the repository"]
+    found: list[str] = []
+    if then.branch != now.branch:
+        found.append(f"branch: was {then.branch or 'none'}, is {now.branch or 'none'}")
+    if then.head != now.head:
+        found.append(f"HEAD: was {_short(then.head)}, is {_short(now.head)}")
+    if then.is_index_clean != now.is_index_clean:
+        states = {True: "clean", False: "not clean", None: "not known"}
+        was, is_now = states[then.is_index_clean], states[now.is_index_clean]
+        found.append(f"index: was {was}, is {is_now}")
+    return found
+
+
+def _short(head: str | None) -> str:
+    return head[:12] if head else "none"

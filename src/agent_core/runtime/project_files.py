@@ -1,0 +1,164 @@
+"""The files of one project and their snapshots, as runs and sessions use them."""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_core.config.paths import Setup
+from agent_core.disk.folders import make_private
+
+if TYPE_CHECKING:
+    from agent_core.snapshots.records import GitState, Restored, Snapshot, SnapshotSettings
+    from agent_core.snapshots.store import SnapshotStore
+
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_DATABASE = ("", "-wal", "-shm", "-journal")
+
+
+class ProjectFiles:
+    """Records and restores the files of a project, in threads.
+
+    Runs record side by side with other work. What restores files is alone, in all processes of
+    this home, and recordings wait for it.
+
+    Args:
+        setup: the home and the settings.
+        project: the folder, resolved; that of `setup` by default.
+    """
+
+    def __init__(self, setup: Setup, project: Path | None = None) -> None:
+        self.root = project or setup.project
+        self.folder = shown_path(str(self.root))
+        self.is_on = setup.takes_snapshots
+        database = hashlib.sha256(os.fsencode(setup.session_db)).hexdigest()[:12]
+        self._place = setup.home / "snapshots" / database
+        self._locks = setup.home / "snapshots" / "locks"
+        self._setup = setup
+
+    @property
+    def has_any(self) -> bool:
+        """Whether a snapshot of this project was ever taken."""
+        return self._place.is_dir()
+
+    async def record(self, stop: threading.Event | None = None) -> "Snapshot":
+        """Record the files as they are, once nothing is being restored.
+
+        Raises:
+            StorageError: there are too many files, or it was stopped.
+            OSError: the snapshot cannot be written.
+        """
+        return await asyncio.to_thread(self._record, stop)
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator["FilesAlone"]:
+        """Have the files for oneself.
+
+        Raises:
+            OSError: the lock cannot be taken.
+        """
+        lock = self._locked(fcntl.LOCK_EX)
+        await asyncio.to_thread(lock.__enter__)
+        try:
+            yield FilesAlone(self)
+        finally:
+            lock.__exit__(None, None, None)
+
+    @cached_property
+    def store(self) -> "SnapshotStore":
+        """Where the snapshots are; they hold nothing of the program's own."""
+        # Few runs change files, and only the first of them in a process loads this.
+        from agent_core.snapshots.store import SnapshotStore  # noqa: PLC0415
+
+        database = self._setup.session_db
+        files = [database.with_name(database.name + end) for end in _DATABASE]
+        return SnapshotStore(self._place, own=(self._setup.home, *files))
+
+    @cached_property
+    def settings(self) -> "SnapshotSettings":
+        """What is recorded."""
+        from agent_core.snapshots.records import SnapshotSettings  # noqa: PLC0415
+
+        asked = self._setup.config.workspace
+        return SnapshotSettings(
+            exclude=tuple(asked.exclude),
+            max_files=asked.max_files,
+            max_file_bytes=asked.max_file_bytes,
+        )
+
+    def _record(self, stop: threading.Event | None) -> "Snapshot":
+        with self._locked(fcntl.LOCK_SH):
+            return self.record_now(stop)
+
+    def record_now(self, stop: threading.Event | None = None) -> "Snapshot":
+        """`record`, for whoever has the lock; blocks."""
+        return self.store.record(self.root, settings=self.settings, stop=stop)
+
+    @contextmanager
+    def _locked(self, kind: int) -> Generator[None]:
+        make_private(self._locks)
+        name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
+        descriptor = os.open(self._locks / name, _LOCK, 0o600)
+        try:
+            fcntl.flock(descriptor, kind)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+class FilesAlone:
+    """The files of a project while nothing else records or restores them."""
+
+    def __init__(self, files: ProjectFiles) -> None:
+        self._files = files
+
+    async def record(self) -> "Snapshot":
+        """Record the files as they are.
+
+        Raises:
+            StorageError: there are too many files.
+            OSError: the snapshot cannot be written.
+        """
+        return await asyncio.to_thread(self._files.record_now)
+
+    async def merge(self, base: str, target: str, now: str) -> tuple[str, list[str]]:
+        """The snapshot `now` with what differs between two others, and the paths where both do.
+
+        Raises:
+            StorageError: a snapshot is not there any more, or damaged.
+        """
+        merged, conflicts = await asyncio.to_thread(self._files.store.merge, base, target, now)
+        return merged.snapshot_id, conflicts
+
+    async def restore(self, target: str, *, base: str, force: bool) -> "Restored":
+        """Bring the files back as a snapshot has them; what is not as in `base` is refused.
+
+        Raises:
+            StorageError: a snapshot is not there any more, or damaged; a file cannot be written.
+        """
+        files = self._files
+        return await asyncio.to_thread(
+            lambda: files.store.restore(
+                files.root, target, base=base, force=force, settings=files.settings
+            )
+        )
+
+    async def git_of(self, snapshot_id: str) -> "GitState | None":
+        """What the project's repository stood at when the snapshot was taken."""
+        snapshot = await asyncio.to_thread(self._files.store.get, snapshot_id)
+        return snapshot.git
+
+    async def recover(self) -> None:
+        """Finish, or roll back, what a process that died has left half restored."""
+        await asyncio.to_thread(lambda: self._files.store.recover(self._files.root))
+
+
+def shown_path(path: str) -> str:
+    """A path as text that can be stored and shown: bytes that are no UTF-8 as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,243 @@
+"""Records the files of a project for a run: before its first change, and after each turn's last.
+
+A guard sees every call that may change something right before it does; the adapter is asked for
+the next reply when a turn's calls have been answered. A run without snapshots has neither.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from agent_core.aio import to_the_end
+from agent_core.errors import AgentCoreError
+from agent_core.events import Journal, SessionStore
+from agent_core.loop import Guard
+from agent_core.providers.base import ProviderAdapter
+from agent_core.runtime.project_files import ProjectFiles
+from agent_core.tools.base import Concurrency, Tool
+from agent_core.tools.registry import Toolbox
+from agent_core.types import (
+    Access,
+    EventLevel,
+    EventType,
+    ModelEvent,
+    ModelRequest,
+    NodeType,
+    Role,
+    RunIdentity,
+    SnapshotNote,
+    ToolCall,
+    ToolDefinition,
+)
+
+if TYPE_CHECKING:
+    from agent_core.snapshots.records import Snapshot
+
+_CHANGING = frozenset({Concurrency.WRITE, Concurrency.TASK, Concurrency.END})
+_STALE_S = 1.0
+"""A recording that ended this long before the first change is brought up to date."""
+
+
+def may_change(tools: Iterable[Tool]) -> bool:
+    """Whether one of the tools can change something, by itself."""
+    return any(tool.concurrency in _CHANGING for tool in tools)
+
+
+def starts_agents(tools: Iterable[Tool]) -> bool:
+    """Whether one of the tools starts agents, which may have other tools."""
+    return any(tool.concurrency is Concurrency.AGENT for tool in tools)
+
+
+class RunRecorder:
+    """Records the files for one run of a user, and for the children that share them with it.
+
+    A snapshot is whole, and a node names it, before the next change begins. Where no snapshot can
+    be had the run goes on without any, and says so once.
+
+    Args:
+        files: of the project.
+        store: where nodes name snapshots.
+        journal: of the user's run.
+    """
+
+    def __init__(self, files: ProjectFiles, store: SessionStore, journal: Journal) -> None:
+        self._files = files
+        self._store = store
+        self._journal = journal
+        self._stop = threading.Event()
+        self._in_order = asyncio.Lock()
+        self._early: asyncio.Task[Snapshot] | None = None
+        self._early_ended = 0.0
+        self._after_turn: asyncio.Task[None] | None = None
+        self._has_begun = False
+        self._is_changed = False
+        self._changed_by: set[str] = set()
+        self._is_off = False
+
+    def begin_early(self) -> None:
+        """Begin to record while the model answers: the run may be about to change something."""
+        if self._early is None and not self._has_begun and not self._is_off:
+            self._early = asyncio.create_task(self._files.record(self._stop))
+            self._early.add_done_callback(self._note_end)
+
+    async def before_change(self, run_id: str) -> None:
+        """Return when the state before a change is on record; `run_id` is about to make it."""
+        async with self._in_order:
+            if self._after_turn is not None:
+                await asyncio.shield(self._after_turn)
+                self._after_turn = None
+            if not self._has_begun:
+                await to_the_end(self._record_first())
+            self._is_changed = self._has_begun
+            self._changed_by.add(run_id)
+
+    def turn_ended(self) -> None:
+        """Record what the calls of a turn have changed, while the model answers."""
+        if self._is_changed and self._after_turn is None:
+            self._is_changed = False
+            node_id = self._journal.path[-1].node_id
+            self._after_turn = asyncio.create_task(self._record(node_id))
+
+    async def finish(self) -> None:
+        """Record what the last turn has changed; without a change nothing is kept."""
+        if not self._has_begun:
+            self._stop.set()
+            if self._early is not None:
+                await asyncio.wait([self._early])
+            return
+        async with self._in_order:
+            if self._after_turn is not None:
+                await asyncio.wait([self._after_turn])
+            # A child that outlives a turn may go on changing something while that is recorded.
+            others = self._changed_by - {self._journal.run.run_id}
+            if self._is_changed or others:
+                await self._record(self._journal.path[-1].node_id, is_last=True)
+            if not self._is_off:
+                run = self._journal.run
+                await self._store.end_changes(run.session_id, run.run_id)
+
+    async def _record_first(self) -> None:
+        if self._is_off:
+            return
+        run, path = self._journal.run, self._journal.path
+        try:
+            if self._early is None:
+                snapshot = await self._files.record(self._stop)
+            else:
+                snapshot = await self._early
+                if asyncio.get_running_loop().time() - self._early_ended > _STALE_S:
+                    snapshot = await self._files.record(self._stop)
+            asked = [
+                node.node_id
+                for node in path
+                if node.run_id == run.run_id
+                and node.role is Role.USER
+                and node.node_type is NodeType.MESSAGE
+            ]
+            is_resumed = await self._store.first_snapshot(run.run_id, self._files.folder)
+            node_id = path[-1].node_id if is_resumed or not asked else asked[0]
+            await self._name(node_id, snapshot.snapshot_id)
+        except (AgentCoreError, OSError) as error:
+            self._give_up(error)
+        else:
+            self._has_begun = True
+
+    async def _record(self, node_id: str, *, is_last: bool = False) -> None:
+        try:
+            snapshot = await self._files.record(self._stop)
+            await self._name(node_id, snapshot.snapshot_id, is_last=is_last)
+        except (AgentCoreError, OSError) as error:
+            self._give_up(error)
+
+    async def _name(self, node_id: str, snapshot_id: str, *, is_last: bool = False) -> None:
+        run = self._journal.run
+        await self._store.name_snapshot(
+            SnapshotNote(
+                session_id=run.session_id,
+                node_id=node_id,
+                folder=self._files.folder,
+                snapshot_id=snapshot_id,
+                run_id=run.run_id,
+                is_last=is_last,
+            )
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        """Go on without snapshots: the changes of this run cannot be undone from here on."""
+        self._is_off = True
+        text = error.message if isinstance(error, AgentCoreError) else str(error)
+        message = f"the files are not recorded, so what this run changes cannot be undone: {text}"
+        payload = {"reason": "no_snapshot", "message": message}
+        self._journal.note(EventType.ERROR, payload, level=EventLevel.WARNING)
+
+    def _note_end(self, early: "asyncio.Task[Snapshot]") -> None:
+        self._early_ended = asyncio.get_running_loop().time()
+        if not early.cancelled():
+            early.exception()  # whoever needs it sees it
+
+
+@asynccontextmanager
+async def recording(
+    files: ProjectFiles, store: SessionStore, journal: Journal
+) -> AsyncGenerator[RunRecorder]:
+    """The recorder of one run; what the run has changed is on record when this ends."""
+    recorder = RunRecorder(files, store, journal)
+    try:
+        yield recorder
+    finally:
+        await to_the_end(recorder.finish())
+
+
+class RecordingGuard:
+    """A guard that has the files recorded before a call that it has allowed changes them.
+
+    Args:
+        guard: decides.
+        recorder: of the user's run.
+        toolbox: knows which calls only read.
+    """
+
+    def __init__(self, guard: Guard, recorder: RunRecorder, toolbox: Toolbox) -> None:
+        self._guard = guard
+        self._recorder = recorder
+        self._toolbox = toolbox
+
+    async def require(
+        self,
+        call: ToolCall,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        journal: Journal,
+    ) -> None:
+        """See `Guard.require`."""
+        await self._guard.require(call, definition, access, run, journal)
+        if self._toolbox.concurrency(call) in _CHANGING:
+            await self._recorder.before_change(run.run_id)
+
+
+class RecordingProvider:
+    """The adapter of a user's run, which is asked when the calls of a turn have been answered.
+
+    Args:
+        adapter: belongs to others.
+        recorder: of the run.
+        is_early: the run may change something: what there is before is recorded at once.
+    """
+
+    def __init__(self, adapter: ProviderAdapter, recorder: RunRecorder, *, is_early: bool) -> None:
+        self._adapter = adapter
+        self._recorder = recorder
+        self._is_early = is_early
+
+    async def close(self) -> None:
+        """See `ProviderAdapter.close`; there is nothing to give back."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """See `ProviderAdapter.stream`."""
+        self._recorder.turn_ended()
+        if self._is_early:
+            self._recorder.begin_early()
+        return self._adapter.stream(request)

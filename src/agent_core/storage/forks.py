@@ -1,0 +1,97 @@
+"""A session that begins as a copy of another one's path."""
+
+import re
+import sqlite3
+
+from agent_core.storage.claims import find_session
+from agent_core.storage.queries import PATH
+from agent_core.storage.rows import (
+    INSERT_NODE,
+    dumps,
+    find_all,
+    insert,
+    insert_session_events,
+    loads,
+    node_not_found,
+    node_row,
+    read_all,
+    storable,
+    update,
+)
+from agent_core.storage.workspaces import KNOW_SNAPSHOT, NAME_SNAPSHOT
+from agent_core.types import (
+    AgentRecord,
+    AgentStatus,
+    EventDraft,
+    EventType,
+    Node,
+    PendingEvent,
+    SessionFork,
+    SessionRecord,
+    new_id,
+    utc_now,
+)
+
+_NODE_ID = re.compile(r"node_[A-Za-z0-9]+")
+
+
+def fork_session(connection: sqlite3.Connection, fork: SessionFork) -> SessionRecord:
+    """Add the new session, with copies of the nodes of the path, their agents and snapshots.
+
+    Raises:
+        StorageError: `node_not_found`: no such node in the session that is forked.
+    """
+    path = read_all(Node, connection.execute(PATH, (fork.node_id, None)))
+    if not path or path[-1].session_id != fork.session_id:
+        raise node_not_found(fork.node_id, fork.session_id)
+    origin, now = find_session(connection, fork.session_id), utc_now()
+    session = SessionRecord(
+        session_id=fork.new_session_id,
+        cwd=storable(fork.folder),
+        parent_session_id=fork.session_id,
+        created_at=now,
+        updated_at=now,
+    )
+    insert(connection, session)
+    agents = find_all(connection, AgentRecord, [origin.root_agent_id, *(n.agent_id for n in path)])
+    ids = {agent.agent_id: new_id("agent") for agent in agents}
+    for agent in agents:
+        copy = {"agent_id": ids[agent.agent_id], "session_id": session.session_id}
+        insert(connection, agent.model_copy(update={**copy, "status": AgentStatus.IDLE}))
+    names = {node.node_id: new_id("node") for node in path}
+
+    def renamed(text: str) -> str:
+        return _NODE_ID.sub(lambda found: names.get(found[0], found[0]), text)
+
+    events: list[PendingEvent] = []
+    for number, node in enumerate(path, 1):
+        copy = node.model_copy(
+            update={
+                "node_id": names[node.node_id],
+                "session_id": session.session_id,
+                "parent_id": names.get(node.parent_id or ""),
+                "agent_id": ids.get(node.agent_id, node.agent_id),
+                "metadata": loads(renamed(dumps(node.metadata))),
+            }
+        )
+        connection.execute(INSERT_NODE, (number, *node_row(copy)))
+        facts = {"role": node.role, "node_type": node.node_type}
+        draft = EventDraft(EventType.MESSAGE_CREATED, facts, node_id=copy.node_id)
+        events.append(PendingEvent(new_id("evt"), node.created_at, draft))
+    insert_session_events(connection, session.session_id, events)
+    rows = connection.execute(
+        """SELECT node_id, run_id, snapshot_id, previous_id FROM node_snapshots
+        WHERE folder = ? AND session_id = ? ORDER BY rowid""",
+        (origin.cwd, fork.session_id),
+    ).fetchall()
+    for node_id, run_id, *snapshots in rows:
+        if node_id in names:
+            row = (names[node_id], session.session_id, run_id, session.cwd, *snapshots)
+            connection.execute(NAME_SNAPSHOT, row)
+    if fork.snapshot_id is not None:
+        known = (session.session_id, session.cwd, fork.snapshot_id, None)
+        connection.execute(KNOW_SNAPSHOT, known)
+    root, active = ids.get(origin.root_agent_id or ""), names[fork.node_id]
+    changes = {"root_agent_id": root, "active_node_id": active}
+    update(connection, SessionRecord, session.session_id, changes)
+    return session.model_copy(update=changes)

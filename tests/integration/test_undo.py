@@ -1,0 +1,320 @@
+"""A message is taken back with what was done about it: through whole runtimes and real files."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_core import AgentCoreError, AgentRuntime, ErrorCode, EventType
+from agent_core.providers.scripted import calls
+from casts import Cast
+from isolation import Home
+from runtimes import CONFIG, Asked, ask, runtime
+
+ON = f'{CONFIG}\n[workspace]\nsnapshots = "turn"\n\n[memory]\nenabled = false\n'
+
+
+def writes(path: str, content: str) -> Any:
+    return calls("code.write_file", path=path, content=content, overwrite=True)
+
+
+def runs(script: str) -> Any:
+    return calls("code.run_command", argv=["sh", "-c", script])
+
+
+def recorded(home: Home, project: Path, *script: Any, config: str = ON) -> AgentRuntime:
+    answers = Asked("allow_once")
+    return runtime(home, project, script, config=config, permission_callback=answers)
+
+
+def files_in(folder: Path) -> dict[str, bytes | str | None]:
+    """Everything there is in a folder, by path; what is in git's own folder aside."""
+    found: dict[str, bytes | str | None] = {}
+    for above, folders, names in os.walk(folder):
+        if ".git" in folders and Path(above) == folder:
+            folders.remove(".git")
+        for name in (*folders, *names):
+            path = Path(above, name)
+            key = str(path.relative_to(folder))
+            if path.is_symlink():
+                found[key] = str(path.readlink())
+            else:
+                found[key] = None if path.is_dir() else path.read_bytes()
+    return found
+
+
+def a_repository(project: Path) -> Path:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (project / ".gitignore").write_text("*.log\n")
+    (project / "kept.txt").write_text("kept\n")
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], cwd=project, check=True)  # noqa: S603 - fixed words
+    return project
+
+
+def a_folder_in_a_repository(project: Path) -> Path:
+    inner = a_repository(project) / "inner"
+    inner.mkdir()
+    (inner / "untracked.txt").write_text("untracked\n")
+    return inner
+
+
+def no_repository(project: Path) -> Path:
+    (project / "kept.txt").write_text("kept\n")
+    return project
+
+
+@pytest.mark.parametrize("prepare", [a_repository, a_folder_in_a_repository, no_repository])
+async def test_undo_takes_back_what_a_run_did_and_redo_brings_it_back(
+    home: Home, project: Path, prepare: Callable[[Path], Path]
+) -> None:
+    folder = prepare(project)
+    (folder / "old.log").write_text("ignored by git\n")
+    (folder / "empty").mkdir()
+    before = files_in(folder)
+    script = "rm old.log; rmdir empty; mkdir -p new/deep; echo x > new/deep/x.log; ln -s x new/link"
+    made = recorded(home, folder, writes("a.txt", "one\n"), runs(script), "done")
+    async with made:
+        await ask(made)
+        after = files_in(folder)
+        undone = await made.undo("s1")
+        assert files_in(folder) == before
+        assert undone.node_id is None
+        assert "a.txt" in undone.deleted
+        assert "old.log" in undone.restored
+        redone = await made.redo("s1")
+        assert files_in(folder) == after
+        assert redone.node_id == redone.session.active_node_id
+
+
+async def test_several_undos_in_a_row_and_as_many_redos(home: Home, project: Path) -> None:
+    script = [reply for n in range(3) for reply in (writes("a.txt", f"{n}\n"), f"wrote {n}")]
+    made = recorded(home, project, *script)
+    states = [files_in(project)]
+    async with made:
+        for _ in range(3):
+            await ask(made)
+            states.append(files_in(project))
+        for state in reversed(states[:-1]):
+            await made.undo("s1")
+            assert files_in(project) == state
+        with pytest.raises(AgentCoreError, match="nothing to undo"):
+            await made.undo("s1")
+        for state in states[1:]:
+            await made.redo("s1")
+            assert files_in(project) == state
+        with pytest.raises(AgentCoreError, match="nothing to redo"):
+            await made.redo("s1")
+
+
+async def test_a_new_message_ends_redo_and_its_nodes_stay_reachable(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "a"), "first", writes("b.txt", "b"), "second")
+    async with made:
+        await ask(made)
+        session = (await made.list_sessions())[0]
+        first = str(session.active_node_id)
+        await made.undo("s1")
+        await ask(made, "something else")
+        with pytest.raises(AgentCoreError, match="nothing to redo"):
+            await made.redo("s1")
+        assert set(files_in(project)) == {"b.txt"}
+        result = await made.switch_node("s1", first, restore_files=True)
+        assert set(files_in(project)) == {"a.txt"}
+        assert (result.restored, result.deleted) == (["a.txt"], ["b.txt"])
+
+
+async def test_what_others_have_changed_is_refused_and_kept_elsewhere(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "agent"), "done")
+    async with made:
+        await ask(made)
+        (project / "mine.txt").write_text("mine")
+        (project / "a.txt").write_text("changed by hand")
+        before = files_in(project)
+        with pytest.raises(AgentCoreError) as refused:
+            await made.undo("s1")
+        assert refused.value.code is ErrorCode.PATH_CONFLICT
+        assert refused.value.details["paths"] == ["a.txt"]
+        assert files_in(project) == before
+        assert (await made.list_sessions())[0].active_node_id is not None
+        await made.undo("s1", force=True)
+        assert files_in(project) == {"mine.txt": b"mine"}
+        await made.redo("s1")
+        assert files_in(project) == before
+
+
+async def test_what_a_user_changed_between_two_messages_is_left_alone(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "a"), "first", writes("b.txt", "b"), "second")
+    async with made:
+        await ask(made)
+        (project / "mine.txt").write_text("mine")
+        await ask(made)
+        await made.undo("s1")
+        assert set(files_in(project)) == {"a.txt", "mine.txt"}
+        await made.undo("s1")
+        assert set(files_in(project)) == {"mine.txt"}
+
+
+async def test_reads_name_no_snapshot(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("a")
+    made = recorded(home, project, calls("code.read_file", path="a.txt"), "read")
+    async with made:
+        await ask(made)
+        undone = await made.undo("s1")
+        assert (undone.restored, undone.snapshot_before, undone.remarks) == ([], None, [])
+        assert (await made.redo("s1")).node_id is not None
+
+
+async def test_without_snapshots_only_the_conversation_is_taken_back(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "a"), "done", config=CONFIG)
+    async with made:
+        await ask(made)
+        undone = await made.undo("s1")
+        assert undone.node_id is None
+        assert "snapshots is off" in undone.remarks[0]
+        assert (project / "a.txt").exists()
+        with pytest.raises(AgentCoreError, match="nothing to undo"):
+            await made.undo("s1")
+        assert (await made.redo("s1")).node_id is not None
+
+
+async def test_a_project_of_too_many_files_says_so_once_and_at_undo(
+    home: Home, project: Path
+) -> None:
+    for name in "abc":
+        (project / name).write_text(name)
+    script = [writes("d", "d"), writes("e", "e"), "done"]
+    made = recorded(
+        home, project, *script, config=f"{ON}".replace("[memory]", "max_files = 2\n\n[memory]")
+    )
+    async with made:
+        handle = await ask(made)
+        history = await made.replay_run(handle.run_id)
+        said = [e for e in history.events if e.payload.get("reason") == "no_snapshot"]
+        assert len(said) == 1
+        undone = await made.undo("s1")
+        assert "more than 2 files" in undone.remarks[0]
+        assert (project / "d").exists()
+
+
+async def test_a_run_without_tools_that_change_something_pays_nothing(
+    home: Home, project: Path
+) -> None:
+    reads = calls("code.read_file", path="a.txt")
+    made = recorded(home, project, reads, "read")
+    async with made:
+        await made.run("hello", "s1", tools=["code.read_file", "code.list_dir"])
+    assert not (home.path / "snapshots").exists()
+
+
+@pytest.mark.parametrize("tool", ["agent.create_sub_agent", "agent.fork_agent"])
+async def test_what_a_child_changes_is_its_parents(home: Home, project: Path, tool: str) -> None:
+    parts = {
+        "go": [calls(tool, task="make it"), "done"],
+        "make it": [writes("child.txt", "child"), runs("echo more >> more.log"), "made"],
+    }
+    answers = Asked("allow_once")
+    made = runtime(home, project, Cast(parts), config=ON, permission_callback=answers)
+    before = files_in(project)
+    async with made:
+        await ask(made, "go")
+        after = files_in(project)
+        assert set(after) == {"child.txt", "more.log"}
+        await made.undo("s1")
+        assert files_in(project) == before
+        await made.redo("s1")
+        assert files_in(project) == after
+
+
+async def test_a_cancelled_run_is_undone_as_far_as_it_came(home: Home, project: Path) -> None:
+    script = [writes("a.txt", "a"), runs("echo begun > b.txt; sleep 60")]
+    made = recorded(home, project, *script)
+    async with made:
+        handle = await made.start("go", session_id="s1")
+        async with asyncio.timeout(20):
+            while not (project / "b.txt").exists():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.02)
+        await handle.cancel()
+        undone = await made.undo("s1")
+        assert sorted(undone.deleted) == ["a.txt", "b.txt"]
+        assert files_in(project) == {}
+        await made.redo("s1")
+        assert set(files_in(project)) == {"a.txt", "b.txt"}
+
+
+async def test_files_are_not_restored_while_a_run_works_in_the_project(
+    home: Home, project: Path
+) -> None:
+    made = recorded(home, project, writes("a.txt", "a"), "done", runs("sleep 60"))
+    async with made:
+        await ask(made)
+        other = await made.start("go", session_id="s2")
+        async for event in other.events():
+            if event.event_type is EventType.TOOL_STARTED:
+                break
+        with pytest.raises(AgentCoreError) as refused:
+            await made.undo("s1")
+        assert refused.value.code is ErrorCode.SESSION_ACTIVE
+        assert (project / "a.txt").exists()
+        await other.cancel()
+        await made.undo("s1")
+        assert not (project / "a.txt").exists()
+
+
+async def test_what_was_read_before_an_undo_counts_as_not_read(home: Home, project: Path) -> None:
+    (project / "a.txt").write_text("old\n")
+    edit = calls("code.edit_file", path="a.txt", edits=[{"old": "old", "new": "new"}])
+    read = calls("code.read_file", path="a.txt")
+    made = recorded(home, project, read, "read", edit, "edited", edit, "edited again")
+    async with made:
+        await ask(made)
+        await ask(made)
+        await made.undo("s1")
+        assert (project / "a.txt").read_text() == "old\n"
+        handle = await ask(made)
+        assert (project / "a.txt").read_text() == "new\n"
+        assert handle.result_text == "edited again"
+
+
+async def test_a_plain_switch_leaves_the_files_and_the_next_run_starts_from_them(
+    home: Home, project: Path
+) -> None:
+    script = ["hello", writes("a.txt", "a"), "wrote a", writes("b.txt", "b"), "wrote b"]
+    made = recorded(home, project, *script)
+    async with made:
+        await ask(made)
+        first = str((await made.list_sessions())[0].active_node_id)
+        await ask(made)
+        second = str((await made.list_sessions())[0].active_node_id)
+        assert (await made.switch_node("s1", first)).active_node_id == first
+        await ask(made)
+        assert set(files_in(project)) == {"a.txt", "b.txt"}
+        await made.undo("s1")
+        assert set(files_in(project)) == {"a.txt"}
+        await made.switch_node("s1", second, restore_files=True)
+        assert set(files_in(project)) == {"a.txt"}
+        await made.switch_node("s1", first, restore_files=True)
+        assert files_in(project) == {}
+
+
+async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> None:
+    script = [writes("a.txt", "a"), "first", writes("b.txt", "b"), "second"]
+    made = recorded(home, project, *script)
+    async with made:
+        await ask(made, session_id="one")
+        await ask(made, session_id="two")
+        await made.undo("one")
+        assert set(files_in(project)) == {"b.txt"}
+        await made.undo("two")
+        assert files_in(project) == {}

@@ -360,17 +360,25 @@ class AgentRuntime:
         return RunHandle(run, services.runs, services.sessions, after=after)
 
     async def approvals(
-        self, session_id: str | None = None, *, is_open: bool = True, limit: int = 100
+        self,
+        session_id: str | None = None,
+        *,
+        is_open: bool = True,
+        prefix: str = "",
+        limit: int = 100,
     ) -> list[ApprovalRecord]:
         """Questions about calls, of every process that shares the home; the oldest first.
 
         Args:
             session_id: only this session's.
             is_open: only those that wait for an answer.
+            prefix: how their ids begin.
             limit: the most; of more the newest.
         """
         services = await self._services()
-        return await services.store.approvals(session_id=session_id, is_open=is_open, limit=limit)
+        return await services.store.approvals(
+            session_id=session_id, is_open=is_open, prefix=prefix, limit=limit
+        )
 
     async def answer(
         self,

@@ -46,6 +46,9 @@ class Options(argparse.Namespace):
     after: str = ""
     at: str | None = None
     into: str = ""
+    all: bool = False
+    decision: str = ""
+    reason: str | None = None
 
 
 class Parser(argparse.ArgumentParser):

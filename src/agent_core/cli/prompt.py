@@ -6,6 +6,7 @@ import os
 import termios
 
 from agent_core.cli.terminal import Style, Terminal
+from agent_core.permissions.questions import UnattendedError
 from agent_core.text import shortened, visible
 from agent_core.types import Decision, PermissionDecision, PermissionRequest
 
@@ -111,18 +112,22 @@ class TerminalPrompt:
         self._turn = turn or asyncio.Lock()
 
     async def __call__(self, request: PermissionRequest) -> PermissionDecision:
-        """Show the request and read one line."""
+        """Show the request and read one line.
+
+        Raises:
+            UnattendedError: the input has ended.
+        """
         async with self._turn:
             self._lines.forget_typed_ahead()
             self._show(request)
             line = await self._lines.next()
-            decision = parse_decision(line)
             if line is None:
-                self._terminal.line("no answer: denied", Style.WARN)
-            elif self._echoes:
+                self._terminal.line("no answer", Style.WARN)
+                raise UnattendedError
+            decision = parse_decision(line)
+            if self._echoes:
                 self._terminal.line(_CONFIRMATIONS[decision])
-            reason = "nobody answered" if line is None else None
-            return PermissionDecision(decision=decision, reason=reason)
+            return PermissionDecision(decision=decision, metadata={"decided_by": "terminal"})
 
     def _show(self, request: PermissionRequest) -> None:
         terminal = self._terminal

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from agent_core.config.load import load_config, read_setup
 from agent_core.config.paths import resolve_home
 from agent_core.errors import AgentCoreError, ConfigError
 from agent_core.redaction import Redactor
-from agent_core.types import RunStatus, TextBlock, UserMessage
+from agent_core.types import RunMode, RunStatus, TextBlock, UserMessage
 
 if TYPE_CHECKING:
     from agent_core.api import AgentRuntime, RunHandle
@@ -37,8 +37,26 @@ if TYPE_CHECKING:
     from agent_core.permissions import PermissionCallback
 
 
+Begin = Callable[["AgentRuntime"], Awaitable["RunHandle"]]
+"""Starts a run, or has one go on."""
+
+
 def run_message(options: Options) -> int:
     """Run to the end and return the exit code; every error has been shown."""
+
+    async def begin(runtime: "AgentRuntime") -> "RunHandle":
+        return await runtime.start(
+            await _read_message(runtime, options),
+            session_id=options.session_id,
+            mode="orchestrator" if options.orchestrator else "normal",
+            move_session=options.move_session,
+        )
+
+    return carry_out(options, begin)
+
+
+def carry_out(options: Options, begin: Begin) -> int:
+    """Begin a run, show it to its end, and return the exit code; every error has been shown."""
     try:
         redactor = build_terminal_redactor(os.environ, read_setup(options.path))
     except ConfigError:  # the runtime will say what is wrong
@@ -49,7 +67,7 @@ def run_message(options: Options) -> int:
     logging.captureWarnings(capture=True)
     logging.getLogger("mcp").propagate = False  # what a server does wrong comes as an event
     try:
-        return asyncio.run(_run_until_signal(options, terminal, view))
+        return asyncio.run(_run_until_signal(options, begin, terminal, view))
     except OutputClosedError as error:
         if error.is_gone:
             return OUTPUT_CLOSED
@@ -77,7 +95,9 @@ class _LogLines(logging.Handler):
         self._terminal.line(text, Style.WARN)
 
 
-async def _run_until_signal(options: Options, terminal: Terminal, view: PlainView) -> int:
+async def _run_until_signal(
+    options: Options, begin: Begin, terminal: Terminal, view: PlainView
+) -> int:
     descriptor = sys.stdin.fileno()
     lines, turn = InputLines(descriptor), asyncio.Lock()
     echoes = not os.isatty(descriptor)
@@ -87,7 +107,7 @@ async def _run_until_signal(options: Options, terminal: Terminal, view: PlainVie
     interrupt = _Interrupt()
     with catch_signals(interrupt.receive):
         running = asyncio.create_task(
-            _run(options, open_runtime, terminal, view, interrupt=interrupt)
+            _run(options, open_runtime, begin, terminal, view, interrupt=interrupt)
         )
         interrupt.stop = running.cancel
         try:
@@ -120,21 +140,17 @@ def _open_runtime(
 async def _run(
     options: Options,
     open_runtime: "Callable[[], AgentRuntime]",
+    begin: Begin,
     terminal: Terminal,
     view: PlainView,
     *,
     interrupt: "_Interrupt",
 ) -> int:
     async with open_runtime() as runtime:
-        handle = await runtime.start(
-            await _read_message(runtime, options),
-            session_id=options.session_id,
-            mode="orchestrator" if options.orchestrator else "normal",
-            move_session=options.move_session,
-        )
+        handle = await begin(runtime)
         view.session(handle.session_id)
         tasks = None
-        if options.orchestrator:
+        if handle.mode is RunMode.ORCHESTRATOR:
             from agent_core.cli.tasks import LiveTasks  # noqa: PLC0415 - others have no Tasks
 
             tasks = LiveTasks.of(options.path, handle.session_id, terminal)
@@ -159,10 +175,11 @@ async def _run(
         if tasks is not None:
             await tasks.summary()
         view.end(handle.result_text, handle.error, handle.usage)
+        view.waiting(handle.pending_requests)
         if handle.status in {RunStatus.CANCELLED, RunStatus.ABORTED}:
             view.resumable(handle.session_id)
             return INTERRUPTED
-        return COMPLETED if handle.status is RunStatus.COMPLETED else FAILED
+        return COMPLETED if handle.status in {RunStatus.COMPLETED, RunStatus.WAITING} else FAILED
 
 
 async def _read_message(runtime: "AgentRuntime", options: Options) -> str | UserMessage:

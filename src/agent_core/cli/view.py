@@ -1,6 +1,6 @@
 """Shows a run as plain text: the answer as it is written, and a line for what happens besides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from agent_core.cli.terminal import Style, Terminal
@@ -41,6 +41,7 @@ _COUNTED = {
 }
 """Whose tokens an event reports."""
 _LONGEST_MESSAGE = 2000
+ANSWER = "soong-agent approvals answer %s allow|session|deny [--reason TEXT]"
 
 
 class PlainView:
@@ -141,6 +142,11 @@ class PlainView:
     def resumable(self, session_id: str) -> None:
         """Show how to go on after a run that was cancelled."""
         self._terminal.line(f"cancelled; to go on, run again with --session-id {session_id}")
+
+    def waiting(self, request_ids: Sequence[str]) -> None:
+        """Show what the run waits for, and how to answer: the last lines of all."""
+        for request_id in request_ids:
+            self._terminal.line(f"waiting for an answer to {request_id}: {ANSWER % request_id}")
 
     def _one_line(self, text: str, style: Style) -> None:
         room = self._terminal.width - 1

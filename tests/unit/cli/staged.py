@@ -14,13 +14,14 @@ from agent_core.cli import run
 from agent_core.cli.command import execute
 from agent_core.cli.options import Options
 from agent_core.errors import ConfigError, ErrorCode, StorageError
-from agent_core.permissions import PermissionCallback
+from agent_core.permissions import PermissionCallback, UnattendedError
 from agent_core.types import (
     CancelResult,
     ErrorPayload,
     EventLevel,
     EventType,
     PermissionRequest,
+    RunMode,
     RunStatus,
     RuntimeEvent,
     ToolPermission,
@@ -51,6 +52,8 @@ class StagedRun:
     """A handle whose events are those of a scene."""
 
     session_id = "sess_1"
+    mode = RunMode.NORMAL
+    pending_requests = ()
 
     def __init__(self, scene: str, message: str, callback: PermissionCallback) -> None:
         self.status = RunStatus.RUNNING
@@ -141,8 +144,14 @@ class StagedRun:
             metadata={"target": "/p/a.py", "reason": "outside_roots", "diff": "-old\n+new\n"},
         )
         count = int(self._message)
-        decisions = await asyncio.gather(*(self._callback(request) for _ in range(count)))
-        text = " ".join(decision.decision for decision in decisions)
+
+        async def ask() -> str:
+            try:
+                return (await self._callback(request)).decision
+            except UnattendedError:
+                return "unattended"
+
+        text = " ".join(await asyncio.gather(*(ask() for _ in range(count))))
         yield happens("model_text_delta", {"text": text})
         yield happens("run_completed")
 

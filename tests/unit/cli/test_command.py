@@ -243,7 +243,7 @@ def test_a_message_that_is_not_utf_8_is_passed_on_readably() -> None:
         ("11\n", "deny"),
         ("1", "allow_once"),
         ("1" * 100_000 + "\n", "deny"),
-        ("", "deny"),
+        ("", "unattended"),
     ],
 )
 def test_h7_only_a_clear_answer_allows(answer: str, decision: str) -> None:
@@ -272,7 +272,7 @@ def test_o6_several_questions_take_one_line_each_in_order() -> None:
     assert done.stdout == "allow_for_session deny allow_once\n"
 
 
-def test_a_closed_stdin_denies() -> None:
+def test_a_closed_stdin_has_nobody_to_ask() -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "{sys.executable}" "{STAGED}" asks run 1 <&-'],  # noqa: S607
         capture_output=True,
@@ -280,7 +280,7 @@ def test_a_closed_stdin_denies() -> None:
         check=False,
         timeout=15,
     )
-    assert (done.stdout, done.returncode) == (b"deny\n", 0)
+    assert (done.stdout, done.returncode) == (b"unattended\n", 0)
 
 
 def test_answers_may_come_from_a_file(tmp_path: Path) -> None:

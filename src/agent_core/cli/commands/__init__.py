@@ -3,7 +3,16 @@
 Only the standard library is imported here: help and usage errors answer at once.
 """
 
-from agent_core.cli.commands import doctor, mcp, memory, run, sessions, tasks, undo
+from agent_core.cli.commands import (
+    approvals,
+    doctor,
+    mcp,
+    memory,
+    run,
+    sessions,
+    tasks,
+    undo,
+)
 
-COMMANDS = (run, tasks, sessions, undo, memory, mcp, doctor)
+COMMANDS = (run, tasks, sessions, undo, approvals, memory, mcp, doctor)
 """In the order of the help."""

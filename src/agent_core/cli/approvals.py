@@ -1,0 +1,126 @@
+"""`soong-agent approvals`: the questions of runs, and the answers to them."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from agent_core.api import AgentRuntime, RunHandle
+from agent_core.cli.options import COMPLETED, Options
+from agent_core.cli.prompt import request_facts
+from agent_core.cli.run import carry_out
+from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.cli.view import ANSWER
+from agent_core.config.paths import Setup
+from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.text import visible
+from agent_core.types import ApprovalRecord, Decision, RunStatus
+
+_DECISIONS = {
+    "allow": Decision.ALLOW_ONCE,
+    "session": Decision.ALLOW_FOR_SESSION,
+    "deny": Decision.DENY,
+}
+_MOST = 1_000
+
+
+def manage_approvals(options: Options) -> int:
+    """List questions or answer one, and return the exit code."""
+    where: list[Path] = []
+
+    def manage(_: Setup, terminal: Terminal, clean: Clean) -> int:
+        if options.action == "list":
+            return asyncio.run(_list(options, terminal, clean))
+        if (project := asyncio.run(_prepare(options, terminal))) is not None:
+            where.append(project)
+        return COMPLETED
+
+    code = run_on_terminal(options.path, manage)
+    if not where:
+        return code
+    options.path = str(where[0])
+
+    async def begin(runtime: AgentRuntime) -> RunHandle:
+        return await _answer(runtime, options)
+
+    return carry_out(options, begin)
+
+
+async def _list(options: Options, terminal: Terminal, clean: Clean) -> int:
+    async with AgentRuntime(project_dir=options.path) as runtime:
+        found = await runtime.approvals(
+            options.session_id, is_open=not options.all, limit=options.limit
+        )
+    for question in found:
+        if options.json:
+            fields = question.model_dump(mode="json")
+            fields["request"]["tags"] = sorted(question.request.tags)
+            terminal.text(f"{json.dumps(fields)}\n")
+        else:
+            _show(question, terminal, clean)
+    if not found:
+        terminal.line("there is no question" if options.all else "there is no open question")
+    return COMPLETED
+
+
+def _show(question: ApprovalRecord, terminal: Terminal, clean: Clean) -> None:
+    def line(text: str) -> None:
+        terminal.text(f"{visible(clean(text), one_line=True)}\n")
+
+    request = question.request
+    asked = f"{question.asked_at.astimezone():%Y-%m-%d %H:%M}"
+    line(f"{question.request_id}  {asked}  {question.tool_name}  {question.state}")
+    line(f"  session: {question.session_id}")
+    for name, value in request_facts(request):
+        line(f"  {name}: {value}")
+    if len(question.agent_path) > 1:
+        line(f"  agents: {' > '.join(question.agent_path)}")
+    line(f"  for the session it would cover: {request.target_scope}")
+    for each in str(request.metadata.get("diff") or "").splitlines():
+        line(f"    {each}")
+    if question.decision is not None:
+        said = f"  answer: {question.decision} by {question.decided_by} ({question.decider})"
+        line(f"{said}{f': {question.reason}' if question.reason else ''}")
+    elif question.state == "open":
+        line(f"  {ANSWER % question.request_id}")
+
+
+async def _prepare(options: Options, terminal: Terminal) -> Path | None:
+    """Find the question, and say in which project its run goes on; None if it is answered here.
+
+    Raises:
+        AgentCoreError: `validation_error`: there is no such open question, or there are several.
+    """
+    async with AgentRuntime(project_dir=options.path) as runtime:
+        question = await _find(runtime, options.id)
+        options.id = question.request_id
+        handle = await runtime.attach(question.root_run_id)
+        page = await runtime.replay_session(question.session_id, from_seq=1, to_seq=1)
+        project = Path(page.session.cwd)
+        is_there = await asyncio.to_thread(project.is_dir)
+        if handle.status is RunStatus.WAITING and is_there and question.state == "open":
+            return project
+        handle = await _answer(runtime, options)
+        if handle.status is RunStatus.WAITING:
+            what = f"the run goes on with the next message to the session {handle.session_id}"
+        else:
+            what = "the run goes on in its own process"
+        terminal.line(f"answered; {what}", Style.GOOD)
+        return None
+
+
+async def _find(runtime: AgentRuntime, prefix: str) -> ApprovalRecord:
+    for is_open in (True, False):
+        every = await runtime.approvals(is_open=is_open, prefix=prefix, limit=_MOST)
+        if len(every) == 1:
+            return every[0]
+        if every:
+            ids = ", ".join(each.request_id for each in every[:5])
+            message = f"{prefix} begins the ids of several questions: {ids}; nothing was answered"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    message = f"there is no request {prefix}; soong-agent approvals list shows those there are"
+    raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+
+
+async def _answer(runtime: AgentRuntime, options: Options) -> RunHandle:
+    decision = _DECISIONS[options.decision]
+    return await runtime.answer(options.id, decision, options.reason, decided_by="cli")

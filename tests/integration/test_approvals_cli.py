@@ -1,0 +1,165 @@
+"""Approvals from the command line: processes that end, and others that answer."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from agent_core.providers.scripted import calls
+from isolation import Home
+from model_server import ModelServer
+
+ANSWER = "soong-agent approvals answer {} allow|session|deny [--reason TEXT]"
+
+
+def soong_agent(home: Home, *arguments: str, answers: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "agent_core.cli", *arguments],
+        input=answers,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=home.env(),
+    )
+
+
+def configured(home: Home, server: ModelServer, unattended: str = "park") -> None:
+    home.write_config(
+        f'[model]\nprovider = "openai"\nname = "m"\nbase_url = "{server.base_url("openai")}"\n'
+        f'[permissions]\nunattended = "{unattended}"\n[memory]\nenabled = false\n'
+    )
+
+
+def write(path: str = "a.txt") -> Any:
+    return calls("code.write_file", path=path, content="new\n")
+
+
+def listed(home: Home, project: Path, *more: str) -> list[dict[str, Any]]:
+    done = soong_agent(home, "approvals", "list", "--json", *more, "--path", str(project))
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_run_without_anybody_to_ask_waits_and_goes_on_where_it_is_answered(
+    home: Home, project: Path, tmp_path: Path
+) -> None:
+    with ModelServer.in_thread([write(), "all done"]) as server:
+        configured(home, server)
+        run = soong_agent(home, "run", "--path", str(project), "--session-id", "s1", "go")
+        assert (run.returncode, run.stdout) == (0, ""), run.stderr
+        (question,) = listed(home, tmp_path)
+        request_id = question["request_id"]
+        last = run.stderr.splitlines()[-1]
+        assert last == f"waiting for an answer to {request_id}: {ANSWER.format(request_id)}"
+        assert not (project / "a.txt").exists()
+
+        shown = soong_agent(home, "approvals", "list", "--path", str(tmp_path)).stdout
+        assert request_id in shown
+        assert "+new" in shown
+        assert str(project / "a.txt") in shown
+        assert f"would cover: {question['request']['target_scope']}" in shown
+        # From another folder: the run goes on in its own.
+        done = soong_agent(
+            home, "approvals", "answer", request_id[:20], "allow", "--path", str(tmp_path)
+        )
+        assert (done.returncode, done.stdout.strip()) == (0, "all done"), done.stderr
+        assert (project / "a.txt").read_text() == "new\n"
+        assert listed(home, tmp_path) == []
+        (closed,) = listed(home, tmp_path, "--all")
+        assert (closed["state"], closed["decided_by"]) == ("answered", "cli")
+        late = soong_agent(home, "approvals", "answer", request_id, "deny", "--path", str(project))
+        assert late.returncode == 2
+        assert "already answered: allow_once by cli (" in late.stderr
+
+
+def test_a_denial_with_a_reason_is_what_the_model_reads(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([write(), "then not"]) as server:
+        configured(home, server)
+        soong_agent(home, "run", "--path", str(project), "go")
+        (question,) = listed(home, project)
+        answer = ("approvals", "answer", question["request_id"], "deny", "--reason", "not today")
+        done = soong_agent(home, *answer, "--path", str(project))
+        assert (done.returncode, done.stdout.strip()) == (0, "then not"), done.stderr
+        assert "not today" in str(server.requests[1].body["messages"][-1])
+    assert not (project / "a.txt").exists()
+
+
+def test_an_id_that_fits_several_questions_answers_none(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([write(), write("b.txt"), "done", "done"]) as server:
+        configured(home, server)
+        for session_id in ("s1", "s2"):
+            soong_agent(home, "run", "--path", str(project), "--session-id", session_id, "go")
+        several = soong_agent(home, "approvals", "answer", "req_", "allow", "--path", str(project))
+        unknown = soong_agent(home, "approvals", "answer", "req_x", "allow", "--path", str(project))
+        assert (several.returncode, unknown.returncode) == (2, 2)
+        assert "several questions" in several.stderr
+        assert "there is no request req_x" in unknown.stderr
+        one, two = listed(home, project)
+        assert [one["state"], two["state"]] == ["open", "open"]
+        (mine,) = listed(home, project, "--session-id", "s2")
+        assert mine == two
+    assert soong_agent(home, "approvals", "answer", "req_", "maybe").returncode == 2
+
+
+def test_the_end_of_the_input_denies_where_questions_do_not_wait(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([write(), "then not"]) as server:
+        configured(home, server, "deny")
+        done = soong_agent(home, "run", "--path", str(project), "go")
+    assert (done.returncode, done.stdout.strip()) == (0, "then not")
+    assert "no answer" in done.stderr
+    (question,) = listed(home, project, "--all")
+    assert (question["decision"], question["reason"]) == ("deny", "nobody answered")
+
+
+def test_a_question_is_answered_while_its_process_waits(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([write(), "all done"]) as server:
+        configured(home, server, "wait")
+        command = [sys.executable, "-m", "agent_core.cli", "run", "--path", str(project), "go"]
+        with subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=home.env(),
+        ) as running:
+            until = time.monotonic() + 30
+            while not (found := listed(home, project)) and time.monotonic() < until:
+                time.sleep(0.1)
+            done = soong_agent(
+                home, "approvals", "answer", found[0]["request_id"], "allow", "--path", str(project)
+            )
+            assert done.returncode == 0, done.stderr
+            assert "goes on in its own process" in done.stderr
+            said, _ = running.communicate(timeout=30)
+    assert (running.returncode, said.strip()) == (0, "all done")
+    assert (project / "a.txt").read_text() == "new\n"
+
+
+def test_of_three_that_answer_at_once_two_are_told_so(home: Home, project: Path) -> None:
+    with ModelServer.in_thread([write(), "all done"]) as server:
+        configured(home, server)
+        soong_agent(home, "run", "--path", str(project), "go")
+        (question,) = listed(home, project)
+        answer = [sys.executable, "-m", "agent_core.cli", "approvals", "answer"]
+        command = [*answer, question["request_id"], "allow", "--path", str(project)]
+        both = [
+            subprocess.Popen(  # noqa: S603 - our own command
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=home.env(),
+            )
+            for _ in range(3)
+        ]
+        ended = [each.communicate(timeout=60) for each in both]
+    codes = sorted(each.returncode for each in both)
+    assert codes == [0, 2, 2], ended
+    assert sum("already answered" in errors for _, errors in ended) == 2
+    assert len(server.requests) == 2
+    assert (project / "a.txt").read_text() == "new\n"

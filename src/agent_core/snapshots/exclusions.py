@@ -18,7 +18,6 @@ class Exclusions:
         lines = os.fsencode("\n".join(patterns))
         self._of_files = Wildcards.parse(lines, folders=False)
         self._of_folders = Wildcards.parse(lines, folders=True)
-        self.tracked = frozenset[bytes]()
         kept: set[bytes] = set()
         for path in tracked:
             parts = path.split(b"/")

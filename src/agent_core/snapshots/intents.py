@@ -10,6 +10,9 @@ from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.records import SnapshotSettings
 from agent_core.snapshots.restoring import Staging
 
+INTENT = "restore.json"
+"""The file of an intent, in the folder about a workspace."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intent:

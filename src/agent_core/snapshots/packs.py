@@ -67,9 +67,10 @@ class Pack:
     def close(self) -> None:
         os.close(self._file)
 
-    def __iter__(self) -> Iterator[bytes]:
-        """The digests of its objects, in order."""
-        return map(self._digest, self._numbers)
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """The digests of its objects, in order, and where each begins."""
+        places = (place for (place,) in _PLACE.iter_unpack(self._places))
+        return zip(map(self._digest, self._numbers), places, strict=True)
 
     def find(self, digest: bytes) -> int | None:
         """Where the object begins; None if this pack does not have it."""
@@ -176,18 +177,19 @@ class PackWriter:
         self.places[digest] = self._at
         self._at += self._file.write(record)
 
-    def commit(self) -> None:
-        """Make the pack whole and name it; its objects are on the disk then.
+    def commit(self) -> int:
+        """Make the pack whole and name it; its objects are on the disk then. Returns its size.
 
         Raises:
-            OSError: it cannot be written; then none of it is kept.
+            OSError: it cannot be written.
         """
         if self._file is None or self._part is None:
-            return
+            return 0
         digests, places = _index_of(self.places)
         index = digests + places
         self._file.write(index)
-        self._file.write(_FOOTER.pack(self._at, len(self.places), digest_of(index), _MAGIC))
+        footer = _FOOTER.pack(self._at, len(self.places), digest_of(index), _MAGIC)
+        self._file.write(footer)
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -195,6 +197,7 @@ class PackWriter:
         flush_folder(self._folder)
         self._part = self._file = None
         self.places = {}
+        return self._at + len(index) + len(footer)
 
     def abandon(self) -> None:
         """Remove what was written and not committed; harmless after a commit."""
@@ -262,8 +265,16 @@ class Packs:
                 problem = f"is damaged ({pack.path.name})"
         raise MissingObjectError(digest, self._folder, problem)
 
+    def count(self) -> int:
+        """How many packs there are."""
+        return sum(1 for name in os.listdir(self._folder) if _NAME(name))  # noqa: PTH208
+
     def commit(self) -> None:
-        """Bring all that was put to the disk."""
+        """Bring all that was put to the disk.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         self._writer.commit()
         if self._packs is not None:
             for pack in self._packs:

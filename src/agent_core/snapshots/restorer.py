@@ -10,7 +10,7 @@ from agent_core.disk.folders import flush_folder
 from agent_core.errors import StorageError
 from agent_core.snapshots.catalogue import write_whole
 from agent_core.snapshots.contents import FileKeeper
-from agent_core.snapshots.intents import Intent, read_intent
+from agent_core.snapshots.intents import INTENT, Intent, read_intent
 from agent_core.snapshots.places import Places
 from agent_core.snapshots.recorder import Recorder, Recording
 from agent_core.snapshots.records import (
@@ -85,7 +85,7 @@ class Restorer:
 
     @property
     def _intent_place(self) -> Path:
-        return self.recorder.project / "restore.json"
+        return self.recorder.project / INTENT
 
     def _finish(self, intent: Intent) -> Restored:
         packs, catalogue = self.recorder.packs, self.recorder.catalogue

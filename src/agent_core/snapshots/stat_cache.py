@@ -108,6 +108,15 @@ def load(path: Path) -> tuple[bytes, dict[bytes, FolderRecord]]:
     return about, records
 
 
+def read_about(path: Path) -> bytes:
+    """What is said about the records, without reading them; nothing if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_CHECK.unpack(file.read(_CHECK.size))[2])
+    except (OSError, struct.error):
+        return b""
+
+
 def save(path: Path, about: bytes, records: dict[bytes, FolderRecord]) -> None:
     """Write the records in place of those before.
 

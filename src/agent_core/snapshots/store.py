@@ -9,21 +9,25 @@ projects/<key>/     per workspace: a lock, what the last recording found, a rest
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+import secrets
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from threading import Event
 
 from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.snapshots.catalogue import Catalogue
+from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
-from agent_core.snapshots.locks import locked
+from agent_core.snapshots.intents import INTENT, read_intent
+from agent_core.snapshots.locks import locked, locked_if_free
 from agent_core.snapshots.merging import Merging
 from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
     Change,
+    Damage,
     Restored,
     Snapshot,
     SnapshotSettings,
@@ -31,6 +35,16 @@ from agent_core.snapshots.records import (
     TreeEntry,
 )
 from agent_core.snapshots.restorer import Restorer
+from agent_core.snapshots.sweeping import (
+    MANY_PACKS,
+    damages_of,
+    forget_removed_workspaces,
+    merge_small,
+    needed_by,
+    remove_parts,
+    wasteful_packs,
+    write_anew,
+)
 from agent_core.snapshots.trees import changes_between
 
 _DEFAULTS = SnapshotSettings()
@@ -69,7 +83,11 @@ class SnapshotStore:
             StorageError: the workspace cannot be read, or the store cannot be written.
         """
         with self._recorder(root, stop) as recorder:
-            return recorder.record(settings).snapshot
+            snapshot = recorder.record(settings).snapshot
+            is_scattered = recorder.packs.count() > MANY_PACKS
+        if is_scattered:
+            self._merge()
+        return snapshot
 
     def restore(
         self,
@@ -136,7 +154,7 @@ class SnapshotStore:
         Raises:
             StorageError: something recorded is missing or damaged, or a disk is full or broken.
         """
-        if not (self._about(root.resolve()) / "restore.json").exists():
+        if not (self._about(root.resolve()) / INTENT).exists():
             return None
         with self._recorder(root, None) as recorder:
             return Restorer(recorder).recover()
@@ -167,6 +185,68 @@ class SnapshotStore:
         """
         with self._working() as packs:
             return b"".join(pieces_of(packs, entry))
+
+    def verify(self, snapshot_id: str) -> list[Damage]:
+        """Read everything that a snapshot holds; what is missing or damaged, by path.
+
+        Raises:
+            StorageError: there is no such snapshot, or the disk is broken.
+        """
+        tree = bytes.fromhex(self.get(snapshot_id).tree)
+        with self._working() as packs:
+            return sorted(damages_of(packs, tree), key=lambda each: each.path)
+
+    def sweep(self, keep: Collection[str], *, recorded_before: datetime) -> int:
+        """Forget snapshots, and remove what only they held; returns the bytes that are free again.
+
+        What is being used by any process is left to a later sweep.
+
+        Args:
+            keep: ids of snapshots that are still needed.
+            recorded_before: those recorded later are kept too; they may not be referred to yet.
+
+        Raises:
+            StorageError: a disk is full or broken; everything needed is still there.
+        """
+        if not self._folder.exists():
+            return 0
+        with _explained(self._folder), self._alone() as packs:
+            if packs is None:
+                return 0
+            kept = {*keep, *self._of_interrupted_restores()}
+            for snapshot_id, recorded_at in list(self._catalogue):
+                if snapshot_id not in kept and recorded_at < recorded_before:
+                    self._catalogue.remove(snapshot_id)
+            remove_parts(self._folder)
+            forget_removed_workspaces(self._folder / "projects")
+            trees = (self.get(snapshot_id).tree for snapshot_id, _ in self._catalogue)
+            needed = needed_by(packs, map(bytes.fromhex, trees))
+            wasteful = wasteful_packs(packs, needed)
+            if not wasteful:
+                return 0
+            write_whole(self._folder / "generation", secrets.token_hex(16).encode())
+            return write_anew(wasteful, self._folder / "packs", needed)
+
+    @contextmanager
+    def _alone(self) -> Generator[Packs | None]:
+        """The packs, for this process alone; None if another one uses them."""
+        with locked_if_free(self._folder / "lock") as is_alone:
+            if not is_alone:
+                yield None
+                return
+            with Packs(self._folder / "packs") as packs:
+                yield packs
+
+    def _merge(self) -> None:
+        with suppress(OSError), self._alone() as packs:  # another time, then
+            if packs is not None:
+                merge_small(packs, self._folder / "packs")
+
+    def _of_interrupted_restores(self) -> Iterator[str]:
+        for place in (self._folder / "projects").glob(f"*/{INTENT}"):
+            intent = read_intent(place)
+            if intent is not None:
+                yield from (intent.before, intent.target)
 
     @contextmanager
     def _working(self, check: Callable[[], None] = lambda: None) -> Generator[Packs]:

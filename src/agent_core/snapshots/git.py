@@ -1,0 +1,118 @@
+"""What a repository says of itself, read from its files: git is never run on a foreign repository.
+
+A repository can name programs that git runs. Its files are data here, and bounded: what is not as
+it should be, or too much, is unknown.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_core.disk.reading import read_text_file
+from agent_core.snapshots.git_index import GitIndex, read_index
+from agent_core.snapshots.git_objects import GitObjects, UnreadableError
+
+_MAX_REFS_BYTES = 16 << 20
+_MAX_LINE_BYTES = 4096
+_MAX_SYMBOLIC = 5
+_HEX = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository and its work tree.
+
+    Attributes:
+        top: the top folder of the work tree.
+        folder: `.git`, or what the file of that name leads to.
+        common: where branches and objects are; another folder in a further work tree.
+    """
+
+    top: Path
+    folder: Path
+    common: Path
+
+    @classmethod
+    def around(cls, place: Path) -> "Repository | None":
+        """The repository whose work tree a folder is, or is in."""
+        for top in (place, *place.parents):
+            entry = top / ".git"
+            if entry.is_dir():
+                folder = entry
+            elif entry.is_file():
+                line = _line(entry)
+                if not line.startswith("gitdir: "):
+                    return None
+                folder = top / line.removeprefix("gitdir: ")
+            else:
+                continue
+            if (folder / "HEAD").exists():
+                named = _line(folder / "commondir")
+                return cls(top, folder, folder / named if named else folder)
+            if top == place:
+                return None
+        return None
+
+    @property
+    def index(self) -> Path:
+        """The file with everything that is tracked."""
+        return self.folder / "index"
+
+    def head(self) -> tuple[str | None, str | None]:
+        """The commit that is checked out, and its branch."""
+        line = _line(self.folder / "HEAD")
+        if not line.startswith("ref: "):
+            return (line if _HEX(line) else None), None
+        name = line.removeprefix("ref: ").strip()
+        is_branch = name.startswith("refs/heads/") and name != "refs/heads/.invalid"
+        return self._commit(name), name.removeprefix("refs/heads/") if is_branch else None
+
+    def read_index(self) -> GitIndex | None:
+        """What is tracked; None if it cannot be read."""
+        head = self.head()[0]
+        return read_index(self.folder, len(head) // 2 if head is not None else 20)
+
+    def is_clean(self, head: str, index: GitIndex) -> bool | None:
+        """Whether nothing is staged on top of a commit; None if that cannot be known."""
+        try:
+            with GitObjects(self.common / "objects", len(head) // 2) as objects:
+                return index.is_same_as(objects, objects.tree_of(bytes.fromhex(head)))
+        except UnreadableError:
+            return None
+
+    def _commit(self, name: str) -> str | None:
+        """What a reference stands for."""
+        for _ in range(_MAX_SYMBOLIC):
+            if not name.startswith("refs/") or ".." in name:
+                return None
+            line = _line(self.common / name)
+            if line.startswith("ref: "):
+                name = line.removeprefix("ref: ").strip()
+            elif line:
+                return line if _HEX(line) else None
+            else:
+                return self._packed(name)
+        return None
+
+    def _packed(self, name: str) -> str | None:
+        try:
+            lines = read_text_file(self.common / "packed-refs", _MAX_REFS_BYTES).split(b"\n")
+        except OSError:
+            return None
+        wanted = os.fsencode(name)
+        for line in lines:
+            commit, _, ref = line.partition(b" ")
+            if ref.strip() == wanted:
+                found = commit.decode("ascii", "replace")
+                return found if _HEX(found) else None
+        return None
+
+
+def _line(place: Path) -> str:
+    """The first line of a file, or nothing."""
+    try:
+        content = read_text_file(place, _MAX_LINE_BYTES)
+    except OSError:
+        return ""
+    return os.fsdecode(content.partition(b"\n")[0]).strip()

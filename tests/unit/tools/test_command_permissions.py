@@ -17,6 +17,7 @@ PROGRAMS = """
     ls cat head tail wc grep egrep rg pwd git sh bash env xargs find awk sed tar zip setarch prlimit
     choom split sort run-parts ssh-agent dbus-run-session nice timeout python3 make cp mv rm tee dd
     curl less man stat file diff tree rsync ssh scp touch echo true chmod ln install tac nl du id
+    printf cut tr seq realpath basename sha256sum md5sum uname uniq date comm
     gawk perl node npm pytest docker busybox my-tool sudo doas watch script flock strace
 """
 
@@ -112,6 +113,29 @@ rg -g '*.py' word src
 rg -i --max-count=3 word src
 pwd
 pwd -P
+echo hello
+echo -n hello
+printf %s a
+true
+stat a.txt
+stat -c %s a.txt
+file a.txt
+file --mime-type a.txt
+diff -u a.txt src/b.py
+diff -r src sub
+diff -U5 a.txt src/b.py
+tac a.txt
+nl -b a a.txt
+du -sh src
+cut -d, -f1 a.txt
+tr a-z A-Z
+tree src
+tree -L 2 src
+seq 1 5
+realpath src
+basename src/b.py
+sha256sum a.txt
+uname -a
 git status
 git status -s
 git status --porcelain=v1 --branch
@@ -135,10 +159,7 @@ mv a.txt b.txt
 rm -r sub
 touch new
 tee new
-echo hello
 my-tool a.txt
-stat a.txt
-file a.txt
 tree -o listing src
 sh -c ls
 bash -c ls
@@ -188,7 +209,6 @@ flock a.txt ls
 strace ls
 less a.txt
 man ls
-diff a.txt src/b.py
 dd if=a.txt of=b.txt
 ln -s a.txt b.txt
 install a.txt b.txt
@@ -198,10 +218,33 @@ ssh example.org ls
 scp a.txt example.org:x
 rsync -e ssh a.txt example.org:x
 egrep word a.txt
-tac a.txt
-nl a.txt
-du -s
 id
+id
+uniq a.txt b.txt
+date
+sort -n a.txt
+stat --unknown a.txt
+file -C -m a.txt
+file -m a.txt x
+file -z a.txt
+file -f a.txt
+file -L a.txt
+diff -l a.txt src/b.py
+diff --paginate a.txt src/b.py
+diff --to-file=a.txt src/b.py
+diff -X a.txt src sub
+du --files0-from=a.txt
+du -X a.txt
+du -L
+tree -o x
+tree -R -H . -L 1
+tree -l
+tree --fromfile a.txt
+md5sum -c a.txt
+sha256sum --check a.txt
+echo --unknown
+printf -v x a
+comm --output-delimiter=x a.txt src/b.py
 ls --unknown
 ls --rec src
 ls -lJ src

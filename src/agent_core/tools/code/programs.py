@@ -56,10 +56,40 @@ _LOG_VALUED = """
     """
 _LOG = Options(_DIFF_FLAGS + _LOG_FLAGS, _DIFF_VALUED + _LOG_VALUED, counts=True)
 
+_SUMS = Options("-btz --binary --tag --text --zero")
 _READERS: Mapping[str, Options] = {
+    "basename": Options("-az --multiple --zero", "-s --suffix"),
     "cat": Options(
         "-AbEensTtuv --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank"
     ),
+    "cmp": Options("-bls --print-bytes --quiet --silent --verbose", "-in --bytes --ignore-initial"),
+    "comm": Options("-123z --check-order --nocheck-order --total --zero-terminated"),
+    "cut": Options(
+        "-nsz --complement --only-delimited --zero-terminated",
+        "-bcdf --bytes --characters --delimiter --fields --output-delimiter",
+    ),
+    "diff": Options(
+        """
+        -BENTZabdeinpqstuwy --brief --color --context --expand-tabs --ignore-all-space
+        --ignore-blank-lines --ignore-case --ignore-space-change --ignore-trailing-space --minimal
+        --new-file --report-identical-files --side-by-side --strip-trailing-cr
+        --suppress-common-lines --text --unified
+        """,
+        "-CFIUWx --exclude --label --show-function-line --width",
+        walks="-r --recursive",
+    ),
+    "dirname": Options("-z --zero"),
+    "du": Options(
+        """
+        -0Sabchklmsx --all --apparent-size --bytes --human-readable --null --si --summarize
+        --total
+        """,
+        "-dt --exclude --max-depth --threshold",
+        always_walks=True,
+    ),
+    "echo": Options("-Een"),
+    "false": Options(),
+    "file": Options("-bhi --brief --mime --mime-encoding --mime-type --no-dereference"),
     "grep": Options(
         """
         -EFGHILPTUVZabchilnoqsvwxyz --basic-regexp --byte-offset --color --colour --count
@@ -84,7 +114,12 @@ _READERS: Mapping[str, Options] = {
         "-ITw --hide --ignore --sort --time --time-style --width",
         walks="-R --recursive",
     ),
+    "md5sum": _SUMS,
+    "nl": Options("-p --no-renumber", "-bdfhilnsvw --body-numbering --number-format"),
+    "printf": Options(),
     "pwd": Options("-LP --logical --physical"),
+    "readlink": Options("-efmnz --canonicalize --canonicalize-existing --no-newline --zero"),
+    "realpath": Options("-LPemqsz --logical --physical --quiet", "--relative-base --relative-to"),
     "rg": Options(
         """
         -.0FHINPSUVabchilnopqsuvwx --block-buffered --byte-offset --case-sensitive --column --count
@@ -102,8 +137,20 @@ _READERS: Mapping[str, Options] = {
         """,
         always_walks=True,
     ),
+    "seq": Options("-w --equal-width", "-fs --format --separator"),
+    "sha1sum": _SUMS,
+    "sha256sum": _SUMS,
+    "sha512sum": _SUMS,
+    "stat": Options("-Lft --dereference --file-system --terse", "-c --format --printf"),
+    "tac": Options("-br --before --regex", "-s --separator"),
     "tail": _HEAD,
+    "tr": Options("-Ccdst --complement --delete --squeeze-repeats --truncate-set1"),
+    "tree": Options("-ACDFQSadfghinpqrstuvx --dirsfirst --noreport", "-ILP", always_walks=True),
+    "true": Options(),
+    "uname": Options("-amnoprsv --all --kernel-name --kernel-release --machine"),
     "wc": Options("-cLlmw --bytes --chars --lines --max-line-length --words"),
+    "which": Options("-a"),
+    "whoami": Options(),
 }
 _GIT: Mapping[str, Options] = {
     "diff": Options(_DIFF_FLAGS, _DIFF_VALUED),

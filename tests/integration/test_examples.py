@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_core.context.skills import find_skills
+from agent_core.process import probe
 from agent_core.storage.sqlite import SqliteSessionStore
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,15 @@ SCRIPTS = {
     "permissions": "answer_requests.py",
     "sessions": "branch_and_resume.py",
     "typed-answers": "cities.py",
+    "sandbox": "run_confined.py",
 }
+NEEDS_SANDBOX = pytest.mark.skipif(
+    not (probe().landlock and probe().has_mounts and probe().seccomp),
+    reason="this system cannot confine programs",
+)
+TOPICS = [
+    pytest.param(topic, marks=NEEDS_SANDBOX if topic == "sandbox" else ()) for topic in SCRIPTS
+]
 
 
 def blocks(topic: str, language: str) -> list[str]:
@@ -27,7 +36,7 @@ def blocks(topic: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.S | re.M)
 
 
-@pytest.mark.parametrize("topic", SCRIPTS)
+@pytest.mark.parametrize("topic", TOPICS)
 def test_an_example_prints_what_its_page_shows(topic: str) -> None:
     script = ROOT / "examples" / topic / SCRIPTS[topic]
     done = subprocess.run(  # noqa: S603 - our own script, in our own interpreter

@@ -1,6 +1,8 @@
 """What `[sandbox]` keeps from commands, hooks, tools and servers, through whole runs."""
 
+import asyncio
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -297,3 +299,116 @@ async def test_a_call_of_a_file_tool_says_what_the_sandbox_does(home: Home, proj
     assert asked.requests[0].metadata["sandbox"].startswith("on, for programs")
     _, _, asked = await run_one(home, project, sh("true"), config=CONFIG)
     assert asked.requests[0].metadata["sandbox"] == "off"
+
+
+def say_servers(home: Home, diary: Path) -> None:
+    server = {
+        "command": sys.executable,
+        "args": [str(SERVERS / "plain.py")],
+        "env": {"PLAIN_DIARY": str(diary)},
+    }
+    home.write("mcp.json", json.dumps({"mcpServers": {"plain": server}}))
+
+
+async def test_a_server_is_confined(home: Home, project: Path, outside: Path) -> None:
+    call = Calls(calls=[ScriptedCall(name="mcp.plain.write", arguments={})])
+    say_servers(home, project / "diary")
+    answer, _, asked = await run_one(home, project, call)
+    assert answer["text"] == "written"
+    assert (project / "diary").exists()
+    assert asked.requests[0].metadata["sandbox"].startswith("on, network on, writes only to ")
+    say_servers(home, outside / "diary")
+    answer, _, _ = await run_one(home, project, call)
+    assert answer["error"] is not None
+    assert not list(outside.iterdir())
+
+
+async def test_a_server_that_fails_by_its_sandbox_says_so(
+    home: Home, project: Path, outside: Path
+) -> None:
+    script = f"open({str(outside / 'cache')!r}, 'w')"
+    server = {"command": sys.executable, "args": ["-I", "-c", script]}
+    home.write("mcp.json", json.dumps({"mcpServers": {"cached": server}}))
+    async with runtime(home, project, [Says(text="done")], config=ON) as made:
+        events = await collect(await made.start("go", session_id="s1"))
+    (failed,) = [e for e in events if e.event_type is EventType.MCP_SERVER_FAILED]
+    assert f"blocked by the sandbox: {outside}/cache" in json.dumps(failed.payload)
+
+
+async def test_what_a_killed_process_has_left_is_removed_by_the_next_start(
+    home: Home, project: Path
+) -> None:
+    def script(*replies: Any) -> None:
+        home.write("replies.json", json.dumps(list(replies)))
+        model = f'model = "scripted:{home.path}/replies.json"\n'
+        home.write_config(model + '[sandbox]\nmode = "auto"\nask_inside = false\n')
+
+    slow = ["sh", "-c", 'echo "$TMPDIR" > where.new; mv where.new where; sleep 60']
+    script(
+        {"type": "calls", "calls": [{"name": "code.run_command", "arguments": {"argv": slow}}]},
+        "done",
+    )
+    argv = [sys.executable, "-m", "agent_core.cli", "run", "--path", str(project), "go"]
+    started = await asyncio.create_subprocess_exec(*argv, env=home.env())
+    while not (project / "where").exists():
+        assert started.returncode is None
+        await asyncio.sleep(0.02)
+    started.kill()
+    await started.wait()
+    folder = Path((project / "where").read_text(encoding="utf-8").strip())
+    assert folder.exists()
+    script("done")
+    again = await asyncio.create_subprocess_exec(*argv, env=home.env())
+    assert await again.wait() == 0
+    assert not folder.exists()
+
+
+def on_old_kernel(home: Home, *argv: str, answers: str = "") -> subprocess.CompletedProcess[str]:
+    script = str(Path(__file__).parents[1] / "old_kernel.py")
+    command = [sys.executable, script, sys.executable, "-m", "agent_core.cli", *argv]
+    return subprocess.run(  # noqa: S603
+        command, env=home.env(), input=answers, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
+@pytest.mark.parametrize(
+    ("settings", "runs"),
+    [
+        ('mode = "auto"\nask_inside = false', True),
+        ('mode = "required"', False),
+    ],
+)
+def test_what_cannot_be_kept_is_said_or_refused(
+    home: Home, project: Path, settings: str, runs: bool
+) -> None:
+    call = {"name": "code.run_command", "arguments": {"argv": ["touch", "made"]}}
+    home.write("replies.json", json.dumps([{"type": "calls", "calls": [call]}, "done"]))
+    home.write_config(f'model = "scripted:{home.path}/replies.json"\n[sandbox]\n{settings}\n')
+    guard = {"hooks": [{"type": "command", "command": "touch hooked"}]}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": [guard]}}))
+    done = on_old_kernel(home, "run", "--path", str(project), "go", answers="1\n")
+    assert (project / "made").exists() == runs
+    assert (project / "hooked").exists() == runs
+    examined = on_old_kernel(home, "doctor", "--path", str(project))
+    if runs:
+        assert "but files anywhere can be changed" in done.stderr  # and so it was asked for
+        assert examined.returncode == 0
+        assert "remark  sandbox" in examined.stdout
+    else:
+        assert "the sandbox is required" in done.stderr
+        assert examined.returncode == 1
+        assert "broken  sandbox" in examined.stdout
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter is for x86-64")
+def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -> None:
+    call = {"name": "code.read_file", "arguments": {"path": "a.txt"}}
+    (project / "a.txt").write_text("read me", encoding="utf-8")
+    home.write("replies.json", json.dumps([{"type": "calls", "calls": [call]}, "done"]))
+    config = f'model = "scripted:{home.path}/replies.json"\n[sandbox]\nmode = "required"\n'
+    home.write_config(config)
+    guard = {"hooks": [{"type": "command", "command": "true"}]}
+    home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": [guard]}}))
+    done = on_old_kernel(home, "run", "--path", str(project), "go")
+    assert "code.read_file failed" in done.stderr

@@ -19,7 +19,9 @@ from agent_core.config.paths import Setup
 from agent_core.mcp import Host, McpTools, ServerFailure, StoredLogin, read_servers
 from agent_core.mcp.config import HttpServer, ServerConfig
 from agent_core.process import Launcher
+from agent_core.runtime.project import load_sandbox
 from agent_core.text import visible
+from agent_core.tools.workspace import PathPolicy
 
 
 def manage_servers(options: Options) -> int:
@@ -83,7 +85,13 @@ async def _connect(options: Options, server: ServerConfig, setup: Setup, termina
         failures.append(failure)
 
     with closing(Launcher()) as launcher:
-        host = Host(launcher=launcher, elicit=elicit, home=setup.home, learn=redactor.learn)
+        host = Host(
+            launcher=launcher,
+            sandbox=load_sandbox(setup, PathPolicy.of(setup)),
+            elicit=elicit,
+            home=setup.home,
+            learn=redactor.learn,
+        )
         mcp = McpTools({options.id: server}, setup.config.tools, host=host)
         try:
             tools = await mcp.tools(on_failure=note)

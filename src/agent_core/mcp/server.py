@@ -55,6 +55,17 @@ class McpServer:
             return self._config.command
         return urlsplit(self._config.url).netloc
 
+    async def find_confinement(self) -> str | None:
+        """What the sandbox does with the server, in words; None: it is not confined.
+
+        Raises:
+            ToolError: `tool_not_available`; the sandbox is required, and cannot be kept.
+        """
+        sandbox = self._host.sandbox
+        if sandbox is None or not isinstance(self._config, StdioServer):
+            return None
+        return (await asyncio.to_thread(sandbox.plan, "own")).words
+
     async def offer(self, ttl_seconds: float) -> Offer:
         """What the server has, at most `ttl_seconds` old.
 

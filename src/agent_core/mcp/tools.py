@@ -241,6 +241,7 @@ class McpTools:
             access = replace(
                 plain_access(definition, arguments),
                 target=f"MCP server {server.server_id} ({server.place})",
+                confined=await server.find_confinement(),
             )
             return Action(access, partial(self._run, server, spec, arguments, context))
 

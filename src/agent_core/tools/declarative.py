@@ -181,7 +181,7 @@ def _build_tool(
             plain_access(definition, arguments),
             target=shlex.join(argv),
             cwd=str(cwd),
-            env_names=tuple(sorted(env)),
+            env_names=tuple(sorted({*env, *(["TMPDIR"] if plan else [])})),
             confined=plan and plan.words,
         )
         return Action(access, partial(run_program, argv, arguments, context, plan))

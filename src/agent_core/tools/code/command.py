@@ -180,7 +180,8 @@ def _confine(
     plan = sandbox.plan("command", wants_network=has_network)
     scope = f"{access.scope}, with the network" if has_network else access.scope
     asks = sandbox.config.ask_inside or bool(plan.holes or access.reason) or has_network
-    return replace(access, confined=plan.words, scope=scope, asks=asks), plan
+    names = tuple(sorted({*access.env_names, "TMPDIR"}))
+    return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan
 
 
 async def _run(

@@ -25,6 +25,7 @@ from agent_core.types import (
     ErrorPayload,
     EventType,
     JsonBlock,
+    PermissionGrant,
     ReasoningBlock,
     Role,
     RunChange,
@@ -1333,3 +1334,34 @@ async def test_a_deleted_session_takes_its_budgets_along(session: SessionStore) 
     assert [use.scope_id for use in (await session.run_history("run_1")).budgets] == ["run_1"]
     await session.delete_session("s1", is_dead=owners_live)
     assert await session.budget_uses(["run_1"]) == []
+
+
+def a_permission(grant_id: str = "grant_1", key: str = "k1", **more: Any) -> PermissionGrant:
+    values: dict[str, Any] = {"session_id": "s1", "tool_name": "code.write_file", **more}
+    return PermissionGrant(
+        grant_id=grant_id, key=key, covers=f"what {key} covers", created_at=utc_now(), **values
+    )
+
+
+async def test_what_was_allowed_is_found_by_its_key_and_goes_with_its_session(
+    session: SessionStore,
+) -> None:
+    first, other = a_permission(), a_permission("grant_2", "k2")
+    await session.add_grant(first)
+    await session.add_grant(other)
+    await session.add_grant(a_permission("grant_3"))  # the same key
+    assert await session.find_grant("s1", "k1") == first
+    assert await session.find_grant("s2", "k1") is None
+    assert await session.grants() == await session.grants("s1") == [first, other]
+    assert await session.grants("s2") == []
+    assert [await session.forget_grants(name) for name in ("grant_1", "grant_1", "x")] == [1, 0, 0]
+    assert await session.grants() == [other]
+    await session.add_grant(first)
+    assert await session.forget_grants("s1") == 2
+    with pytest.raises(StorageError) as refused:
+        await session.add_grant(a_permission(session_id="gone"))
+    assert refused.value.code is ErrorCode.SESSION_NOT_FOUND
+    await session.add_grant(first)
+    await session.append(a_batch(run=COMPLETED, release="me"))
+    await session.delete_session("s1", is_dead=owners_live)
+    assert await session.grants() == []

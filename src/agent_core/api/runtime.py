@@ -28,6 +28,8 @@ from agent_core.types import (
     Mode,
     Node,
     OutputT,
+    PermissionExplanation,
+    PermissionGrant,
     ReasoningBlock,
     ReplayResult,
     Role,
@@ -415,6 +417,45 @@ class AgentRuntime:
         services = await self._services()
         run_id = await services.runs.answer(request_id, chosen, reason=reason, by=decided_by)
         return RunHandle(await services.sessions.progress(run_id), services.runs, services.sessions)
+
+    async def explain_permission(
+        self,
+        tool_name: str,
+        arguments: Mapping[str, Any],
+        *,
+        session_id: str | None = None,
+        agent: str = "main",
+    ) -> PermissionExplanation:
+        """What would become of a call, and why; nothing is asked and nothing is done.
+
+        Args:
+            tool_name: a canonical name, such as `code.run_command`.
+            arguments: as a model would give them.
+            session_id: whose remembered answers count.
+            agent: the role of the agent that calls, or the id of its definition.
+
+        Raises:
+            ToolError: there is no such tool, its arguments are wrong, or there is no program of
+                that name.
+        """
+        services = await self._services()
+        from agent_core.runtime.permissions import explain_call  # noqa: PLC0415 - few programs
+
+        return await explain_call(
+            services.project, tool_name, arguments, session_id=session_id, agent=agent
+        )
+
+    async def permission_grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+        """What was allowed for a session, or for all of them, the oldest first.
+
+        In memory, which is the default of `[permissions] remember_scope`, they are this runtime's;
+        what is stored is the same for all processes.
+        """
+        return await (await self._services()).project.guard.grants.grants(session_id)
+
+    async def forget_permissions(self, grant_or_session_id: str) -> int:
+        """Drop one grant, or all of a session, and return how many there were."""
+        return await (await self._services()).project.guard.forget(grant_or_session_id)
 
     async def compact_session(self, session_id: str, *, move_session: bool = False) -> RunHandle:
         """Start a run that summarises the session's history and does nothing else.

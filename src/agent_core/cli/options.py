@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from agent_core.text import visible
@@ -49,6 +49,10 @@ class Options(argparse.Namespace):
     all: bool = False
     decision: str = ""
     reason: str | None = None
+    tool: str | None = None
+    args: str | None = None
+    agent: str = "main"
+    words: Sequence[str] = ()
 
 
 class Parser(argparse.ArgumentParser):

@@ -332,7 +332,11 @@ class GrantStore(Protocol):
         ...
 
     async def add_grant(self, grant: PermissionGrant) -> None:
-        """Remember a grant; one for the same session and key stays as it is."""
+        """Remember a grant; one for the same session and key stays as it is.
+
+        Raises:
+            StorageError: `session_not_found`.
+        """
         ...
 
     async def grants(self, session_id: str | None = None) -> list[PermissionGrant]:
@@ -504,6 +508,12 @@ class ApprovalStore(QuestionStore, Protocol):
 
 
 class SessionStore(
-    SessionWrites, SessionReads, BudgetStore, WorkspaceStore, ApprovalStore, Protocol
+    SessionWrites,
+    SessionReads,
+    BudgetStore,
+    WorkspaceStore,
+    ApprovalStore,
+    GrantStore,
+    Protocol,
 ):
     """Sessions, their history, budgets and questions, and what is known of their files."""

@@ -127,8 +127,15 @@ class Rule:
         is_for_commands = table.command is not None or table.tool is not None
         return is_for_commands and self._is_for(named)
 
+    def allows_writes(self, views: Iterable[CommandView]) -> bool:
+        """Whether its paths cover what redirections write, which its words do not name."""
+        if self.table.command is None:
+            return True
+        written = [path for view in views for path in view.writes]
+        return not written or (self.table.path is not None and all(map(self._open.cover, written)))
+
     def allows_view(self, view: CommandView, *, is_example: bool = False) -> bool:
-        """Whether its words cover one program of a command, and its paths what that writes."""
+        """Whether its words cover one program of a command."""
         words = self.table.command
         if words is None:
             return True
@@ -136,8 +143,6 @@ class Rule:
         exact = words[:-1] if rest else words
         known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
         if len(known) < len(exact) or (not rest and len(view.argv) != len(exact)):
-            return False
-        if not all(map(self._writes, view.writes)):
             return False
         if not exact:
             return view.unknown_from != 0
@@ -173,9 +178,6 @@ class Rule:
             return self._means(host)
         bare = (name.lower().removeprefix("*.") for name in self.table.host or ())
         return any(name in host.lower() for name in bare)
-
-    def _writes(self, path: str) -> bool:
-        return self.table.path is not None and self._open.cover(path)
 
     def _is_program(self, name: str, view: CommandView, *, is_example: bool) -> bool:
         """Whether the name in a rule is the program of a view, and not just one called so."""
@@ -289,6 +291,7 @@ def _fits_example(rule: Rule, named: Named) -> bool:
     return (
         command.problem is None
         and bool(command.views)
+        and rule.allows_writes(command.views)
         and all(rule.allows_view(view, is_example=True) for view in command.views)
     )
 
@@ -340,6 +343,7 @@ class RuleSet:
             return fitting[:1]
         if named.command.problem is not None:
             return []
+        fitting = [rule for rule in fitting if rule.allows_writes(named.command.views)]
         found: dict[str, Rule] = {}
         for view in named.command.views:
             rule = next((rule for rule in fitting if rule.allows_view(view)), None)

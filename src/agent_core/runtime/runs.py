@@ -839,6 +839,7 @@ def identity_of(record: RunRecord) -> RunIdentity:
         agent_id=record.agent_id,
         run_id=record.run_id,
         role=_ROLES[record.mode][1],
+        agent_definition_id=None,
         mode=record.mode,
         parent_agent_id=None,
         parent_run_id=None,

@@ -76,6 +76,8 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
             store = kept.store
             artifacts = InMemoryArtifactStore(kept.artifacts, store, redactor)
         project.guard.questions.keep_in(store, is_shared=setup.persist)
+        if setup.config.permissions.remember_scope == "session_stored":
+            project.guard.grants = store
         await store.close_lost_runs(owner.is_dead)
         await artifacts.sweep()
         traces = Traces(artifacts) if options.debug else None

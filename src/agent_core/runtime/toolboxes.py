@@ -11,11 +11,12 @@ from agent_core.config.paths import Setup
 from agent_core.config.problems import nearest
 from agent_core.context.instructions import InstructionCatalog, LoadedInstructions
 from agent_core.context.skills import SkillCatalog, load_skill_tool, plan_template_tool
-from agent_core.errors import ConfigError, ErrorCode
+from agent_core.errors import ConfigError, ErrorCode, ToolError
 from agent_core.events import Journal
 from agent_core.loop.options import NO_OPTIONS, RunOptions, malformed_option, tool_name
 from agent_core.process import Launcher
 from agent_core.providers.estimates import estimate_tools
+from agent_core.text import shorten_name
 from agent_core.tools.base import Tool
 from agent_core.tools.code import code_tools
 from agent_core.tools.code.read import read_file
@@ -233,6 +234,23 @@ class Toolboxes:
         """Every tool there is now, by name, for people who look at past requests."""
         tools = [*self._code, *self._declared, *self._registered, *self._opened]
         return self._built_in | {tool.name: tool.definition for tool in tools}
+
+    async def find(self, name: str) -> Tool:
+        """One of the tools that do work, as runs have it.
+
+        Raises:
+            ToolError: `tool_not_available`: there is none, or it is disabled.
+        """
+        is_served = name.startswith("mcp.") and self._mcp is not None
+        served = await self._mcp.tools() if is_served and self._mcp else []
+        every = [*self._code, *self._declared, *self._registered, *self._opened, *served]
+        for tool in self._wanted(every):
+            if tool.name == name:
+                return tool
+        is_known = any(tool.name == name for tool in every)
+        hint = "" if is_known else nearest(name, [tool.name for tool in every])
+        reason = "is disabled in the settings" if is_known else f"is no tool here{hint}"
+        raise ToolError(ErrorCode.TOOL_NOT_AVAILABLE, f"{shorten_name(name)} {reason}")
 
     def known_names(self) -> set[str]:
         """Every tool that a definition may suggest, but those of servers."""

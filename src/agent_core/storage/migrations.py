@@ -216,6 +216,18 @@ _APPROVALS = (
     "CREATE INDEX approvals_open ON approvals (request_id) WHERE state = 'open'",
 )
 
+_GRANTS = (
+    """CREATE TABLE grants (
+        grant_id TEXT PRIMARY KEY NOT NULL,
+        session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        tool_name TEXT NOT NULL,
+        covers TEXT NOT NULL,
+        key TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        UNIQUE (session_id, key)
+    )""",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "sessions, history and artifacts", _INITIAL),
     Migration(2, "messages of runs that have not begun", _PROMPTS),
@@ -224,6 +236,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(5, "options of runs", _OPTIONS),
     Migration(6, "snapshots of the files of a project, by node", _SNAPSHOTS),
     Migration(7, "questions about calls, and their answers", _APPROVALS),
+    Migration(8, "what was allowed for sessions", _GRANTS),
 )
 
 _LEDGER = """CREATE TABLE schema_migrations (

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
 from agent_core.errors import ErrorCode, StorageError
-from agent_core.storage import approvals, budgets, claims, forks, queries, workspaces
+from agent_core.storage import approvals, budgets, claims, forks, grants, queries, workspaces
 from agent_core.storage.connections import (
     PATIENCE,
     open_in_memory,
@@ -63,6 +63,7 @@ from agent_core.types import (
     OpenedRun,
     OwnerIsDead,
     PendingEvent,
+    PermissionGrant,
     Position,
     ReplayResult,
     RunOpening,
@@ -588,6 +589,12 @@ class SqliteSessionStore:
         sql = "DELETE FROM artifacts WHERE artifact_id = ?"
         await self._writer.submit(lambda c: c.execute(sql, (artifact_id,)).close())
 
+    async def add_grant(self, grant: PermissionGrant) -> None:
+        await self._writer.submit(lambda c: grants.add(c, grant), is_small=True)
+
+    async def forget_grants(self, grant_or_session_id: str) -> int:
+        return await self._writer.submit(lambda c: grants.forget(c, grant_or_session_id))
+
     async def name_snapshot(self, note: SnapshotNote) -> None:
         await self._writer.submit(lambda c: workspaces.name_snapshot(c, note), is_small=True)
 
@@ -618,6 +625,13 @@ class SqliteSessionStore:
         await self._writer.submit(lambda c: workspaces.drop_snapshots(c, before))
 
     # reads
+
+    async def find_grant(self, session_id: str, key: str) -> PermissionGrant | None:
+        found = await self._readers.read(lambda c: grants.listed(c, session_id, key))
+        return found[0] if found else None
+
+    async def grants(self, session_id: str | None = None) -> list[PermissionGrant]:
+        return await self._readers.read(lambda c: grants.listed(c, session_id))
 
     async def workspace_state(self, session_id: str, folder: str) -> WorkspaceState:
         return await self._readers.read(lambda c: workspaces.workspace_state(c, session_id, folder))

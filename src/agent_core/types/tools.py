@@ -217,6 +217,41 @@ class PermissionGrant:
     created_at: datetime
 
 
+class PermissionExplanation(Frozen):
+    """What would become of a call, and why: see `AgentRuntime.explain_permission`.
+
+    Attributes:
+        decision: `allow`, `ask` or `deny`.
+        by: what decides it: a rule, an answer that is remembered, a setting.
+        tool_name: the tool.
+        covers: what an answer for the session would cover, or the given one covers; None: this
+            call only.
+        target: what would be touched.
+        cwd: where a command would run.
+        reason: why it is asked for whatever was allowed before.
+        places: the paths that are the reason.
+        paths: every path that the call names.
+        hosts: of a network call.
+        command: what a command would run.
+        confined: what the sandbox does with the call; None: it is not confined.
+        refusal: what the model would read of a call that is denied.
+    """
+
+    decision: Literal["allow", "ask", "deny"]
+    by: str
+    tool_name: str
+    covers: str | None = None
+    target: str | None = None
+    cwd: str | None = None
+    reason: str | None = None
+    places: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    hosts: tuple[str, ...] | None = None
+    command: CommandViews | None = None
+    confined: str | None = None
+    refusal: str = ""
+
+
 class ElicitationRequest(Frozen):
     """What an MCP server asks the user: to fill in a form, to open an address, or to log in.
 

@@ -8,11 +8,12 @@ from agent_core.cli.commands import (
     doctor,
     mcp,
     memory,
+    permissions,
     run,
     sessions,
     tasks,
     undo,
 )
 
-COMMANDS = (run, tasks, sessions, undo, approvals, memory, mcp, doctor)
+COMMANDS = (run, tasks, sessions, undo, approvals, permissions, memory, mcp, doctor)
 """In the order of the help."""

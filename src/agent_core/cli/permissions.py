@@ -1,0 +1,147 @@
+"""`soong-agent permissions`: what becomes of a call and why, rules, and remembered answers."""
+
+import asyncio
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any, cast
+
+from agent_core.api import AgentRuntime
+from agent_core.cli.options import COMPLETED, FAILED, MISUSED, Options
+from agent_core.cli.terminal import Clean, Style, Terminal, run_on_terminal
+from agent_core.config.paths import Setup
+from agent_core.runtime.rules import load_rules
+from agent_core.text import visible
+from agent_core.tools.workspace import PathPolicy
+from agent_core.types import CommandView, PermissionExplanation
+
+_IN_MEMORY = (
+    "answers for a session are kept in the memory of their process; it alone can show and forget"
+    ' them. [permissions] remember_scope = "session_stored" stores them'
+)
+
+
+def manage_permissions(options: Options) -> int:
+    """Explain a call, list, or forget, and return the exit code."""
+
+    def manage(setup: Setup, terminal: Terminal, clean: Clean) -> int:
+        match options.action:
+            case "explain":
+                return asyncio.run(_explain(options, terminal, clean))
+            case "list":
+                return asyncio.run(_list(options, setup, terminal, clean))
+            case _:
+                return asyncio.run(_forget(options, setup, terminal))
+
+    return run_on_terminal(options.path, manage)
+
+
+async def _explain(options: Options, terminal: Terminal, clean: Clean) -> int:
+    call = _named_call(options)
+    if isinstance(call, str):
+        terminal.line(f"error: {call}; see soong-agent permissions explain --help", Style.BAD)
+        return MISUSED
+    async with AgentRuntime(project_dir=options.path) as runtime:
+        found = await runtime.explain_permission(
+            *call, session_id=options.session_id, agent=options.agent
+        )
+    if options.json:
+        text = json.dumps(json.loads(clean(found.model_dump_json())), indent=2, ensure_ascii=False)
+        terminal.text(f"{text}\n")
+        return COMPLETED
+    for name, value in _facts(found):
+        for line in value.split("\n"):
+            terminal.text(f"{name:<17}{visible(clean(line), one_line=True)}\n")
+            name = ""
+    return COMPLETED
+
+
+def _named_call(options: Options) -> tuple[str, dict[str, Any]] | str:
+    """The tool and its arguments, or what is wrong with what was asked."""
+    if options.words:
+        if options.tool not in {None, "code.run_command"} or options.args is not None:
+            return "give the words of a command, or --tool and --args"
+        return "code.run_command", {"argv": options.words}
+    if options.tool is None:
+        return "name a command behind --, or a tool with --tool"
+    try:
+        arguments: object = json.loads(options.args or "{}")
+    except (ValueError, RecursionError) as error:
+        return f"--args is not JSON: {error}"
+    if not isinstance(arguments, dict):
+        return "--args is not a JSON object"
+    return options.tool, cast("dict[str, Any]", arguments)
+
+
+def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
+    yield "decision", found.decision
+    yield "because of", found.by
+    yield "tool", found.tool_name
+    if found.target:
+        yield "target", found.target
+    if found.cwd:
+        yield "in", found.cwd
+    if found.command is not None:
+        yield "runs", "\n".join(map(_shown_view, found.command.views)) or "no program"
+        if found.command.problem:
+            yield "no rule allows it", found.command.problem
+    if found.reason:
+        yield "its own reason", "\n".join((found.reason, *found.places))
+    elif found.paths:
+        yield "paths", "\n".join(found.paths)
+    if found.hosts is not None:
+        yield "hosts", ", ".join(found.hosts) or "none that can be seen"
+    yield "sandbox", found.confined or "off for this call"
+    if found.decision == "ask" or found.covers:
+        yield "for the session", found.covers or "this call only"
+    if found.refusal:
+        yield "the model reads", found.refusal
+
+
+def _shown_view(view: CommandView) -> str:
+    known = view.argv if view.unknown_from is None else view.argv[: view.unknown_from]
+    words = [*map(shlex.quote, known), *(["…"] if view.unknown_from is not None else [])]
+    redirections = [f"< {path}" for path in view.reads] + [f"> {path}" for path in view.writes]
+    return " ".join([*words, *redirections, f"({view.program or 'not found'})"])
+
+
+async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
+    found = load_rules(setup, PathPolicy.of(setup))
+    rules = found.rules if found else ()
+    for rule in rules:
+        words = [f"{key} = {_compact(value)}" for key, value in rule.table.subject.items()]
+        reason = f"  ({rule.table.reason})" if rule.table.reason else ""
+        line = f"{rule.name:<16} {rule.table.decision:<6} {', '.join(words)}{reason}"
+        terminal.text(f"{visible(clean(line), one_line=True)}\n")
+    if not rules:
+        terminal.line("there is no rule", Style.DIM)
+    if setup.config.permissions.remember_scope != "session_stored":
+        terminal.line(_IN_MEMORY, Style.DIM)
+    async with AgentRuntime(project_dir=options.path) as runtime:
+        grants = await runtime.permission_grants(options.session_id)
+    for grant in grants:
+        line = f"{grant.grant_id}  session {grant.session_id}  {clean(grant.covers)}"
+        terminal.text(f"{visible(line, one_line=True)}\n")
+    if not grants:
+        terminal.line("there is no stored answer", Style.DIM)
+    return COMPLETED
+
+
+def _compact(value: list[Any]) -> str:
+    """A value as it would be written by hand: a list of one as what is in it."""
+    items = [_compact(item) if isinstance(item, list) else json.dumps(item) for item in value]  # pyright: ignore[reportUnknownArgumentType]
+    return items[0] if len(items) == 1 else f"[{', '.join(items)}]"
+
+
+async def _forget(options: Options, setup: Setup, terminal: Terminal) -> int:
+    async with AgentRuntime(project_dir=options.path) as runtime:
+        count = await runtime.forget_permissions(options.id)
+    if count:
+        terminal.line(f"forgotten: {count} {'answer' if count == 1 else 'answers'}")
+        return COMPLETED
+    terminal.line(
+        f"error: there is no stored answer, and none of a session {options.id}", Style.BAD
+    )
+    if setup.config.permissions.remember_scope != "session_stored":
+        terminal.line(_IN_MEMORY, Style.DIM)
+    return FAILED

@@ -1,0 +1,102 @@
+"""What would become of a call, by the very function that decides about calls."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from agent_core.agents.roles import BUILT_IN_TOOLS
+from agent_core.errors import ErrorCode, PermissionDeniedError, ToolError
+from agent_core.runtime.project import Project
+from agent_core.tools.base import ToolContext
+from agent_core.types import (
+    Access,
+    AgentRole,
+    PermissionExplanation,
+    RunIdentity,
+    ToolCall,
+    ToolDefinition,
+    ToolPermission,
+)
+
+_NONE = "explanation"
+
+
+async def explain_call(
+    project: Project,
+    tool_name: str,
+    arguments: Mapping[str, Any],
+    *,
+    session_id: str | None,
+    agent: str,
+) -> PermissionExplanation:
+    """Prepare a call and judge it; nothing is asked and nothing is done.
+
+    Args:
+        project: its tools and its guard.
+        tool_name: a canonical name.
+        arguments: as a model would give them.
+        session_id: whose remembered answers count.
+        agent: the role of the agent that calls, or the id of its definition.
+
+    Raises:
+        ToolError: there is no such tool, or the call cannot be judged: wrong arguments, no such
+            program.
+    """
+    is_role = agent in set(AgentRole)
+    run = RunIdentity(
+        session_id=session_id or _NONE,
+        agent_id=_NONE,
+        run_id=_NONE,
+        role=AgentRole(agent) if is_role else AgentRole.SUB,
+        agent_definition_id=None if is_role else agent,
+    )
+    call = ToolCall(tool_call_id=_NONE, name=tool_name, arguments=dict(arguments))
+    if tool_name in BUILT_IN_TOOLS:
+        reads, access = ToolPermission.READONLY, Access()
+        definition = ToolDefinition(
+            name=tool_name, description="", permission=reads, tags={"internal"}
+        )
+    else:
+        tool = await project.toolboxes.find(tool_name)
+        definition = tool.definition
+        context = ToolContext(
+            run=run,
+            tool_call_id=call.tool_call_id,
+            project_dir=project.setup.project,
+            progress=_ignore,
+            artifact=_refuse,
+            is_cancelled=_never,
+        )
+        try:
+            access = (await tool.prepare(tool.parse(call.arguments), context)).access
+        except PermissionDeniedError as error:
+            return PermissionExplanation(
+                decision="deny", by="the tool itself", tool_name=tool_name, refusal=error.message
+            )
+    verdict = await project.guard.decide(call, definition, access, run)
+    return PermissionExplanation(
+        decision=verdict.decision,
+        by=verdict.by,
+        tool_name=tool_name,
+        covers=verdict.grant.covers if verdict.grant else None,
+        target=access.target,
+        cwd=access.cwd,
+        reason=access.reason,
+        places=access.places,
+        paths=access.paths,
+        hosts=None if verdict.hosts is None else tuple(verdict.hosts),
+        command=access.command,
+        confined=access.confined,
+        refusal=verdict.refusal,
+    )
+
+
+def _ignore(text: str) -> None:
+    """Take no notice of progress."""
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise ToolError(ErrorCode.INTERNAL_ERROR, "a call that is only explained keeps no artifact")
+
+
+def _never() -> bool:
+    return False

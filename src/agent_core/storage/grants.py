@@ -1,0 +1,54 @@
+"""What the user has allowed for sessions."""
+
+import sqlite3
+from datetime import datetime
+
+from agent_core.storage.rows import iso, session_not_found, storable
+from agent_core.types import PermissionGrant
+
+_COLUMNS = "grant_id, session_id, tool_name, covers, key, created_at"
+
+
+def add(connection: sqlite3.Connection, grant: PermissionGrant) -> None:
+    """Remember a grant; one for the same session and key stays as it is.
+
+    Raises:
+        StorageError: `session_not_found`.
+    """
+    sql = f"INSERT INTO grants ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"  # noqa: S608
+    created = iso(grant.created_at)
+    covers = storable(grant.covers)
+    row = (grant.grant_id, grant.session_id, grant.tool_name, covers, grant.key, created)
+    try:
+        connection.execute(sql, row)
+    except sqlite3.IntegrityError as error:
+        raise session_not_found(grant.session_id) from error
+
+
+def listed(
+    connection: sqlite3.Connection, session_id: str | None, key: str | None = None
+) -> list[PermissionGrant]:
+    """The grants of a session, or of all, oldest first; with a key, the one that has it."""
+    rows = connection.execute(
+        f"""SELECT {_COLUMNS} FROM grants
+        WHERE session_id = coalesce(?1, session_id) AND key = coalesce(?2, key)
+        ORDER BY grant_id""",  # noqa: S608 - a constant
+        (session_id, key),
+    )
+    return [
+        PermissionGrant(
+            grant_id=row[0],
+            session_id=row[1],
+            tool_name=row[2],
+            covers=row[3],
+            key=row[4],
+            created_at=datetime.fromisoformat(row[5]),
+        )
+        for row in rows
+    ]
+
+
+def forget(connection: sqlite3.Connection, grant_or_session_id: str) -> int:
+    """Drop one grant, or all of a session, and return how many there were."""
+    sql = "DELETE FROM grants WHERE grant_id = ?1 OR session_id = ?1"
+    return connection.execute(sql, (grant_or_session_id,)).rowcount

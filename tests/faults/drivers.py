@@ -27,7 +27,7 @@ from agent_core.providers.scripted import (
     ScriptedProvider,
     calls,
 )
-from agent_core.types import Decision, EventType, Mode, ModelRequest, TextBlock
+from agent_core.types import Decision, EventType, Mode, ModelRequest, Role, TextBlock
 from casts import Cast, Line, together
 from kgent import RunOptions
 from kgent.engine.mock import MockAgentEngine, MockCall
@@ -257,6 +257,50 @@ async def upgrade(home: str, project: str) -> None:
         await ask(made, "again")
 
 
+def asking_reply(request: ModelRequest) -> str | Calls:
+    """The next line of a run that asks three times; the same one in whatever process it goes on."""
+    begun = max(
+        place
+        for place, message in enumerate(request.messages)
+        if message.role is Role.USER and not message.metadata.get("synthetic")
+    )
+    said = "".join(b.text for b in request.messages[begun].content if isinstance(b, TextBlock))
+    child = calls("agent.create_sub_agent", task="part", allowed_tools=["code.write_file"])
+    script = {
+        "part": [calls("code.write_file", path="made/b.txt", content="first\n"), "parted"],
+        "go": [
+            calls("code.write_file", path="made/a.txt", content="first\n"),
+            calls("code.run_command", argv=["sh", "-c", "echo ran >> ran.txt"]),
+            child,
+            "done",
+        ],
+    }
+    lines = next((script[name] for name in script if name in said), ["fine"])
+    return lines[sum(m.role is Role.ASSISTANT for m in request.messages[begun:])]
+
+
+def parking(home: str, project: str) -> AgentRuntime:
+    """A runtime without anybody to ask, whose runs wait for an answer."""
+    made = AgentRuntime(home_dir=home, project_dir=project)
+    made.register_provider("custom", lambda model: ScriptedProvider(asking_reply))
+    return made
+
+
+async def answer_all(made: AgentRuntime) -> None:
+    """Answer question after question, until there is none."""
+    while found := await made.approvals():
+        handle = await made.answer(found[0].request_id, "allow_once")
+        say(answered=found[0].request_id)
+        await handle.wait()
+
+
+async def asking(home: str, project: str) -> None:
+    async with parking(home, project) as made:
+        await ask(made, "go")
+        await answer_all(made)
+        await ask(made, "again")
+
+
 def profile_run(home: str, project: str) -> None:
     """A run of kgent that writes a deliverable, twice, and something beside it."""
     report = {"path": "deliverables/report.md", "content": "# Report\n"}
@@ -286,6 +330,7 @@ PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "holding": holding,
     "commanding": commanding,
     "pausing": pausing,
+    "asking": asking,
 }
 
 

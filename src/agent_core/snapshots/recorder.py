@@ -70,6 +70,12 @@ class Recorder:
     generation: str
     check: Callable[[], None]
 
+    @property
+    def own_paths(self) -> frozenset[bytes]:
+        """The program's own folders in the workspace."""
+        inside = (path for path in self.own if path.is_relative_to(self.root))
+        return frozenset(os.fsencode(path.relative_to(self.root)) for path in inside)
+
     def record(self, settings: SnapshotSettings) -> Recording:
         """Record the workspace as it is.
 
@@ -90,14 +96,14 @@ class Recorder:
         if known and about.get("generation") != self.generation:
             known = {path: each for path, each in known.items() if self._is_kept(each)}
         scope = {
-            "root": os.fspath(root),
+            "root": os.fspath(self.root),
             "exclude": list(settings.exclude),
             "max_file_bytes": settings.max_file_bytes,
             "own": sorted(map(os.fsdecode, own)),
             "tracked": tracked,
         }
         walk = Walk(
-            root,
+            self.root,
             self.packs,
             settings=settings,
             exclusions=Exclusions(settings.exclude, map(os.fsencode, tracked)),
@@ -106,7 +112,7 @@ class Recorder:
             is_same_scope=all(about.get(key) == value for key, value in scope.items()),
             check=self.check,
         )
-        with Places(root) as places:
+        with Places(self.root) as places:
             tree = walk.record(places.root)
         self.packs.commit()
         now = {**scope, "generation": self.generation, "git": git}

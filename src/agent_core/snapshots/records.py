@@ -167,6 +167,19 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy of a workspace is not like the original.
+
+    Attributes:
+        left_out: what was not copied.
+        refused: paths that are not as in the snapshot, because they changed meanwhile.
+    """
+
+    left_out: tuple[LeftOut, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Damage:
     """A path of a snapshot that cannot be restored."""
 

@@ -128,7 +128,7 @@ class Restorer:
         with Places(self.recorder.root) as places:
             restoration = self._restoration(places, intent, changes, now.records)
             try:
-                restoration.stage(self.recorder.check)
+                restoration.stage(self.recorder.check, passes_over_damage=intent.moves_aside)
             except BaseException:
                 restoration.clean_up()
                 self._intent_place.unlink()

@@ -109,7 +109,7 @@ class Restoration:
         self._damaged: set[int] = set()
         self._versions: tuple[bytes, Mapping[bytes, Version]] = (b"?", {})
 
-    def stage(self, check: Callable[[], None]) -> None:
+    def stage(self, check: Callable[[], None], *, passes_over_damage: bool) -> None:
         """Write everything that is to be placed; the workspace itself stays as it is.
 
         Raises:
@@ -127,7 +127,7 @@ class Restoration:
                 os.sync()
         finally:
             os.close(folder)
-        if self._damaged and not self._moves_aside:
+        if self._damaged and not passes_over_damage:
             paths = [self._changes[number].path for number in sorted(self._damaged)]
             raise StorageError(
                 ErrorCode.STORAGE_ERROR,

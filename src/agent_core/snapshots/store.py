@@ -20,6 +20,7 @@ from agent_core.disk.folders import make_private
 from agent_core.errors import ErrorCode, StorageError
 from agent_core.snapshots.catalogue import Catalogue, write_whole
 from agent_core.snapshots.contents import pieces_of
+from agent_core.snapshots.forking import copy_workspace
 from agent_core.snapshots.intents import INTENT, read_intent
 from agent_core.snapshots.locks import locked, locked_if_free
 from agent_core.snapshots.merging import Merging
@@ -27,6 +28,7 @@ from agent_core.snapshots.packs import Packs
 from agent_core.snapshots.recorder import Recorder
 from agent_core.snapshots.records import (
     Change,
+    Copied,
     Damage,
     Restored,
     Snapshot,
@@ -185,6 +187,32 @@ class SnapshotStore:
         """
         with self._working() as packs:
             return b"".join(pieces_of(packs, entry))
+
+    def copy_out(
+        self,
+        root: Path,
+        into: Path,
+        *,
+        snapshot_id: str | None = None,
+        settings: SnapshotSettings = _DEFAULTS,
+        stop: Event | None = None,
+    ) -> Copied:
+        """Copy a workspace, its repository and what snapshots exclude, too, to another folder.
+
+        Args:
+            root: the workspace.
+            into: does not exist or is empty.
+            snapshot_id: the state that the recorded files of the copy have; by default as they are.
+            settings: what is left out of snapshots.
+            stop: when it is set, the work ends between two files.
+
+        Raises:
+            StoppedError: it was asked to stop.
+            StorageError: the folder is not empty, or something cannot be read or written. Nothing
+                is left of the copy then.
+        """
+        with self._recorder(root, stop) as recorder:
+            return copy_workspace(recorder, into, snapshot_id=snapshot_id, settings=settings)
 
     def verify(self, snapshot_id: str) -> list[Damage]:
         """Read everything that a snapshot holds; what is missing or damaged, by path.

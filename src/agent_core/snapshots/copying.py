@@ -1,0 +1,167 @@
+"""Copying a workspace whole, its repository and excluded folders too; blocks are shared."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Collection
+
+from agent_core.snapshots.records import LeftOut, LeftOutReason
+from agent_core.snapshots.walk import OPEN_FOLDER
+
+_SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SHARE_BLOCKS = 0x40049409  # FICLONE
+_SMALL = 65_536
+_PIECE = 8 << 20
+_SPECIAL = {
+    stat.S_IFSOCK: LeftOutReason.SOCKET,
+    stat.S_IFCHR: LeftOutReason.DEVICE,
+    stat.S_IFBLK: LeftOutReason.DEVICE,
+}
+
+
+class WorkspaceCopy:
+    """Copies a folder with modes, times, links, hard links and holes.
+
+    Args:
+        own: paths of the program's own folders, which stay out.
+        check: called between two files; raises to end the work.
+
+    Attributes:
+        left_out: what was not copied.
+    """
+
+    def __init__(self, *, own: Collection[bytes], check: Callable[[], None]) -> None:
+        self.left_out: list[LeftOut] = []
+        self._own = own
+        self._check = check
+        self._linked: dict[tuple[int, int], bytes] = {}
+        self._shares_blocks = True
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy everything in one folder into another, which is empty.
+
+        Raises:
+            OSError: something cannot be read or written.
+        """
+        self._copy(source, target, target, b"")
+
+    def _copy(self, source: int, target: int, top: int, prefix: bytes) -> None:
+        self._check()
+        with os.scandir(source) as entries:
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+        for name, status in found:
+            path = prefix + os.fsencode(name)
+            kind = status.st_mode & 0o170000
+            if path in self._own or kind in _SPECIAL:
+                self._leave_out(path, _SPECIAL.get(kind, LeftOutReason.PROGRAM_HOME))
+            elif kind == stat.S_IFREG:
+                if status.st_nlink == 1 or not self._link(name, target, top, path, status):
+                    self._check()
+                    self._copy_file(name, source, target, path)
+            elif kind == stat.S_IFDIR:
+                inner = self._open(name, OPEN_FOLDER, source, path)
+                if inner is None:
+                    continue
+                try:
+                    os.mkdir(name, 0o700, dir_fd=target)
+                    copied = os.open(name, OPEN_FOLDER, dir_fd=target)
+                    try:
+                        self._copy(inner, copied, top, path + b"/")
+                        os.fchmod(copied, status.st_mode & 0o7777)
+                        os.utime(copied, ns=(status.st_atime_ns, status.st_mtime_ns))
+                    finally:
+                        os.close(copied)
+                finally:
+                    os.close(inner)
+            elif kind == stat.S_IFLNK:
+                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+                times = status.st_atime_ns, status.st_mtime_ns
+                os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
+            else:
+                os.mkfifo(name, status.st_mode & 0o7777, dir_fd=target)
+
+    def _leave_out(self, path: bytes, reason: LeftOutReason) -> None:
+        self.left_out.append(LeftOut(os.fsdecode(path), reason))
+
+    def _open(self, name: str, flags: int, source: int, path: bytes) -> int | None:
+        """Open what is to be copied; None if it may not be read, or is gone."""
+        try:
+            return os.open(name, flags, dir_fd=source)
+        except FileNotFoundError:
+            return None
+        except PermissionError:
+            self._leave_out(path, LeftOutReason.UNREADABLE)
+            return None
+
+    def _link(self, name: str, target: int, top: int, path: bytes, status: os.stat_result) -> bool:
+        """Link to the copy of a file with several names; False if it is the first of them."""
+        first = self._linked.setdefault((status.st_dev, status.st_ino), path)
+        if first == path:
+            return False
+        os.link(first, name, src_dir_fd=top, dst_dir_fd=target, follow_symlinks=False)
+        return True
+
+    def _copy_file(self, name: str, source: int, target: int, path: bytes) -> None:
+        old = self._open(name, _SOURCE, source, path)
+        if old is None:
+            return
+        try:
+            status = os.fstat(old)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EAGAIN, "it changed while it was copied", name)
+            new = os.open(name, _NEW, 0o600, dir_fd=target)
+            try:
+                if not (self._shares_blocks and status.st_size and self._share(old, new)):
+                    _copy_content(old, new, status)
+                os.fchmod(new, status.st_mode & 0o7777)
+                os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+            finally:
+                os.close(new)
+        finally:
+            os.close(old)
+
+    def _share(self, old: int, new: int) -> bool:
+        """Let a file have the blocks of another; False where that cannot be."""
+        try:
+            fcntl.ioctl(new, _SHARE_BLOCKS, old)
+        except OSError:
+            self._shares_blocks = False
+            return False
+        return True
+
+
+def _copy_content(old: int, new: int, status: os.stat_result) -> None:
+    """Copy what is in a file; holes stay holes.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    size = status.st_size
+    if size < _SMALL:
+        content = os.read(old, _SMALL)
+        while content:
+            content = content[os.write(new, content) :]
+        return
+    is_sparse = status.st_blocks * 512 < size
+    at = 0
+    while at < size:
+        end = size
+        if is_sparse:
+            try:
+                at = os.lseek(old, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    break
+                raise
+            end = os.lseek(old, at, os.SEEK_HOLE)
+        while at < end:
+            content = os.pread(old, min(_PIECE, end - at), at)
+            if not content:
+                break
+            at += os.pwrite(new, content, at)
+        else:
+            continue
+        break
+    os.ftruncate(new, max(at, size) if is_sparse else at)

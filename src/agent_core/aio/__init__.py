@@ -5,7 +5,9 @@ making. What counts is what was requested of the task.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from functools import partial
+from types import coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +30,42 @@ async def to_the_end(work: "Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:
         failure = None if task.cancelled() else task.exception()
         raise cancelled from failure
     return task.result()
+
+
+async def begun_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """`to_the_end` for work that mostly has nothing to wait for: then it needs no task.
+
+    It begins in the caller's task, and gets one of its own where it first waits: so its beginning
+    must not ask which task it is in, as a timeout does.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled; the work is done all the same.
+    """
+    try:
+        awaited = work.send(None)
+    except StopIteration as end:
+        return end.value
+
+    async def rest() -> T:
+        return await _go_on(work, awaited)
+
+    return await to_the_end(rest())
+
+
+@coroutine
+def _go_on(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Carry on with work that waits for `awaited`."""
+    while True:
+        try:
+            value = yield awaited
+        except BaseException as error:  # noqa: BLE001 - it belongs to the work
+            step = partial(work.throw, error)
+        else:
+            step = partial(work.send, value)
+        try:
+            awaited = step()
+        except StopIteration as end:
+            return end.value
 
 
 def is_loop_running() -> bool:

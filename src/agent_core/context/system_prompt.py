@@ -335,9 +335,15 @@ def _measure_tools(tools: _SameTools) -> tuple[int, str]:
 
 def hash_system(blocks: Iterable[SystemBlock]) -> str:
     """A hash of what the model reads of these blocks."""
+    return _hash_texts(tuple([block.content for block in blocks]))
+
+
+@lru_cache(maxsize=64)
+def _hash_texts(texts: tuple[str, ...]) -> str:
+    """One run after another is told the same."""
     rolling = hashlib.sha256()
-    for block in blocks:
-        rolling.update(block.content.encode("utf-8", "surrogatepass"))
+    for text in texts:
+        rolling.update(text.encode("utf-8", "surrogatepass"))
         rolling.update(b"\0")
     return rolling.hexdigest()[:16]
 

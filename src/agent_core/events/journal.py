@@ -96,6 +96,7 @@ class Journal:
         on_unclosed: Callable[["Journal"], None] = _forget,
     ) -> None:
         self.run = run
+        self._session_id, self._agent_id, self._run_id = run.session_id, run.agent_id, run.run_id
         self.path = list(path)
         self.is_closing = False
         self._store = store
@@ -353,19 +354,19 @@ class Journal:
     def _event(
         self, event: PendingEvent, start: Position | None = None, offset: int = 0
     ) -> RuntimeEvent:
-        draft = event.draft
+        event_type, payload, level, node_id, tool_call_id = event.draft
         return RuntimeEvent.of_checked(
             event_id=event.event_id,
             seq=start.seq + offset if start else None,
             run_seq=start.run_seq + offset if start else None,
-            session_id=self.run.session_id,
-            agent_id=self.run.agent_id,
-            run_id=self.run.run_id,
-            level=draft.level,
-            event_type=draft.event_type,
-            node_id=draft.node_id,
-            tool_call_id=draft.tool_call_id,
-            payload=dict(draft.payload),
+            session_id=self._session_id,
+            agent_id=self._agent_id,
+            run_id=self._run_id,
+            level=level,
+            event_type=event_type,
+            node_id=node_id,
+            tool_call_id=tool_call_id,
+            payload={**payload},
             created_at=event.created_at,
         )
 

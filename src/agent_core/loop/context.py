@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent_core.aio import to_the_end
+from agent_core.aio import begun_at_once
 from agent_core.context.composer import Built
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import Journal, JournalEnd, RunChange
@@ -323,11 +323,12 @@ async def settle(
         asyncio.CancelledError: the caller was cancelled; the run is settled all the same.
     """
     journal.is_closing = True  # what is not written out yet goes with the end
-    return await to_the_end(_settle(journal, outcome, on_end, began=began))
+    return await begun_at_once(_settle(journal, outcome, on_end, began=began))
 
 
 async def _settle(journal: Journal, outcome: Outcome, on_end: OnEnd, *, began: bool) -> Outcome:
-    outcome = replace(outcome, error=_clean(journal, outcome.error))
+    if outcome.error is not None:
+        outcome = replace(outcome, error=_clean(journal, outcome.error))
     try:
         end = _end(journal.path, outcome, run_id=journal.run.run_id, began=began)
         await journal.close(end, on_stored=partial(on_end, outcome))

@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
@@ -211,12 +210,13 @@ class RunFactory:
 
     async def _look_around(self) -> Surroundings:
         """What there is in home and project: looked at in place, while that is quickly done."""
-        started = perf_counter()
+        clock = asyncio.get_running_loop().time
+        started = clock()
         if self._look_s < _QUICK_LOOK_S:
             found = self._project.find_surroundings()
         else:
             found = await asyncio.to_thread(self._project.find_surroundings)
-        self._look_s = perf_counter() - started
+        self._look_s = clock() - started
         return found
 
     @asynccontextmanager

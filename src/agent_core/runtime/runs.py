@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from agent_core.agents.child_runs import ChildRuns
 from agent_core.agents.spawner import ChildSpawner, RunSpec, SpawnerDeps
 from agent_core.agents.workers import Workers
-from agent_core.aio import stop_if_cancelled, to_the_end
+from agent_core.aio import begun_at_once, stop_if_cancelled, to_the_end
 from agent_core.artifacts.images import sendable
 from agent_core.artifacts.store import ArtifactStore
 from agent_core.config.models import ModelConfig
@@ -247,23 +247,25 @@ class Runs:
         )
         scheduler = self._scheduler
         scheduler.announce(session_id)
-        opening_run = asyncio.create_task(
-            self._store.open_run(opening, is_dead=self._owner.is_dead)
-        )
+        opened: OpenedRun | None = None
+
+        async def open_run() -> OpenedRun:
+            nonlocal opened
+            opened = await self._store.open_run(opening, is_dead=self._owner.is_dead)
+            return opened
+
         try:
-            opened = await to_the_end(opening_run)
+            opened = await begun_at_once(open_run())
             scheduler.require_open()
         except BaseException:
-            if opening_run.done() and not opening_run.cancelled() and not opening_run.exception():
-                # The caller was cancelled and gets no handle.
-                opened = opening_run.result()
+            if opened is not None:  # the caller was cancelled and gets no handle
                 self._take_over(opened)
                 run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
                 await to_the_end(scheduler.settle_unbegun(run))
             scheduler.withdraw(session_id)
             raise
-        run = opened.run.model_copy(update={"prompt": clean_prompt})
-        return await self._enqueue(replace(opened, run=run), options)
+        record = opened.run.model_copy(update={"prompt": clean_prompt})
+        return await self._enqueue(opened, record, options)
 
     async def compact(self, session_id: str, *, move_session: bool = False) -> Run:
         """Start a run that summarises a session's history and does nothing else.
@@ -523,11 +525,11 @@ class Runs:
             if not scheduler.is_busy(session_id):
                 await to_the_end(self.leases.release(session_id))
 
-    async def _enqueue(self, opened: OpenedRun, options: RunOptions) -> Run:
-        self._memory.run_begins(opened.run.session_id)
+    async def _enqueue(self, opened: OpenedRun, record: RunRecord, options: RunOptions) -> Run:
+        self._memory.run_begins(record.session_id)
         self._contexts.compactions.session_opened(opened.session)
         self._take_over(opened)
-        run = self._new_run(opened.run, opened.session.epoch, is_new=not opened.resumed)
+        run = self._new_run(record, opened.session.epoch, is_new=not opened.resumed)
         run.options = options
         if self._scheduler.enqueue(run):
             in_front = [waiting.run_id for waiting in opened.queued]

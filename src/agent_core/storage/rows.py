@@ -198,9 +198,9 @@ _CONTENT_AT, _METADATA_AT, _PAYLOAD_AT = 7, 8, 5
 def node_row(node: Node) -> Row:
     """Columns of `nodes` without `node_seq`, in order."""
     try:
-        content = _CONTENT.dump_json(node.content).decode()
+        content = orjson.dumps(node.content, default=_as_json).decode()
     except _UNENCODABLE:
-        content = _dump_slowly(node.content)
+        content = _dump_content(node.content)
     return (
         node.node_id,
         node.session_id,
@@ -214,6 +214,13 @@ def node_row(node: Node) -> Row:
         node.token_count,
         iso(node.created_at),
     )
+
+
+def _dump_content(content: Sequence[ContentBlock]) -> str:
+    try:
+        return _CONTENT.dump_json(list(content)).decode()
+    except _UNENCODABLE:
+        return _dump_slowly(content)
 
 
 def event_row(event: PendingEvent) -> Row:

@@ -1,0 +1,152 @@
+"""Instructions that one run, turn, chunk or start takes, counted by callgrind.
+
+    python instructions.py                          # ours beside the bare loop
+    python instructions.py -s run,turn-late agent_core
+
+CPU time misleads on a machine that does other work as well: caches are cold and frequencies change.
+The number of instructions is the same to a part in a thousand, so it shows what a change has saved
+or cost. It leaves out the kernel's share (writes, syncs, sockets), a sixth of a stored run.
+
+What is done once is cancelled out: a figure is the difference between a process with many units and
+one with few, by their number. The event loop's clock runs a hundred times as slow as the real one,
+as the program does under callgrind, so that what waits for milliseconds is done as often as without.
+
+Both sides run in this interpreter's environment; skipped where valgrind is missing.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import bench
+
+OURS, LIMIT = "agent_core", "raw_aiohttp"
+SLOWER = 100
+
+SCENARIOS = {
+    # name: (function below, few units, many units, what a unit is)
+    "run": ("runs", 5, 25, "a stored run"),
+    "conc": ("at_once", 20, 60, "one of many stored runs at once"),
+    "turn": ("turns", 10, 30, "a turn, the first 30 of a stored run"),
+    "turn-late": ("turns", 180, 200, "a turn, the last 20 of 200"),
+    "chunk": ("chunks", 2_000, 8_000, "a streamed chunk"),
+    "start": ("first_answer", 0, 1, "a process, to its first answer"),
+}
+
+
+class SlowLoop(asyncio.SelectorEventLoop):
+    """An event loop whose milliseconds are as long as callgrind makes them."""
+
+    def time(self):
+        return super().time() / SLOWER
+
+
+async def runs(measured, count):
+    await measured.setup(1, bench.WORDS)
+    for _ in range(5 + count):
+        await measured.run()
+
+
+async def at_once(measured, count):
+    await measured.setup(1, bench.WORDS)
+    await measured.run()
+    await asyncio.gather(*(measured.run(True) for _ in range(count)))
+
+
+async def turns(measured, count):
+    await measured.setup(count, bench.WORDS)
+    await measured.run()
+
+
+async def chunks(measured, count):
+    await measured.setup(0, count)
+    await measured.run()
+
+
+async def first_answer(measured, count):
+    if count:
+        await measured.setup(1, bench.WORDS)
+        await measured.run()
+
+
+def worker(adapter, function, url, db, count):
+    async def main():
+        measured = bench.Bench(adapter, url, db or None)
+        await globals()[function](measured, count)
+        if count:
+            await measured.close()
+
+    with asyncio.Runner(loop_factory=SlowLoop) as runner:
+        runner.run(main())
+
+
+def instructions(adapter, function, url, count):
+    """All instructions of a process, its threads included."""
+    stored = function not in {"chunks", "first_answer"}
+    if function == "first_answer" and not count:
+        arguments = ["-c", "pass"]
+    else:
+        arguments = ["instructions.py", "--worker", adapter, function, url, str(count)]
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        if function != "first_answer" or count:
+            arguments.append(f"{folder}/bench.db" if stored else "")
+        done = subprocess.run(
+            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out"]
+            + [sys.executable, *arguments],
+            cwd=bench.HERE,
+            env=bench.ENVIRONMENT | {"PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+        )
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or found is None:
+        raise SystemExit(f"{adapter}, {function}: {done.stderr[-2000:]}")
+    return int(found[1])
+
+
+def measure(adapter, scenario, url):
+    """Instructions of one unit."""
+    function, few, many, _ = SCENARIOS[scenario]
+    of_many, of_few = (instructions(adapter, function, url, count) for count in (many, few))
+    return (of_many - of_few) / (many - few)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("adapters", nargs="*", default=[LIMIT, OURS])
+    parser.add_argument("-s", "--scenarios", default=",".join(SCENARIOS), help="comma list")
+    options = parser.parse_args()
+    if shutil.which("valgrind") is None:
+        print("skipped: there is no valgrind")
+        return
+    server = subprocess.Popen(
+        [sys.executable, "server.py"], cwd=bench.HERE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}/v1"
+        for scenario in options.scenarios.split(","):
+            counted = [measure(adapter, scenario, url) for adapter in options.adapters]
+            shown = ", ".join(
+                f"{adapter} {count / 1e3:,.1f}"
+                for adapter, count in zip(options.adapters, counted, strict=True)
+            )
+            ratio = f": {counted[-1] / counted[0]:.2f} times" if len(counted) == 2 else ""
+            print(f"{scenario:10} {SCENARIOS[scenario][3]}, thousands: {shown}{ratio}", flush=True)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        os.environ.setdefault("NO_PROXY", "127.0.0.1")
+        worker(*sys.argv[2:5], sys.argv[6], int(sys.argv[5]))
+    else:
+        main()

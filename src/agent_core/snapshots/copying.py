@@ -140,7 +140,7 @@ def _copy_content(old: int, new: int, status: os.stat_result) -> None:
     """
     size = status.st_size
     if size < _SMALL:
-        content = os.read(old, _SMALL)
+        content = os.read(old, size + 1)
         while content:
             content = content[os.write(new, content) :]
         return

@@ -200,15 +200,15 @@ class Restorer:
 
 
 def _is_left(change: Change, wanted: Mapping[str, Change]) -> bool:
-    """Whether the path is what it was when the restore began, or not there at all."""
-    if change.before is None:
-        return change.path in wanted
+    """Whether the path is what it was when the restore began, or what the restore has made."""
     planned = wanted.get(change.path)
-    if planned is None or planned.before is None:
+    if planned is None:
         return False
-    is_folder = change.before.kind is EntryKind.FOLDER
-    return (
-        change.before.kind is planned.before.kind if is_folder else change.before == planned.before
+    now = change.before
+    if now is None or now == planned.before:
+        return True
+    return now.kind is EntryKind.FOLDER and any(  # its own permission bits come last
+        each is not None and each.kind is now.kind for each in (planned.before, planned.after)
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent_core.errors import ConfigError
 from agent_core.process import probe
 from agent_core.providers.scripted import Calls, Says, ScriptedCall
 from agent_core.types import EventType
@@ -412,3 +413,77 @@ def test_a_guard_that_may_not_run_lets_nothing_pass(home: Home, project: Path) -
     home.write("hooks.json", json.dumps({"version": 1, "hooks": {"PreToolUse": [guard]}}))
     done = on_old_kernel(home, "run", "--path", str(project), "go")
     assert "code.read_file failed" in done.stderr
+
+
+async def test_a_project_without_a_repository_gets_no_hooks_from_a_command(
+    home: Home, project: Path
+) -> None:
+    script = "mkdir -p .git/hooks && echo x > .git/hooks/pre-commit; git init -q .; ls -A"
+    await run_one(home, project, sh(script))
+    assert list(project.iterdir()) == []
+
+
+async def test_what_a_repository_runs_by_its_settings_stays_as_it_is(
+    home: Home, project: Path
+) -> None:
+    init(project)
+    git("-C", str(project), "config", "core.hooksPath", ".husky")
+    for name in (".husky/pre-commit", ".git/config.worktree", ".git/modules/a/b/HEAD"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("old\n", encoding="utf-8")
+    (project / "tree").mkdir()
+    (project / "tree" / ".git").write_text("gitdir: ../.git/worktrees/tree\n", encoding="utf-8")
+    before = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    script = (
+        "echo x > .husky/pre-commit; echo x > .git/config.worktree; echo x > .husky/post-commit;"
+        " echo x > .git/modules/a/b/config; mkdir .git/modules/a/b/hooks; echo x > tree/.git"
+    )
+    await run_one(home, project, sh(script))
+    after = {path: path.read_bytes() for path in project.rglob("*") if path.is_file()}
+    assert after == before
+
+
+async def test_what_was_protected_once_is_not_hidden_by_many_files(
+    home: Home, project: Path
+) -> None:
+    inner = project / "deep" / "inner"
+    inner.mkdir(parents=True)
+    (inner / ".env").write_text("old", encoding="utf-8")
+    flood = "i=0; while [ $i -lt 2500 ]; do mkdir d$i; i=$((i+1)); done"
+    calls = [sh(flood), sh("echo new > deep/inner/.env"), Says(text="done")]
+    asked = Asked("allow_once")
+    async with runtime(home, project, calls, config=ON, permission_callback=asked) as made:
+        await ask(made)
+    assert len(list(project.iterdir())) == 2501
+    assert (inner / ".env").read_text(encoding="utf-8") == "old"
+
+
+async def test_the_programs_own_files_stay_as_they_are_inside_of_what_is_written_to(
+    home: Home, project: Path, outside: Path
+) -> None:
+    above = home.path.parent
+    config = ON + f'ask_inside = false\nwrite = ["{above}", "{project}"]\nprotect = []\n'
+    script = f"up=$(dirname $(dirname $PWD)); echo x > $up/home/{home.path.name}/config.toml; pwd"
+    answer, _, _ = await run_one(home, project, sh(script), config=config)
+    assert answer["exit_code"] == 0
+    assert (home.path / "config.toml").read_text(encoding="utf-8") == config
+    assert answer["blocked_by_sandbox"] == [str(home.path / "config.toml")]
+    config = ON + 'write = ["${SOONG_AGENT_HOME}/notes"]\n'
+    with pytest.raises(ConfigError, match=r"sandbox.write\[0\] must not lie in the home"):
+        await run_one(home, project, sh("true"), config=config)
+
+
+async def test_a_hook_reads_what_lies_beside_it_in_the_home(home: Home, project: Path) -> None:
+    home.write("hooks/guard.sh", 'echo \'{"decision": "deny", "reason": "guarded"}\'\n')
+    hook = {"type": "command", "command": f"sh {home.path}/hooks/guard.sh"}
+    hooks = {"version": 1, "hooks": {"PreToolUse": [{"hooks": [hook]}]}}
+    home.write("hooks.json", json.dumps(hooks))
+    answer, _, _ = await run_one(home, project, sh("true"), config=ON + "read = []\n")
+    assert "guarded" in answer["error"].message
+
+
+async def test_many_refusals_are_counted(home: Home, project: Path, outside: Path) -> None:
+    script = f"i=0; while [ $i -lt 50 ]; do touch {outside}/$i; i=$((i+1)); done"
+    answer, _, _ = await run_one(home, project, sh(script))
+    assert len(answer["blocked_by_sandbox"]) == 21
+    assert answer["blocked_by_sandbox"][-1] == "… (+30 more)"

@@ -349,7 +349,7 @@ def _examine_sandbox(setup: Setup | None) -> list[Finding]:
         confinement = Confinement(write=(str(Path.cwd()),))
     else:
         sandbox = Sandbox.of(setup, own=PathPolicy.of(setup).protected)
-        confinement = sandbox.confinement(network=sandbox.has_network("command"))
+        confinement = sandbox.confinement("command")
     holes = missing(confinement, probe())
     texts = "; ".join(dict.fromkeys(hole.text for hole in holes))
     cannot_write = any(hole.rule == "write" for hole in holes)

@@ -96,6 +96,10 @@ def read_setup(
     if not memory_dir.is_relative_to(home):
         problem = Problem("memory.memory_dir", f"must be below the home {home}, not {memory_dir}")
         raise _invalid(place, [problem])
+    for number, value in enumerate(chosen.sandbox.write or ()):
+        if in_project(value).is_relative_to(home):
+            message = f"must not lie in the home {home}: no program writes there"
+            raise _invalid(place, [Problem(f"sandbox.write[{number}]", message)])
     return Setup(
         home=home,
         project=project,

@@ -7,17 +7,12 @@ is protected stays as it is. How that is enforced stands in `agent_core.process.
 
 import asyncio
 import os
-import re
 import shutil
 import tempfile
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from fnmatch import translate
 from functools import partial
-from glob import has_magic, iglob
-from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, Self
 
@@ -28,16 +23,13 @@ from agent_core.disk.unfinished import UnfinishedWrites
 from agent_core.errors import ErrorCode, ToolError
 from agent_core.process.child import Command
 from agent_core.process.confinement import Confinement, Hole, Rule, missing, nearest, probe
+from agent_core.process.protected import REPOSITORY, ProtectedFiles
 
-_GIT = (".git/hooks", ".git/config")
 _LEADS_ELSEWHERE = "commondir"
 """A file in a repository that names another one, whose settings and hooks count then: one that a
 program has made is removed. Git refuses to work where it cannot be made at all."""
 
-_MOST_ENTRIES = 2000
-"""How far folders are searched for protected names, the upper levels first."""
-
-_MOST_MATCHES = 500
+_MOST_HOLES = 5
 
 Kind = Literal["command", "tool", "own"]
 """Whose program it is: the model's command; a tool of the user's that the model calls; a hook or a
@@ -50,20 +42,20 @@ class Sandbox:
 
     Attributes:
         config: the settings.
-        project: where relative patterns start.
         write: resolved folders and files that programs may write to.
         read: those that they may read, beside; None is everything.
+        home: of the program; what the user has put there may be read by programs of the user's.
         own: places of the program itself, which stay as they are.
-        protect: what else does, as patterns like those of `tools.sensitive_paths`.
+        protected: finds what else does.
         unfinished: notes of temporary folders.
     """
 
     config: SandboxConfig
-    project: Path
     write: tuple[Path, ...]
     read: tuple[Path, ...] | None
+    home: Path
     own: tuple[Path, ...]
-    protect: tuple[str, ...]
+    protected: ProtectedFiles
     unfinished: UnfinishedWrites
 
     @classmethod
@@ -83,18 +75,21 @@ class Sandbox:
                 write.append(Path(tempfile.gettempdir()).resolve())
         else:
             write = [place(path) for path in config.write]
-        patterns = [*_GIT, *tools.sensitive_paths] if config.protect is None else config.protect
+        patterns = config.protect
+        if patterns is None:
+            patterns = [*REPOSITORY, *tools.sensitive_paths]
         home_word, project_word = PLACEHOLDERS
+        patterns = [
+            pattern.replace(home_word, str(home)).replace(project_word, str(project))
+            for pattern in patterns
+        ]
         return cls(
             config=config,
-            project=project,
             write=tuple(dict.fromkeys(write)),
             read=None if config.read == "all" else tuple(place(path) for path in config.read),
+            home=home,
             own=tuple(own),
-            protect=tuple(
-                pattern.replace(home_word, str(home)).replace(project_word, str(project))
-                for pattern in patterns
-            ),
+            protected=ProtectedFiles(patterns, project=project, folders=write),
             unfinished=UnfinishedWrites.at(setup.writable_home),
         )
 
@@ -109,19 +104,22 @@ class Sandbox:
             return wanted or kind == "own"
         return self.config.network == "on"
 
-    def confinement(self, *, network: bool) -> Confinement:
+    def confinement(self, kind: Kind, *, wants_network: bool = False) -> Confinement:
         """What one program may touch, its temporary folder aside; blocks on files."""
-        config = self.config
+        config, read, write = self.config, self.read, [str(path) for path in self.write]
+        if read is not None and kind != "command":
+            read = (*read, self.home)
         required: set[Rule] = set()
         if config.mode == "required":
             required = {"write", "network"}
-            required |= {"read"} if self.read is not None else set()
+            required |= {"read"} if read is not None else set()
             required |= {"protect"} if config.protect is not None else set()
+        own = (path for path in map(str, self.own) if nearest(path, write))
         return Confinement(
-            write=tuple(map(str, self.write)),
-            read=None if self.read is None else tuple(map(str, self.read)),
-            protect=tuple(dict.fromkeys(self._find_protected())),
-            network=network,
+            write=tuple(write),
+            read=None if read is None else tuple(map(str, read)),
+            protect=tuple(dict.fromkeys([*own, *self.protected.find()])),
+            network=self.has_network(kind, wanted=wants_network),
             required=frozenset(required),
         )
 
@@ -148,42 +146,8 @@ class Sandbox:
         Raises:
             ToolError: `tool_not_available`; a rule that is required cannot be kept.
         """
-        network = self.has_network(kind, wanted=wants_network)
-        confinement = self.confinement(network=network)
+        confinement = self.confinement(kind, wants_network=wants_network)
         return Plan(self, confinement, tuple(self.find_holes(confinement)))
-
-    def _find_protected(self) -> Iterator[str]:
-        """What lies in the folders that are written to, and must stay as it is."""
-        roots = [str(root) for root in self.write]
-        found = chain(map(str, self.own), self._find_paths(), self._find_names(roots))
-        return (path for path in found if nearest(path, roots))
-
-    def _find_paths(self) -> Iterator[str]:
-        for pattern in self.protect:
-            if "/" in pattern:
-                expanded = os.path.expanduser(pattern)  # noqa: PTH111 - a `~` without a user stays
-                path = os.path.join(self.project, expanded)  # noqa: PTH118 - patterns are text
-                if has_magic(path):
-                    matches = iglob(path, include_hidden=True)  # noqa: PTH207 - any folder
-                    yield from map(os.path.realpath, islice(matches, _MOST_MATCHES))
-                elif not pattern.startswith(".git/"):  # see `_find_names`
-                    yield os.path.realpath(path)
-
-    def _find_names(self, roots: Sequence[str]) -> Iterator[str]:
-        """Files and folders of a protected name, and what is protected of each repository."""
-        parts = [part.removeprefix(".git/") for part in self.protect if part.startswith(".git/")]
-        names = [pattern.casefold() for pattern in self.protect if "/" not in pattern]
-        is_protected = re.compile("|".join(map(translate, names)) or r"(?!)").match
-        own_git = (f"{root}/.git" for root in roots if parts and os.path.lexists(f"{root}/.git"))
-        below = islice(chain.from_iterable(map(_entries, roots)), _MOST_ENTRIES)
-        for path in chain(own_git, below):
-            name = path.rpartition("/")[2]
-            if is_protected(name.casefold()):
-                yield os.path.realpath(path)
-            elif name == ".git" and parts:
-                # A file of this name says where the repository is.
-                kept = parts if os.path.isdir(path) else ("",)  # noqa: PTH112
-                yield from (os.path.realpath(os.path.join(path, part)) for part in kept)  # noqa: PTH118
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +172,11 @@ class Plan:
         said.append(f"writes only to {', '.join([*it.write, 'a temporary folder of its own'])}")
         if read is not None:
             said.append(f"reads only there, what programs need, and {', '.join(read) or 'no more'}")
-        if self.holes:
-            said.append(f"but {'; '.join(hole.text for hole in self.holes)}")
+        texts = list(dict.fromkeys(hole.text for hole in self.holes))
+        if more := texts[_MOST_HOLES:]:
+            texts[_MOST_HOLES:] = [f"and {len(more)} more"]
+        if texts:
+            said.append(f"but {'; '.join(texts)}")
         return ", ".join(said)
 
     @asynccontextmanager
@@ -243,17 +210,6 @@ class Plan:
                 for pointer in absent:  # the repository would have other hooks and settings by it
                     pointer.unlink(missing_ok=True)
                 _remove(folder)
-
-
-def _entries(root: str) -> Iterator[str]:
-    """What is below a folder, the upper levels first; links are not followed."""
-    pending = deque([root])
-    while pending:
-        with suppress(OSError), os.scandir(pending.popleft()) as entries:
-            for entry in entries:
-                yield entry.path
-                if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
 
 
 def _remove(folder: Path) -> None:

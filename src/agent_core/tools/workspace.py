@@ -40,6 +40,7 @@ _FOR_MODELS = ("AGENTS.md", "CLAUDE.md", "rules", "skills")
 _NEVER = r"(?!)"
 _LONGEST_PATH = 4096
 _MAX_LINKS_SEARCHED = 100_000
+_MOST_DENIED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,7 +475,9 @@ def show_denial(
     denial = find_denial(said, plan.confinement, cwd=cwd)
     if denial is None:
         return {}
-    kept = [*denial.paths, *(["the network"] if denial.network else [])]
+    kept = [*denial.paths[:_MOST_DENIED], *(["the network"] if denial.network else [])]
+    if (more := len(denial.paths) - _MOST_DENIED) > 0:
+        kept.append(f"… (+{more} more)")
     context.progress(f"blocked by the sandbox: {', '.join(kept)}")
     return {"blocked_by_sandbox": kept}
 

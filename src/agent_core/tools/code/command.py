@@ -178,7 +178,7 @@ def _confine(
         confined = "off for this call, which runs outside of it"
         return replace(access, reason=reason, confined=confined), None
     plan = sandbox.plan("command", wants_network=has_network)
-    scope = f"{access.scope}, with the network" if has_network else access.scope
+    scope = f"{access.scope}, in the sandbox{', with the network' if has_network else ''}"
     asks = sandbox.config.ask_inside or bool(plan.holes or access.reason) or has_network
     names = tuple(sorted({*access.env_names, "TMPDIR"}))
     return replace(access, confined=plan.words, scope=scope, asks=asks, env_names=names), plan

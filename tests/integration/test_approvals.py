@@ -9,11 +9,18 @@ import pytest
 from agent_core import AgentCoreError, AgentRuntime, PermissionRequest, RunHandle
 from agent_core.permissions import UnattendedError
 from agent_core.providers.scripted import Calls, ScriptedCall, ScriptedProvider
-from agent_core.types import ApprovalState, EventType, RunStatus
+from agent_core.types import ApprovalState, Budget, EventType, RunStatus
 from isolation import Home
 from runtimes import CONFIG, Asked, collect, runtime
 
 PARK = f'{CONFIG}\n[permissions]\nunattended = "park"\n'
+SECRET = "value-of-the-key-1234567890"  # noqa: S105
+POOL = """
+[[agents.worker_pools]]
+pool_id = "builders"
+[[agents.worker_pools.workers]]
+agent_definition_id = "default_worker_agent"
+"""
 WAIT = f'{CONFIG}\n[permissions]\nunattended = "wait"\n'
 
 
@@ -344,3 +351,116 @@ async def test_a_session_answer_covers_the_calls_it_says(home: Home, project: Pa
         handle = await made.answer(first.pending_requests[0], "allow_for_session")
         assert await handle.wait() is RunStatus.COMPLETED
         assert await results(made) == {"call_1": "ok", "call_2": "ok"}
+
+
+async def answer_next(made: AgentRuntime, decision: Any = "allow_once") -> RunHandle[Any]:
+    """Answer the question that is open, as soon as there is one."""
+    async with asyncio.timeout(20):
+        while not (found := await made.approvals()):  # noqa: ASYNC110 - another process asks
+            await asyncio.sleep(0.01)
+    return await made.answer(found[0].request_id, decision)
+
+
+async def test_the_time_of_a_person_counts_for_no_budget(home: Home, project: Path) -> None:
+    config = f"{WAIT}\n[budget]\nwall_s = 30\n"
+    async with runtime(home, project, script(writes("a.txt")), config=config) as made:
+        handle = await made.start("go", session_id="s1", budget=Budget(wall_s=3))
+        async for event in handle.events():
+            if event.event_type is EventType.PERMISSION_REQUESTED:
+                break
+        await asyncio.sleep(3.2)  # longer than the run may take
+        await answer_next(made)
+        assert await handle.wait() is RunStatus.COMPLETED, handle.error
+        (used,) = [u for u in (await made.replay_session("s1")).budgets if u.kind == "session"]
+        assert used.spent["wall_s"] < 3
+
+
+async def test_a_call_that_is_parked_is_counted_once(home: Home, project: Path) -> None:
+    turns = script(writes("a.txt"), writes("b.txt", call_id="call_2"))
+    async with runtime(home, project, turns, config=PARK) as made:
+        first = await made.start("go", session_id="s1", budget=Budget(tool_calls=2))
+        assert await first.wait() is RunStatus.WAITING
+        await (await answer_next(made)).wait()
+        await (await answer_next(made)).wait()
+        assert await first.wait() is RunStatus.COMPLETED, first.error
+        assert await results(made) == {"call_1": "ok", "call_2": "ok"}
+        (used,) = (await made.replay_run(first.run_id)).budgets
+        assert used.spent["tool_calls"] == 2
+
+
+async def test_a_run_that_goes_on_elsewhere_is_awaited_here(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+        async with runtime(home, project, ["elsewhere"], config=PARK) as other:
+            handle = await answer_next(other)
+            assert await handle.wait() is RunStatus.COMPLETED
+        assert await first.wait() is RunStatus.COMPLETED
+        assert first.result_text == "elsewhere"
+        # What this runtime remembers of the run is out of date, and harms nothing.
+        after = await made.start("and now?", session_id="s1")
+        assert await after.wait() is RunStatus.COMPLETED
+        said = await kinds(made, first.run_id)
+        assert said.count("run_completed") == 1
+        assert "run_cancelled" not in said
+
+
+async def test_what_the_program_alone_has_goes_on_in_it_alone(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await made.start("go", session_id="s1", deps={"a": 1})
+        assert await first.wait() is RunStatus.WAITING
+        async with runtime(home, project, config=PARK) as other:
+            handle = await answer_next(other)
+            assert handle.status is RunStatus.WAITING
+        after = await made.start("and now?", session_id="s1")
+        await after.wait()
+        assert await first.wait() is RunStatus.COMPLETED
+        assert (project / "a.txt").read_text() == "new\n"
+
+
+async def test_a_rule_of_today_counts_more_than_an_answer_of_yesterday(
+    home: Home, project: Path
+) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK) as made:
+        first = await parked(made)
+    deny = '[[permissions.rules]]\ndecision = "deny"\ntool = "code.write_file"\n'
+    async with runtime(home, project, ["done"], config=PARK + deny) as made:
+        handle = await answer_next(made)
+        assert await handle.wait() is RunStatus.COMPLETED
+        assert not (project / "a.txt").exists()
+        assert await results(made) == {"call_1": "permission_denied"}
+        assert (await made.attach(first.run_id)).pending_requests == []
+
+
+async def test_a_worker_is_not_parked(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=PARK + POOL) as made:
+        handle = await made.start("go", session_id="s1", mode="orchestrator")
+        await handle.wait()
+        assert handle.status is not RunStatus.WAITING
+        assert await made.approvals(is_open=False) == []
+
+
+async def test_a_cancelled_run_withdraws_its_question(home: Home, project: Path) -> None:
+    async with runtime(home, project, script(writes("a.txt")), config=WAIT) as made:
+        handle = await made.start("go", session_id="s1")
+        async for event in handle.events():
+            if event.event_type is EventType.PERMISSION_REQUESTED:
+                break
+        await handle.cancel()
+        assert await made.approvals() == []
+        (question,) = await made.approvals(is_open=False)
+        assert question.state is ApprovalState.WITHDRAWN
+        with pytest.raises(AgentCoreError, match="has ended without an answer"):
+            await made.answer(question.request_id, "allow_once")
+
+
+async def test_no_secret_of_a_question_or_an_answer_is_stored(
+    home: Home, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    config = PARK.replace('name = "script"', 'name = "script"\napi_key_env = "OPENAI_API_KEY"')
+    async with runtime(home, project, script(writes("a.txt", SECRET)), config=config) as made:
+        first = await parked(made)
+        handle = await made.answer(first.pending_requests[0], "deny", f"it has {SECRET}")
+        await handle.wait()
+    for path in home.path.glob("sessions.sqlite*"):
+        assert SECRET.encode() not in path.read_bytes()

@@ -319,11 +319,13 @@ class ChildRuns:
         *,
         on_failure: OnFailure | None = None,
         on_left_behind: OnLeftBehind | None = None,
+        is_asking: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._store = store
         self._config = config
         self._on_failure = on_failure
         self._on_left_behind = on_left_behind
+        self._is_asking = is_asking
         self._cancel_timeout_s = config.child_cancel_timeout_ms / 1000
         self._places: Counter[tuple[str, str]] = Counter()
         self._running: dict[str, ChildRun] = {}
@@ -376,6 +378,8 @@ class ChildRuns:
             limit_ms = min(limit_ms, most_ms)  # it stops by itself, unless a tool holds it up
         try:
             await asyncio.wait([child.task], timeout=limit_ms / 1000)
+            while self._is_asking(child.run.run_id):  # a person's time is not the child's
+                await asyncio.wait([child.task], timeout=limit_ms / 1000)
             if not child.task.done():
                 await self._stop([child], ChildCancelReason.TIMEOUT)
         except asyncio.CancelledError:

@@ -7,8 +7,8 @@ call (a prompt longer than its estimate, an answer longer than its limit) can ex
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from time import monotonic
 from typing import Any
 from weakref import WeakValueDictionary
@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from agent_core.aio import to_the_end
 from agent_core.budgets.prices import Price, Prices
 from agent_core.config.models import BudgetConfig, ModelConfig
-from agent_core.errors import AgentCoreError, ErrorCode
+from agent_core.errors import AgentCoreError, ErrorCode, ParkedError
 from agent_core.events import BudgetStore
 from agent_core.providers.adapter_faults import opened_stream
 from agent_core.providers.base import ProviderAdapter
@@ -107,6 +107,10 @@ class Budgets:
         meter = self._meters[run.run_id] = Meter(self, run, scopes)
         return meter
 
+    def meter_of(self, run_id: str | None) -> "Meter | None":
+        """The meter of a run that is under way here."""
+        return self._meters.get(run_id or "")
+
     def of_compaction(self, run: RunIdentity) -> "Meter | None":
         """Who pays for a run that serves another one: all that pay for that one."""
         parent = self._meters.get(run.parent_run_id or "")
@@ -136,11 +140,43 @@ class Budgets:
         return [scope] if limits else []
 
 
+class _Clock:
+    """A limit of time that stands still while a person is waited for.
+
+    Attributes:
+        lasted: seconds for which it has stood still.
+    """
+
+    def __init__(self, limit: asyncio.Timeout) -> None:
+        self.lasted = 0.0
+        self._limit = limit
+        self._pauses = 0
+        self._began = self._left = 0.0
+
+    def pause(self) -> None:
+        """Stand still until `go_on`; several pauses may overlap."""
+        self._pauses += 1
+        until = self._limit.when()
+        if self._pauses == 1 and until is not None and not self._limit.expired():
+            self._began = asyncio.get_running_loop().time()
+            self._left = until - self._began
+            self._limit.reschedule(None)
+
+    def go_on(self) -> None:
+        """End a pause."""
+        self._pauses -= 1
+        if not self._pauses and self._limit.when() is None and not self._limit.expired():
+            now = asyncio.get_running_loop().time()
+            self.lasted += now - self._began
+            self._limit.reschedule(now + self._left)
+
+
 class Meter:
     """Who pays for the calls of one run.
 
     Attributes:
         scopes: from the session down.
+        clock: of the limits of time, while the run is under way.
     """
 
     def __init__(self, budgets: Budgets, run: RunIdentity, scopes: Sequence[BudgetScope]) -> None:
@@ -148,6 +184,7 @@ class Meter:
         self.run = run
         self.scopes = scopes
         self._stopped: AgentCoreError | None = None
+        self.clock: _Clock | None = None
 
     def limits(self, unit: str) -> bool:
         """Whether some scope limits this."""
@@ -203,6 +240,24 @@ class Meter:
             self._stopped = _exceeded(grant.refused_by, grant)
             raise self._stopped
 
+    async def return_tool_call(self) -> None:
+        """Take back the count of a call that was not made, and will be counted again."""
+        if self.limits("tool_calls"):
+            await to_the_end(self._spend(self.scopes, {"tool_calls": -1}))
+
+    @contextmanager
+    def out_of_time(self) -> Generator[None]:
+        """Let the time in this context not count: it is a person's."""
+        root = self.budgets.meter_of(self.run.parent_run_id) or self
+        if (clock := root.clock) is None:
+            yield
+            return
+        clock.pause()
+        try:
+            yield
+        finally:
+            clock.go_on()
+
     @asynccontextmanager
     async def in_time(self) -> AsyncGenerator[None]:
         """Stop the work in this context when the time of a scope is over.
@@ -216,19 +271,24 @@ class Meter:
             return
         scope, left_ms = await self._least_time(timed)
         began, clock = monotonic(), asyncio.timeout(left_ms / 1000)
+        self.clock = paused = _Clock(clock)
+        spending = [scope for scope in timed if scope.kind == "session"]
         try:
             async with clock:
                 yield
+        except ParkedError:
+            spending = timed  # the run goes on with what it has left
+            raise
         except TimeoutError as error:
             if not clock.expired():
                 raise
             use = await self._use_of(scope)
             raise _out_of_time(use) from error
         finally:
-            sessions = [scope for scope in timed if scope.kind == "session"]
-            if sessions and self.run.parent_run_id is None:
-                spent = {"wall_ms": round((monotonic() - began) * 1000)}
-                await to_the_end(self._spend(sessions, spent))
+            self.clock = None
+            if spending and self.run.parent_run_id is None:
+                spent = {"wall_ms": round((monotonic() - began - paused.lasted) * 1000)}
+                await to_the_end(self._spend(spending, spent))
 
     async def _least_time(self, timed: Sequence[BudgetScope]) -> tuple[BudgetScope, float]:
         uses = await self.budgets.store.budget_uses([scope.scope_id for scope in timed])

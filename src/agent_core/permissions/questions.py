@@ -8,6 +8,7 @@ import asyncio
 import getpass
 import logging
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, Protocol
@@ -96,6 +97,7 @@ class Questions:
         self._store: QuestionStore | None = None
         self._is_shared = False
         self._answered: dict[str, asyncio.Event] = {}
+        self._runs: Counter[str] = Counter()
 
     @property
     def has_callback(self) -> bool:
@@ -113,6 +115,10 @@ class Questions:
             return False
         event.set()
         return True
+
+    def is_asking(self, run_id: str) -> bool:
+        """Whether a question of this run waits for an answer here."""
+        return run_id in self._runs
 
     def clean_reason(self, reason: str | None) -> str | None:
         """A reason as it is stored: bounded, and without secrets."""
@@ -170,7 +176,12 @@ class Questions:
             await store.withdraw(record.request_id)
             raise _no_way_to_ask(definition, access, unattended=self._unattended)
         if record.state is ApprovalState.OPEN:
-            record = await self._race(store, record, journal, may_park=may_park)
+            self._runs[run.run_id] += 1
+            try:
+                record = await self._race(store, record, journal, may_park=may_park)
+            finally:
+                self._runs[run.run_id] -= 1
+                self._runs = +self._runs
         return _note_answer(record, journal)
 
     async def _ask_callback(

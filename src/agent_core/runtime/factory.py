@@ -187,7 +187,7 @@ class RunFactory:
             self._guards_of_runs[run.run_id] = checks
             provider = CheckedProvider(provider, checks, toolbox.expected)
             guard = CheckedCalls(guard, checks)
-        if meter and meter.limits("tool_calls"):
+        if meter and (meter.limits("tool_calls") or meter.limits("wall_ms")):
             guard = MeteringGuard(guard, meter)
         if recorder := self._recorders.get(run.parent_run_id or run.run_id):
             provider, guard = await self._recorded(provider, guard, recorder, toolbox, spec)

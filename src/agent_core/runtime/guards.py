@@ -1,13 +1,14 @@
 """Guards that stand before the one that asks for permission."""
 
 from agent_core.budgets.meter import Meter
+from agent_core.errors import ParkedError
 from agent_core.events import Journal
 from agent_core.loop import Guard
 from agent_core.types import Access, RunIdentity, ToolCall, ToolDefinition
 
 
 class MeteringGuard:
-    """A guard that counts every call before it judges it."""
+    """A guard that counts every call before it judges it, and no time that a person takes."""
 
     def __init__(self, guard: Guard, meter: Meter) -> None:
         self._guard = guard
@@ -26,6 +27,12 @@ class MeteringGuard:
         Raises:
             AgentCoreError: `budget_exceeded`.
             PermissionDeniedError: the guard said no.
+            ParkedError: the run waits for an answer; the call is counted when it is made.
         """
         await self._meter.count_tool_call()
-        await self._guard.require(call, definition, access, run, journal)
+        try:
+            with self._meter.out_of_time():
+                await self._guard.require(call, definition, access, run, journal)
+        except ParkedError:
+            await self._meter.return_tool_call()
+            raise

@@ -167,6 +167,7 @@ class Runs:
             config.agents,
             on_failure=traces.keep_failure if traces else None,
             on_left_behind=self.leases.release,
+            is_asking=project.guard.questions.is_asking,
         )
         self._spawner_deps = SpawnerDeps(
             setup=project.setup,

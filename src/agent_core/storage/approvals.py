@@ -3,7 +3,16 @@
 import sqlite3
 from datetime import datetime
 
-from agent_core.storage.rows import find, insert, iso, read, read_all, session_not_found, update
+from agent_core.storage.rows import (
+    OPEN_RUN,
+    find,
+    insert,
+    iso,
+    read,
+    read_all,
+    session_not_found,
+    update,
+)
 from agent_core.types import ApprovalRecord, ApprovalState, Decision
 
 _OF_CALL = "root_run_id = ? AND run_id = ? AND tool_call_id = ?"
@@ -60,9 +69,10 @@ def answer(
 ) -> tuple[ApprovalRecord | None, bool]:
     """Answer a question that is open; returns it as it is now, and whether this was the answer."""
     changed = connection.execute(
-        """UPDATE approvals SET state = 'answered', decision = ?, reason = ?, decided_by = ?,
+        f"""UPDATE approvals SET state = 'answered', decision = ?, reason = ?, decided_by = ?,
         decider = ?, decided_at = ?
-        WHERE request_id = ? AND state = 'open' AND decided_at IS NULL""",
+        WHERE request_id = ? AND state = 'open' AND decided_at IS NULL
+        AND EXISTS (SELECT 1 FROM runs WHERE run_id = approvals.root_run_id AND {OPEN_RUN})""",  # noqa: S608
         (decision.value, reason, by, decider, iso(now), request_id),
     ).rowcount
     return find(connection, ApprovalRecord, request_id), changed == 1

@@ -1,5 +1,6 @@
 """Rules and remembered answers, as whole runs and the command line meet them."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from agent_core import AgentRuntime, ConfigError
+from agent_core import AgentRuntime, ConfigError, PermissionDecision, PermissionRequest
+from agent_core.cli.command import execute
+from agent_core.permissions.saved_rules import read_rules
 from agent_core.providers.scripted import calls
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
@@ -139,20 +142,145 @@ async def test_what_is_in_memory_is_its_runtimes(home: Home, project: Path) -> N
         assert "kept in the memory of their process" in shown.stderr
 
 
-def test_explain_says_what_a_command_runs_and_what_decides(home: Home, project: Path) -> None:
+def test_explain_says_what_a_command_runs_and_what_decides(
+    home: Home,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     home.write_config(CONFIG + RULES)
-    found = command(home, project, "explain", "--", "sh", "-c", "echo a; cat secrets/a")
-    assert found.returncode == 0, found.stderr
-    lines = dict(line.split(maxsplit=1) for line in found.stdout.splitlines() if line[0] != " ")
-    assert lines["decision"] == "deny"
-    assert "rule config.toml:2 (not these)" in found.stdout
-    assert "echo a" in found.stdout
-    assert "cat secrets/a" in found.stdout
-    allowed = command(home, project, "explain", "--", "nice", "echo", "a")
-    assert allowed.stdout.startswith("decision         allow\n")
-    assert command(home, project, "explain", "--", "no-such-program").returncode == 1
-    assert command(home, project, "explain", "--tool", "no.tool").returncode == 1
+    monkeypatch.setenv("SOONG_AGENT_HOME", str(home.path))
+    monkeypatch.chdir(project)
+
+    def explained(*words: str, code: int = 0) -> str:
+        assert execute(["permissions", "explain", *words]) == code
+        return capsys.readouterr().out
+
+    found = explained("--", "sh", "-c", "echo a; cat secrets/a")
+    assert found.startswith("decision         deny\n")
+    for part in ("rule config.toml:2 (not these)", "echo a", "cat secrets/a"):
+        assert part in found
+    assert explained("--", "nice", "echo", "a").startswith("decision         allow\n")
+    explained("--", "no-such-program", code=1)
+    explained("--tool", "no.tool", code=1)
     for wrong in ((), ("--tool", "x", "--args", "{"), ("--args", "{}", "--", "ls")):
-        assert command(home, project, "explain", *wrong).returncode == 2
-    listed = command(home, project, "list")
-    assert 'config.toml:2    deny   path = "secrets/**"  (not these)' in listed.stdout
+        explained(*wrong, code=2)
+    assert execute(["permissions", "list"]) == 0
+    listed = 'config.toml:2    deny   path = "secrets/**"  (not these)'
+    assert listed in capsys.readouterr().out
+
+
+SAVES = CONFIG + "[permissions]\nsave_rules = true\n"
+
+
+class Always(Asked):
+    """Answers "always" where that is offered."""
+
+    async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+        answer = await super().__call__(request)
+        return PermissionDecision(decision=answer.decision, metadata={"always": True})
+
+
+async def test_always_adds_the_narrowest_rule_to_what_is_there(home: Home, project: Path) -> None:
+    kept = "# my own\n[[permissions.rules]]\ndecision = 'deny'\ntool = 'x.y'"
+    home.write("rules.toml", kept)
+    (project / "src").mkdir()
+    script: list[Any] = [
+        calls("code.run_command", argv=["true", "a b", '"']),
+        calls("code.run_command", argv=["true", "a b", '"']),
+        calls("code.write_file", path="src/[1].txt", content="x"),
+        calls("code.write_file", path="src/2.txt", content="x"),
+        calls("code.run_command", argv=["sh", "-c", "true; false"]),
+        "done",
+    ]
+    asked = Always("allow_once")
+    async with runtime(home, project, script, config=SAVES, permission_callback=asked) as made:
+        await ask(made)
+        assert await failures(made) == []
+    offers = [request.metadata.get("rule") for request in asked.requests]
+    saved = (
+        (
+            '[[permissions.rules]]\ndecision = "allow"\ntool = "code.run_command"\n'
+            'command = ["true", "a b", "\\""]\n'
+        ),
+        (
+            '[[permissions.rules]]\ndecision = "allow"\ntool = "code.write_file"\n'
+            f'path = "{project}/src/*"\n'
+        ),
+    )
+    assert offers == [*saved, None]
+    file = home.path / "rules.toml"
+    assert file.read_text(encoding="utf-8") == "\n".join([kept + "\n", *saved])
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = Always("deny")
+    async with runtime(
+        home, project, [*script[:4], "done"], config=SAVES, permission_callback=again
+    ) as made:
+        await ask(made, session_id="s2")
+    assert again.requests == []
+
+
+@pytest.mark.parametrize("torn", ["[[permissions.rules]]\ndecision = ", "a = 1\n", "\xff"])
+async def test_a_file_that_was_broken_meanwhile_is_left_as_it_is(
+    home: Home, project: Path, torn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Breaking(Always):
+        async def __call__(self, request: PermissionRequest) -> PermissionDecision:
+            (home.path / "rules.toml").write_text(torn, encoding="latin-1")
+            return await super().__call__(request)
+
+    script = [calls("code.run_command", argv=["true"]), "done"]
+    asked = Breaking("allow_once")
+    async with runtime(home, project, script, config=SAVES, permission_callback=asked) as made:
+        await ask(made)
+        assert await failures(made) == []
+    assert (home.path / "rules.toml").read_text(encoding="latin-1") == torn
+    assert "the rule was not saved" in caplog.text
+
+
+async def test_many_processes_lose_no_rule_of_one_another(home: Home, project: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from agent_core.permissions.rules import RuleSet, Surroundings
+from agent_core.permissions.saved_rules import SavedRules
+from agent_core.redaction.redactor import Redactor
+home = Path(sys.argv[1])
+around = Surroundings(home=home, project=home, search_path="", is_writable=lambda path: True)
+saved = SavedRules(home, RuleSet((), around), Redactor({}))
+for number in range(20):
+    tool = f"own.{sys.argv[2]}_{number}"
+    saved.save(f'[[permissions.rules]]\\ndecision = "allow"\\ntool = "{tool}"\\n')
+"""
+    words = [sys.executable, "-c", program, str(home.path)]
+    writers = [subprocess.Popen([*words, name]) for name in "abc"]  # noqa: ASYNC220, S603
+    for writer in writers:
+        assert await asyncio.to_thread(writer.wait) == 0
+    tools = [rule.subject["tool"] for rule in read_rules(home.path / "rules.toml")]
+    assert sorted(tools) == sorted([f"own.{n}_{i}"] for n in "abc" for i in range(20))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["echo", "*"],
+        ["./program"],
+        ["nice", "true"],
+        ["cat", "/etc/hosts"],
+        ["sh", "-c", "true > a"],
+        ["true", "value-of-a-secret"],
+    ],
+)
+async def test_always_is_not_offered_where_no_rule_says_just_that(
+    home: Home, project: Path, argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "value-of-a-secret")
+    (project / "program").write_text("#!/bin/sh\n", encoding="utf-8")
+    (project / "program").chmod(0o755)
+    script = [calls("code.run_command", argv=argv), "done"]
+    asked = Always("deny")
+    config = SAVES.replace("context_window", 'api_key_env = "A_KEY"\ncontext_window')
+    async with runtime(home, project, script, config=config, permission_callback=asked) as made:
+        await ask(made)
+    (request,) = asked.requests
+    assert ("rule" in request.metadata) is (argv == ["./program"])

@@ -94,6 +94,8 @@ def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
     yield "sandbox", found.confined or "off for this call"
     if found.decision == "ask" or found.covers:
         yield "for the session", found.covers or "this call only"
+    if found.rule:
+        yield "always", found.rule.rstrip()
     if found.refusal:
         yield "the model reads", found.refusal
 
@@ -106,8 +108,7 @@ def _shown_view(view: CommandView) -> str:
 
 
 async def _list(options: Options, setup: Setup, terminal: Terminal, clean: Clean) -> int:
-    found = load_rules(setup, PathPolicy.of(setup))
-    rules = found.rules if found else ()
+    rules = load_rules(setup, PathPolicy.of(setup)).rules
     for rule in rules:
         words = [f"{key} = {_compact(value)}" for key, value in rule.table.subject.items()]
         reason = f"  ({rule.table.reason})" if rule.table.reason else ""

@@ -35,6 +35,7 @@ from agent_core.types import (
 
 if TYPE_CHECKING:
     from agent_core.permissions.rules import RuleSet
+    from agent_core.permissions.saved_rules import SavedRules
 
 _MAX_SHOWN = 1_000
 
@@ -48,6 +49,7 @@ class Verdict:
         by: what has decided it: a rule, an answer that is remembered, a setting.
         grant: what an answer for the session would cover, or the given one covers; None: this
             call only.
+        always: the rule that would allow such calls from now on, where it can be saved.
         hosts: what a network call, or a command, names; None for others.
         refusal: what the model reads of a call that is denied.
     """
@@ -55,6 +57,7 @@ class Verdict:
     decision: RuleDecision
     by: str
     grant: Grant | None = None
+    always: str | None = None
     hosts: Sequence[str] | None = None
     refusal: str = ""
 
@@ -69,6 +72,7 @@ class PermissionGuard:
         callback: asks the user; None means that no question can be asked.
         config: `[permissions]`; the defaults of the configuration if there is none.
         rules: the user's rules, if there are any.
+        saved: adds rules to them where a question is answered with "always"; None: it never does.
         network: `[tools.network]`; its hosts need no question either.
         allowed: names of tools, or patterns like `mcp.files.*`; None allows all that are not
             denied.
@@ -90,6 +94,7 @@ class PermissionGuard:
         config: PermissionsConfig | None = None,
         *,
         rules: "RuleSet | None" = None,
+        saved: "SavedRules | None" = None,
         network: NetworkConfig | None = None,
         allowed: Collection[str] | None = None,
         denied: Collection[str] = (),
@@ -107,6 +112,9 @@ class PermissionGuard:
         self._mode = mode
         self._project_dir = project_dir or Path.cwd()
         self._redactor = redactor or Redactor({})
+        self._saved = saved
+        if saved is not None and callback is not None:
+            callback = saved.asking(callback)
         self.questions = Questions(
             callback, self._redactor, unattended=config.unattended, timeout_s=timeout_s
         )
@@ -162,8 +170,11 @@ class PermissionGuard:
         known = grant and await self.grants.find_grant(run.session_id, grant.key)
         if known is not None:
             return Verdict(decision="allow", by=f"the answer {known.grant_id}", grant=grant)
+        always = None
+        if self._saved is not None and by_rules is None:
+            always = self._saved.propose(definition, access, run, hosts)
         by = by_rules.by if by_rules else _why(definition, access)
-        return Verdict(decision="ask", by=by, grant=grant, hosts=hosts)
+        return Verdict(decision="ask", by=by, grant=grant, always=always, hosts=hosts)
 
     def _judge_by_rules(
         self,
@@ -222,6 +233,7 @@ class PermissionGuard:
             run,
             hosts=verdict.hosts,
             covers=grant.covers if grant else None,
+            rule=verdict.always,
             project_dir=self._project_dir,
             redactor=self._redactor,
         )

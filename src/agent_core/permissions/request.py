@@ -67,7 +67,7 @@ def build_grant(
         covers = f"{definition.name} with exactly {_canonical(call.arguments)}{to_hosts}"
         exact = [call.arguments, access.target, access.cwd]
     tool = definition.model_dump() | {"tags": sorted(definition.tags)}
-    key = _digest([tool, covers, exact, hosts])
+    key = _digest([tool, covers, exact, hosts, access.confined])
     if (cut := len(covers) - MAX_COVERS) > 0:
         shown = f"{covers[:MAX_COVERS]}… (+{cut} characters)"
         covers = f"what has the SHA-256 {_digest(covers)}: {shown}"
@@ -90,6 +90,7 @@ def build_request(
     *,
     hosts: Sequence[str] | None,
     covers: str | None,
+    rule: str | None = None,
     project_dir: Path,
     redactor: Redactor,
 ) -> PermissionRequest:
@@ -102,6 +103,7 @@ def build_request(
         run: who makes it.
         hosts: the hosts it names, if it is a network call.
         covers: what an answer for the session would cover; None for this call only.
+        rule: what an answer "always" would add to the user's rules, if it can.
         project_dir: the folder of calls that have none of their own.
         redactor: removes secrets.
     """
@@ -121,6 +123,8 @@ def build_request(
         metadata["places"] = [line(place) for place in access.places[:MAX_PLACES]]
         if (more := len(access.places) - MAX_PLACES) > 0:
             metadata["places"].append(f"… (+{more} more)")
+    if rule is not None:
+        metadata["rule"] = rule
     if access.diff is not None:
         metadata["diff"] = shortened(visible(redactor.text(access.diff)), MAX_DIFF)
     hook_summary = access.hook_summary and {

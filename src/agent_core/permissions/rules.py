@@ -15,8 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from agent_core.config.paths import PLACEHOLDERS, check_placeholders
 from agent_core.config.rules import PermissionRule
 from agent_core.disk.globs import PathGlobs
+from agent_core.errors import ConfigError, ErrorCode
 from agent_core.types import (
     Access,
     CommandView,
@@ -56,14 +58,40 @@ class Surroundings:
     """What the words of rules are read with.
 
     Attributes:
+        home: of the program, for paths that begin with its placeholder.
         project: a resolved folder: relative paths start there.
         search_path: the folders where commands are looked up.
         is_writable: whether tools may write there: a program there is not the user's.
     """
 
+    home: Path
     project: Path
     search_path: str
     is_writable: Callable[[Path], bool]
+
+    def build(self, name: str, table: PermissionRule) -> "Rule":
+        """A rule, with its paths expanded.
+
+        Args:
+            name: where it stands: `config.toml:2`.
+            table: as it is written.
+
+        Raises:
+            ConfigError: a path cannot be used; names the rule.
+        """
+        paths: list[str] = []
+        for path in table.path or ():
+            try:
+                check_placeholders(path)
+            except ConfigError as error:
+                raise unusable_rule(name, error.message) from None
+            for word, place in zip(PLACEHOLDERS, (self.home, self.project), strict=True):
+                path = path.replace(word, str(place))
+            expanded = os.path.expanduser(path)  # noqa: PTH111 - a slash at the end stays
+            if expanded.startswith("~"):
+                raise unusable_rule(name, f"there is no user whose home {path!r} begins with")
+            paths.append(expanded)
+        return Rule(name, table, tuple(paths), self)
 
     def find_program(self, name: str) -> str | None:
         """The file of a bare name, links followed, outside of what tools write to."""
@@ -229,6 +257,14 @@ def _is_host(host: str, name: str) -> bool:
     return name in {host.rstrip("."), bare.rstrip(".")}
 
 
+def unusable_rule(name: str, problem: str) -> ConfigError:
+    """The error for a rule that cannot be used: `config.toml:2` is the second one there."""
+    file, _, number = name.rpartition(":")
+    message = f"rule {number} in [[permissions.rules]] of {file} cannot be used: {problem}"
+    details = {"key": f"permissions.rules[{int(number) - 1}]"} if number.isdecimal() else {}
+    return ConfigError(ErrorCode.CONFIG_ERROR, message, details=details)
+
+
 def find_misfit(rule: Rule, views_of: Callable[[list[str]], CommandViews]) -> str | None:
     """What is wrong with the examples of a rule.
 
@@ -297,12 +333,24 @@ def _fits_example(rule: Rule, named: Named) -> bool:
 
 
 class RuleSet:
-    """All rules together: deny before ask before allow, whatever their order."""
+    """All rules together: deny before ask before allow, whatever their order.
 
-    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+    Attributes:
+        rules: those that are in force.
+        around: what more of them are built with.
+    """
+
+    def __init__(self, rules: Iterable[Rule], around: Surroundings) -> None:
         self.rules = tuple(rules)
+        self.around = around
 
-    @cached_property
+    def replace_saved(self, file: str, tables: Iterable[PermissionRule]) -> None:
+        """Have these rules in place of those of the same file."""
+        others = [rule for rule in self.rules if not rule.name.startswith(f"{file}:")]
+        mine = (self.around.build(f"{file}:{at}", table) for at, table in enumerate(tables, 1))
+        self.rules = (*others, *mine)
+
+    @property
     def have_hosts(self) -> bool:
         """Whether one of them is about hosts."""
         return any(rule.table.host is not None for rule in self.rules)

@@ -1,15 +1,46 @@
 """`<home>/rules.toml`: the rules that were made of answers to questions."""
 
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import re
+import shlex
 import tomllib
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from agent_core.config.problems import problems_of, read_text, unusable
 from agent_core.config.rules import PermissionRule, Rules
 from agent_core.config.section import Section
+from agent_core.disk.unfinished import UnfinishedWrites
+from agent_core.errors import AgentCoreError
+from agent_core.permissions.questions import PermissionCallback
+from agent_core.permissions.rules import RuleSet
+from agent_core.redaction.redactor import Redactor
+from agent_core.text import visible
+from agent_core.types import (
+    Access,
+    Decision,
+    PermissionDecision,
+    PermissionRequest,
+    RunIdentity,
+    ToolDefinition,
+    ToolPermission,
+)
+
+logger = logging.getLogger(__name__)
 
 RULES_NAME = "rules.toml"
+RULE, ALWAYS = "rule", "always"
+"""In the metadata of a request: what may be saved. In that of an answer: that it is to be."""
+
+_GLOB = re.compile(r"([*?[])")
 
 
 class _Table(Section):
@@ -49,3 +80,160 @@ def parse_rules(text: str) -> list[PermissionRule]:
         return _File.model_validate(table).permissions.rules
     except ValidationError as error:
         raise ValueError("; ".join(map(str, problems_of(error, _File)))) from None
+
+
+class SavedRules:
+    """Adds rules to the file, and to those that are in force.
+
+    Args:
+        home: where the file is.
+        rules: what is in force.
+        redactor: a rule with a secret in it is not offered.
+    """
+
+    def __init__(self, home: Path, rules: RuleSet, redactor: Redactor) -> None:
+        self._home = home
+        self._rules = rules
+        self._redactor = redactor
+
+    def propose(
+        self,
+        definition: ToolDefinition,
+        access: Access,
+        run: RunIdentity,
+        hosts: Sequence[str] | None,
+    ) -> str | None:
+        """The narrowest rule that allows calls like this one, as it would be written.
+
+        None where no rule says just that: for a call with a reason of its own, one that is
+        remembered with its arguments, and a command that runs several programs or is not
+        understood.
+        """
+        subject = _subject(definition, access, hosts)
+        if subject is None:
+            return None
+        lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in subject]
+        text = "\n".join(["[[permissions.rules]]", 'decision = "allow"', *lines, ""])
+        if visible(text) != text or self._redactor.text(text) != text:
+            return None
+        try:
+            (table,) = parse_rules(text)
+        except ValueError:
+            return None
+        rule = self._rules.around.build(RULES_NAME, table)
+        named = self._rules.named(definition, access, run, hosts)
+        return text if RuleSet([rule], self._rules.around).find_allowing(named) else None
+
+    def asking(self, callback: PermissionCallback) -> PermissionCallback:
+        """The callback, with rules saved where it answers "always"."""
+
+        async def ask(request: PermissionRequest) -> PermissionDecision:
+            answer = await callback(request)
+            text = request.metadata.get(RULE)
+            is_answer = isinstance(answer, PermissionDecision)  # pyright: ignore[reportUnnecessaryIsInstance] - a program's
+            is_yes = is_answer and answer.decision is not Decision.DENY
+            if text and is_yes and answer.metadata.get(ALWAYS) is True:
+                await asyncio.to_thread(self._save_or_warn, text)
+            return answer
+
+        return ask
+
+    def save(self, text: str) -> None:
+        """Write a rule behind those that are there, and let it count from now on.
+
+        What stands in the file stays as it is, comments included. Nothing is written if the file
+        would not be one of rules then.
+
+        Raises:
+            ConfigError: the file cannot be used as it is.
+            OSError: it cannot be written.
+        """
+        path = self._home / RULES_NAME
+        with self._locked():
+            try:
+                before = read_text(path) or ""
+                known = parse_rules(before)
+            except ValueError as error:
+                raise unusable(path, "rules", str(error)) from None
+            (rule,) = parse_rules(text)
+            if rule not in known:
+                joint = "" if not before else "\n" if before.endswith("\n") else "\n\n"
+                after = f"{before}{joint}{text}"
+                try:
+                    if parse_rules(after) != [*known, rule]:
+                        raise ValueError("a rule cannot be added behind what is there")
+                except ValueError as error:
+                    raise unusable(path, "rules", str(error)) from None
+                self._write(path, after)
+                known = [*known, rule]
+        self._rules.replace_saved(RULES_NAME, known)
+
+    def _save_or_warn(self, text: str) -> None:
+        try:
+            self.save(text)
+        except (AgentCoreError, OSError) as error:
+            # The call itself is allowed: what was not written is asked for again.
+            logger.warning("the rule was not saved: %s", self._redactor.text(str(error)))
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
+
+    def _write(self, path: Path, text: str) -> None:
+        with UnfinishedWrites.at(self._home).noted(self._home) as name:
+            temporary = self._home / name
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+                    file.write(text.encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        folder = os.open(self._home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _subject(
+    definition: ToolDefinition, access: Access, hosts: Sequence[str] | None
+) -> list[tuple[str, Any]] | None:
+    """What the rule about a call would be about; None where a rule cannot say it."""
+    if access.reason is not None:
+        return None
+    tool = ("tool", definition.name)
+    if access.command is not None:
+        views = access.command.views
+        if access.command.problem is not None or len(views) != 1 or views[0].writes:
+            return None
+        (view,) = views
+        words = [*view.argv]
+        if view.unknown_from is not None or words[-1:] == ["*"]:
+            return None
+        if access.target != shlex.join(words):  # a wrapper was looked through
+            return None
+        if "/" in words[0]:
+            words[0] = str(view.program)
+        return [tool, ("command", words)]
+    only_reads = definition.permission is ToolPermission.READONLY and not access.dangerous
+    if len(access.paths) == 1 and "code" in definition.tags:
+        path = Path(access.paths[0])
+        if only_reads:
+            return [tool, ("path", _escaped(path))]
+        return [tool, ("path", f"{_escaped(path.parent).rstrip('/')}/*")]
+    if not only_reads or "dangerous" in definition.tags or hosts == []:
+        return None
+    return [tool, ("host", [*hosts])] if hosts else [tool]
+
+
+def _escaped(path: Path) -> str:
+    return _GLOB.sub(r"[\1]", str(path))

@@ -78,6 +78,7 @@ async def explain_call(
         by=verdict.by,
         tool_name=tool_name,
         covers=verdict.grant.covers if verdict.grant else None,
+        rule=verdict.always,
         target=access.target,
         cwd=access.cwd,
         reason=access.reason,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from agent_core.mcp import McpTools, McpToolset
     from agent_core.mcp.config import ServerConfig
     from agent_core.permissions.rules import RuleSet
+    from agent_core.permissions.saved_rules import SavedRules
     from agent_core.process.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -97,10 +98,12 @@ class Project:
         self.definitions = AgentDefinitions(setup.settings_home, options.definitions)
         check_definitions(self.definitions, config, self.toolboxes.known_names())
         self._learn_secrets(*self.definitions.profiles())
+        rules, saved = _load_rules(setup, self._paths, redactor)
         self.guard = PermissionGuard(
             options.permission_callback,
             config.permissions,
-            rules=_load_rules(setup, self._paths),
+            rules=rules,
+            saved=saved,
             network=config.tools.network,
             project_dir=setup.project,
             redactor=redactor,
@@ -331,14 +334,20 @@ def load_sandbox(setup: Setup, paths: PathPolicy) -> "Sandbox | None":
     return Sandbox.of(setup, own=paths.protected)
 
 
-def _load_rules(setup: Setup, paths: PathPolicy) -> "RuleSet | None":
-    saved = setup.settings_home / "rules.toml"
-    if not setup.config.permissions.rules and not os.path.lexists(saved):
-        return None
+def _load_rules(
+    setup: Setup, paths: PathPolicy, redactor: Redactor
+) -> "tuple[RuleSet | None, SavedRules | None]":
+    """The user's rules, and where more of them are saved; None where there is nothing of it."""
+    permissions, home = setup.config.permissions, setup.settings_home
+    may_save = permissions.save_rules and setup.has_settings and setup.persist
+    if not permissions.rules and not may_save and not os.path.lexists(home / "rules.toml"):
+        return None, None
     # As with servers: only loaded for users who have rules.
+    from agent_core.permissions.saved_rules import SavedRules  # noqa: PLC0415
     from agent_core.runtime.rules import load_rules  # noqa: PLC0415
 
-    return load_rules(setup, paths)
+    rules = load_rules(setup, paths)
+    return rules, SavedRules(home, rules, redactor) if may_save else None
 
 
 def _load_hooks(setup: Setup, launcher: Launcher, sandbox: "Sandbox | None") -> MakeHooks | None:

@@ -226,6 +226,7 @@ class PermissionExplanation(Frozen):
         tool_name: the tool.
         covers: what an answer for the session would cover, or the given one covers; None: this
             call only.
+        rule: what an answer "always" would add to the rules, where it can.
         target: what would be touched.
         cwd: where a command would run.
         reason: why it is asked for whatever was allowed before.
@@ -241,6 +242,7 @@ class PermissionExplanation(Frozen):
     by: str
     tool_name: str
     covers: str | None = None
+    rule: str | None = None
     target: str | None = None
     cwd: str | None = None
     reason: str | None = None

@@ -12,9 +12,9 @@ import resource
 import shutil
 import struct
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from agent_core.process import bubblewrap, kernel, landlock, mounts, seccomp
 
@@ -99,7 +99,7 @@ class Jail:
             return folder
         path = os.readlink(b"/proc/self/fd/%d" % folder)  # noqa: PTH115
         with step("namespaces"):
-            mounts.enter_namespaces(network=self.network_namespace and not self.network)
+            mounts.enter_namespaces(shared(), network=self.has_own_network)
         with step("mounts"):
             mounts.make_read_only(self.write, self.protect, files)
         with step("working folder"):
@@ -166,15 +166,13 @@ class Jail:
                 self._restrict_files()
         if self.seccomp:
             with step("seccomp"):
-                has_own = self.namespaces and self.network_namespace
-                program = seccomp.program(
-                    internet=self.network or has_own, shared_memory=self.namespaces
-                )
-                seccomp.install(program)
+                internet = self.network or self.has_own_network
+                seccomp.install(filter_program(internet, self.namespaces))
 
     def _restrict_files(self) -> None:
         reads = self.read is not None
-        rules = landlock.Ruleset(abi=self.landlock, reads=reads, tcp=self._has_no_tcp())
+        no_tcp = not self.network and not self.has_own_network
+        rules = landlock.Ruleset(abi=self.landlock, reads=reads, tcp=no_tcp)
         rules.allow(self.write, landlock.WRITE | landlock.READ)
         rules.allow(_DEVICES, landlock.DEVICE | landlock.READ)
         if self.namespaces:
@@ -185,8 +183,32 @@ class Jail:
             rules.allow(self.read, landlock.READ)
         rules.restrict()
 
-    def _has_no_tcp(self) -> bool:
-        return not self.network and not (self.namespaces and self.network_namespace)
+    @property
+    def has_own_network(self) -> bool:
+        """Whether it gets a network with nothing but a loopback."""
+        return self.namespaces and self.network_namespace and not self.network
+
+
+@cache
+def shared() -> mounts.Shared:
+    """The namespaces that all programs share."""
+    return mounts.open_shared()
+
+
+@cache
+def filter_program(internet: bool, shared_memory: bool) -> bytes:
+    """The filter of system calls, built once."""
+    return seccomp.program(internet=internet, shared_memory=shared_memory)
+
+
+def prepare() -> None:
+    """Do once, in the supervisor, what each keeper would have to do."""
+    if seccomp.is_known_processor():
+        for has_mounts in (False, True):
+            filter_program(True, has_mounts)
+            filter_program(False, has_mounts)
+    with suppress(OSError):
+        shared()
 
 
 def made_of(request: bytes) -> Jail:
@@ -229,7 +251,7 @@ def abilities() -> str:
         "landlock": version,
         "seccomp": seccomp.is_known_processor() and _succeeds(_try_seccomp),
         "namespaces": has_mounts,
-        "network_namespace": _succeeds(lambda: mounts.enter_namespaces(network=True)),
+        "network_namespace": has_mounts and shared().network is not None,
         "bubblewrap": bwrap,
     }
     return json.dumps(found)
@@ -249,7 +271,7 @@ def _succeeds(attempt: Callable[[], object]) -> bool:
 
 
 def _try_mounts() -> None:
-    mounts.enter_namespaces(network=False)
+    mounts.enter_namespaces(mounts.open_shared(), network=True)
     with ExitStack() as files:
         mounts.make_read_only([], [b"/usr"], files)
     if not os.statvfs("/").f_flag & os.ST_RDONLY:

@@ -5,12 +5,14 @@ are made by the keeper, which stays in them and gives up nothing; its program ge
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
 import stat
 import struct
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import Enum
 
 from agent_core.process import kernel
@@ -26,16 +28,62 @@ _PLACEHOLDER_MODE = 0o1555
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
-def enter_namespaces(*, network: bool) -> None:
-    """Move this process, which must have one thread only, into namespaces of its own.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Namespaces that all programs of one supervisor share: a new network takes milliseconds.
 
-    Args:
-        network: into a network as well, with nothing but a loopback.
+    Attributes:
+        user: a descriptor of the user namespace; None where this user needs none.
+        network: one of a network with nothing but a loopback; None where there can be none.
+    """
+
+    user: int | None
+    network: int | None
+
+
+def open_shared() -> Shared:
+    """Make the shared namespaces, by a process that ends when they are open.
 
     Raises:
-        OSError: this user may not, or not any more.
+        OSError: this user may make no namespaces.
     """
-    flags = _NEWNS | _NEWIPC | (_NEWNET if network else 0)
+    kinds = _open_namespaces(_NEWNS | _NEWNET)
+    if kinds is None:
+        kinds = _open_namespaces(_NEWNS)
+        if kinds is None:
+            raise PermissionError(errno.EPERM, "namespaces cannot be made")
+        os.close(kinds[1])
+        return Shared(kinds[0], None)
+    return Shared(*kinds)
+
+
+def _open_namespaces(flags: int) -> tuple[int | None, int] | None:
+    """Descriptors of new namespaces of a user, if it takes one, and a network."""
+    ready, theirs = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        try:
+            ready.close()
+            _make_namespaces(flags)
+            theirs.send(b"+")
+            theirs.recv(1)
+        finally:
+            os._exit(0)
+    theirs.close()
+    try:
+        if not ready.recv(1):
+            return None
+        user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        if os.path.samestat(os.fstat(user), os.stat("/proc/self/ns/user")):  # noqa: PTH116
+            os.close(user)
+            user = None
+        return user, os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        ready.close()
+        os.waitpid(pid, 0)
+
+
+def _make_namespaces(flags: int) -> None:
     uid, gid = os.geteuid(), os.getegid()
     try:
         kernel.library_call("unshare", flags)
@@ -48,10 +96,27 @@ def enter_namespaces(*, network: bool) -> None:
         ):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
                 file.write(content)
-    if network:
+    if flags & _NEWNET:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             request = struct.pack("16sh22x", b"lo", _IFF_UP)
             fcntl.ioctl(any_socket.fileno(), _SIOCSIFFLAGS, request)
+
+
+def enter_namespaces(shared: Shared, *, network: bool) -> None:
+    """Move this process, which must have one thread only, into namespaces of its own.
+
+    Args:
+        shared: those that are not its own.
+        network: into the shared network, too.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    if shared.user is not None:
+        kernel.library_call("setns", shared.user, _NEWUSER)
+    if network and shared.network is not None:
+        kernel.library_call("setns", shared.network, _NEWNET)
+    kernel.library_call("unshare", _NEWNS | _NEWIPC)
 
 
 def make_read_only(write: list[bytes], protect: list[bytes], files: ExitStack) -> None:
@@ -68,7 +133,11 @@ def make_read_only(write: list[bytes], protect: list[bytes], files: ExitStack) -
     """
     _set_attributes(b"/", propagation=_MS_PRIVATE)
     planned = plan(write, protect)
-    trees = {path: _clone(path) for kind, path in planned if kind is Kind.WRITE}
+    trees = dict[bytes, int]()
+    for kind, path in planned:
+        if kind is Kind.WRITE:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                trees[path] = _clone(path)
     if b"/" in trees:
         os.close(trees.pop(b"/"))
     else:
@@ -99,12 +168,12 @@ def plan(write: list[bytes], protect: list[bytes]) -> list[tuple[Kind, bytes]]:
     what the link points to.
     """
     rules = dict.fromkeys(write, Kind.WRITE)
-    rules |= {os.path.realpath(path): Kind.PROTECT for path in protect}
+    for path in protect:
+        rules[os.path.realpath(path) if os.path.islink(path) else path] = Kind.PROTECT  # noqa: PTH114
     planned = dict[bytes, Kind]()
     for path in sorted(rules, key=_depth):
         if rules[path] is Kind.WRITE:
-            if os.path.exists(path):  # noqa: PTH110
-                planned[path] = Kind.WRITE
+            planned[path] = Kind.WRITE
             continue
         above = max(
             (folder for folder in rules if _is_above(folder, path)), key=_depth, default=b""

@@ -279,7 +279,7 @@ def _receive_descriptors(requests: socket.socket) -> list[int] | None:
     for fd in fds:
         os.set_inheritable(fd, False)
     if data == CONFINED:
-        import_jail()  # here, so that the keepers have it already
+        import_jail().prepare()  # here, so that the keepers have it already
     return list(fds) if data else None
 
 

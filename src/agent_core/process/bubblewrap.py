@@ -3,9 +3,7 @@
 from contextlib import ExitStack
 
 from agent_core.process import mounts
-from agent_core.process.mounts import Kind
-
-_OPTIONS = {Kind.WRITE: b"--bind", Kind.PIN: b"--bind", Kind.PROTECT: b"--ro-bind"}
+from agent_core.process.binds import Bind, Kind
 
 
 def options(*, network: bool) -> list[bytes]:
@@ -14,22 +12,23 @@ def options(*, network: bool) -> list[bytes]:
     return [*words, b"--cap-drop", b"ALL", *([] if network else [b"--unshare-net"])]
 
 
-def view(
-    write: list[bytes], read: list[bytes] | None, protect: list[bytes], files: ExitStack
-) -> list[bytes]:
+def view(binds: list[Bind], read: list[bytes] | None, files: ExitStack) -> list[bytes]:
     """What the program sees of the file system, and what of it can be written to.
 
     Args:
-        write: what can be written to.
+        binds: what is mounted in it, in this order.
         read: all that can be read besides; None: everything.
-        protect: what cannot be written to although it lies in `write`.
         files: closes what has to stay open until the program has ended.
     """
     words = [b"--ro-bind", b"/", b"/"] if read is None else []
     for path in read or ():
         words += [b"--ro-bind-try", path, path]
     words += [b"--dev", b"/dev", b"--proc", b"/proc", b"--remount-ro", b"/proc"]
-    for kind, path in mounts.plan(write, protect):
-        if kind is not Kind.PROTECT or mounts.hold_placeholder(path, files):
-            words += [_OPTIONS[kind], path, path]
+    for kind, path in binds:
+        if kind == Kind.WRITE:
+            words += [b"--bind-try", path, path]
+        elif kind == Kind.PIN:
+            words += [b"--bind", path, path]
+        elif mounts.hold_placeholder(path, files):
+            words += [b"--ro-bind", path, path]
     return words

@@ -231,9 +231,10 @@ class Child:
         env = [os.fsencode(f"{name}={value}") for name, value in command.env.items()]
         if any(b"\0" in field for field in (*words, *env)):
             raise ValueError("embedded null byte")
-        fields = (jail, str(len(words)).encode(), *words, *env)
+        fields = (str(len(words)).encode(), *words, *env)
         body = b"".join(field + FIELD_END for field in fields)
-        self._request = len(body).to_bytes(LENGTH_BYTES, "big") + body
+        sizes = (len(part).to_bytes(LENGTH_BYTES, "big") for part in (jail, body))
+        self._request = b"".join((*sizes, jail, body))
         self._stdin: int | None = None
         self._can_write = asyncio.Event()
         with ExitStack() as theirs:

@@ -6,6 +6,7 @@ require to be closed.
 """
 
 import json
+import marshal
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent_core.errors import ErrorCode, ToolError
+from agent_core.process.binds import plan
 
 Rule = Literal["write", "attributes", "protect", "read", "network", "sockets", "signals", "kernel"]
 """What a confinement holds a program to.
@@ -177,17 +179,18 @@ def prepare(confinement: Confinement) -> tuple[list[str], bytes]:
         return [abilities.sandbox_exec, "-p", profile(confinement)], b""
     if not sys.platform.startswith("linux"):
         return [], b""
-    paths = {
-        name: None if given is None else [os.path.normpath(path) for path in given]
-        for name, given in (
-            ("write", confinement.write),
-            ("read", confinement.read),
-            ("protect", confinement.protect),
-        )
-    }
-    found = asdict(abilities)
-    del found["sandbox_exec"]
-    return [], json.dumps(paths | {"network": confinement.network} | found).encode()
+    jail: dict[str, object] = asdict(abilities)
+    del jail["sandbox_exec"]
+    write = _encoded(confinement.write)
+    jail["write"] = write
+    jail["read"] = None if confinement.read is None else _encoded(confinement.read)
+    jail["binds"] = [(str(kind), path) for kind, path in plan(write, _encoded(confinement.protect))]
+    jail["network"] = confinement.network
+    return [], marshal.dumps(jail)
+
+
+def _encoded(paths: Iterable[str]) -> list[bytes]:
+    return [os.fsencode(os.path.normpath(path)) for path in paths]
 
 
 def profile(confinement: Confinement) -> str:

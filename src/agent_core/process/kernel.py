@@ -18,6 +18,7 @@ AT_EMPTY_PATH = 0x1000
 _RESOLVE_NO_SYMLINKS = 0x04
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_kept: "list[ctypes.Array[ctypes.c_char]]" = []
 
 Argument = int | bytes | None
 
@@ -61,7 +62,8 @@ def open_path(path: bytes, flags: int = 0) -> int:
     return system_call(OPENAT2, AT_FDCWD, path, how, len(how))
 
 
-def memory(content: bytes) -> "tuple[int, ctypes.Array[ctypes.c_char]]":
-    """A copy of bytes that the kernel may read and change: its address, and what holds it."""
+def keep(content: bytes) -> int:
+    """Where a copy of bytes lies from now on in this process and those that it forks."""
     array = ctypes.create_string_buffer(content, len(content))
-    return ctypes.addressof(array), array
+    _kept.append(array)
+    return ctypes.addressof(array)

@@ -9,13 +9,12 @@ import errno
 import fcntl
 import os
 import socket
-import stat
 import struct
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 
 from agent_core.process import kernel
+from agent_core.process.binds import PLACEHOLDER_MODE, Bind, Kind, is_vacant
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x0002_0000, 0x0800_0000, 0x1000_0000, 0x4000_0000
 _OPEN_TREE_CLONE, _AT_RECURSIVE = 1, 0x8000
@@ -23,7 +22,6 @@ _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x04, 0x40
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_PRIVATE = 2, 4, 8, 4096, 1 << 18
 _ATTR_READ_ONLY = 1
 _MNT_DETACH = 2
-_PLACEHOLDER_MODE = 0o1555
 
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
@@ -119,23 +117,20 @@ def enter_namespaces(shared: Shared, *, network: bool) -> None:
     kernel.library_call("unshare", _NEWNS | _NEWIPC)
 
 
-def make_read_only(write: list[bytes], protect: list[bytes], files: ExitStack) -> None:
+def make_read_only(binds: list[Bind], files: ExitStack) -> None:
     """Make the whole file system read-only in this namespace but for some paths.
 
     Args:
-        write: what stays writable.
-        protect: what does not, beneath those; of two paths the longer one decides. Folders between
-            the two cannot be renamed or removed. One that does not exist cannot be made.
+        binds: what is mounted in it, in this order.
         files: closes what has to stay open until the program has ended.
 
     Raises:
-        OSError: the kernel refuses, or there is a link in a path to write to (ELOOP).
+        OSError: the kernel refuses, or there is a link in a path (ELOOP).
     """
     _set_attributes(b"/", propagation=_MS_PRIVATE)
-    planned = plan(write, protect)
     trees = dict[bytes, int]()
-    for kind, path in planned:
-        if kind is Kind.WRITE:
+    for kind, path in binds:
+        if kind == Kind.WRITE:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 trees[path] = _clone(path)
     if b"/" in trees:
@@ -143,57 +138,14 @@ def make_read_only(write: list[bytes], protect: list[bytes], files: ExitStack) -
     else:
         _set_attributes(b"/", attributes=_ATTR_READ_ONLY)
     _mount_own_devices()
-    for kind, path in planned:
+    for kind, path in binds:
         if tree := trees.get(path):
             _attach(tree, path)
             os.close(tree)
-        elif kind is Kind.PIN:
+        elif kind == Kind.PIN:
             _bind(path)
-        elif kind is Kind.PROTECT and hold_placeholder(path, files):
+        elif kind == Kind.PROTECT and hold_placeholder(path, files):
             _bind(path, attributes=_ATTR_READ_ONLY)
-
-
-class Kind(Enum):
-    """What is mounted on a path: itself, ..."""
-
-    WRITE = "writable"
-    PIN = "as it is: what something is mounted on can be neither renamed nor removed"
-    PROTECT = "read-only"
-
-
-def plan(write: list[bytes], protect: list[bytes]) -> list[tuple[Kind, bytes]]:
-    """What to mount in a tree that is read-only, in this order.
-
-    Of a protected path that does not exist it is the first folder that is missing. Of a link it is
-    what the link points to.
-    """
-    rules = dict.fromkeys(write, Kind.WRITE)
-    for path in protect:
-        rules[os.path.realpath(path) if os.path.islink(path) else path] = Kind.PROTECT  # noqa: PTH114
-    planned = dict[bytes, Kind]()
-    for path in sorted(rules, key=_depth):
-        if rules[path] is Kind.WRITE:
-            planned[path] = Kind.WRITE
-            continue
-        above = max(
-            (folder for folder in rules if _is_above(folder, path)), key=_depth, default=b""
-        )
-        if rules.get(above) is Kind.WRITE:
-            parts = os.path.relpath(path, above).split(b"/")
-            folders = [os.path.join(above, *parts[:count]) for count in range(1, len(parts))]  # noqa: PTH118
-            missing = next(filter(_is_placeholder, folders), None)
-            for folder in folders[: folders.index(missing)] if missing else folders:
-                planned.setdefault(folder, Kind.PIN)
-            planned[missing or path] = Kind.PROTECT
-    return [(kind, path) for path, kind in planned.items()]
-
-
-def _depth(path: bytes) -> int:
-    return len([part for part in path.split(b"/") if part])
-
-
-def _is_above(folder: bytes, path: bytes) -> bool:
-    return folder != path and path.startswith(folder.rstrip(b"/") + b"/")
 
 
 def hold_placeholder(path: bytes, files: ExitStack) -> bool:
@@ -205,7 +157,7 @@ def hold_placeholder(path: bytes, files: ExitStack) -> bool:
     Returns:
         False where nothing can be made, neither here nor by the program.
     """
-    if not _is_placeholder(path):
+    if not is_vacant(path):
         return True
     while True:
         with contextlib.suppress(FileExistsError):
@@ -213,7 +165,7 @@ def hold_placeholder(path: bytes, files: ExitStack) -> bool:
                 os.mkdir(path)  # noqa: PTH102
             except (PermissionError, FileNotFoundError, NotADirectoryError):
                 return False
-            os.chmod(path, _PLACEHOLDER_MODE)  # noqa: PTH101
+            os.chmod(path, PLACEHOLDER_MODE)  # noqa: PTH101
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH)
         if os.fstat(fd).st_nlink:
@@ -230,16 +182,6 @@ def hold_placeholder(path: bytes, files: ExitStack) -> bool:
 
     files.callback(remove)
     return True
-
-
-def _is_placeholder(path: bytes) -> bool:
-    """Whether there is nothing, or what an earlier or another program's rule has put there."""
-    try:
-        return os.lstat(path).st_mode == stat.S_IFDIR | _PLACEHOLDER_MODE and not os.listdir(path)  # noqa: PTH208
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
 
 
 def _mount_own_devices() -> None:

@@ -202,16 +202,18 @@ def _socket(*, internet: bool) -> list[bytes]:
     return [*lines, *_if(_EQUAL, _AF_NETLINK, route), _refuse(errno.EACCES)]
 
 
-def install(filter_program: bytes) -> None:
+def header(filter_program: bytes) -> bytes:
+    """What leads the kernel to a filter, which is kept in memory for good."""
+    return struct.pack("@HP", len(filter_program) // 8, kernel.keep(filter_program))
+
+
+def install(filter_header: bytes) -> None:
     """Hold this thread, and what it starts from now on, to a filter.
 
     Raises:
         OSError: the kernel refuses.
     """
-    address, kept = kernel.memory(filter_program)
-    header = struct.pack("@HP", len(filter_program) // 8, address)
-    kernel.library_call("prctl", _PR_SET_SECCOMP, _MODE_FILTER, header, 0, 0)
-    del kept
+    kernel.library_call("prctl", _PR_SET_SECCOMP, _MODE_FILTER, filter_header, 0, 0)
 
 
 def _line(code: int, operand: int, when_true: int = 0, when_false: int = 0) -> bytes:

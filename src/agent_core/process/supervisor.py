@@ -18,6 +18,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import marshal
 import os
 import select
 import signal
@@ -130,6 +131,7 @@ class Keeper:
         self._wake = wake
         self._program = 0
         self._code: int | None = None
+        self._failed_step = ""
 
     def run(self, folder: int, streams: list[int]) -> None:
         """Start the program, follow it, and leave nothing of it."""
@@ -139,7 +141,7 @@ class Keeper:
             except OSError as error:
                 self._report(FAILED, error.errno or 0)
                 with contextlib.suppress(OSError):
-                    self._control.sendall(getattr(error, "step", "").encode())
+                    self._control.sendall(self._failed_step.encode())
                 return
             for stream in streams:
                 os.close(stream)
@@ -159,12 +161,16 @@ class Keeper:
             os.close(folder)
             self._program = _spawn(request.argv, request.env, streams)
             return
-        jail = import_jail().made_of(request.jail)
-        folder = jail.enter(folder, files)
-        os.fchdir(folder)
-        os.close(folder)
-        argv = jail.command(request.argv, files)
-        self._program = jail.start(lambda: _spawn(argv, request.env, streams))
+        jail = import_jail().Jail(**marshal.loads(request.jail))  # noqa: S302 - from the runtime
+        try:
+            folder = jail.enter(folder, files)
+            os.fchdir(folder)
+            os.close(folder)
+            argv = jail.command(request.argv, files)
+            self._program = jail.start(lambda: _spawn(argv, request.env, streams))
+        except OSError:
+            self._failed_step = jail.step
+            raise
 
     def _follow(self) -> None:
         """Report the program's end, and return when the runtime asks for the end or is gone."""
@@ -240,11 +246,13 @@ def read_request(control: socket.socket) -> Request:
     Raises:
         OSError: the runtime has gone away in the middle of it.
     """
-    size = int.from_bytes(_receive(control, LENGTH_BYTES), "big")
-    fields = _receive(control, size).split(FIELD_END)[:-1]
-    jail, count = fields[0], int(fields[1])
-    env = (entry.partition(b"=") for entry in fields[2 + count :])
-    return Request(fields[2 : 2 + count], {name: value for name, _, value in env}, jail)
+    sizes = _receive(control, 2 * LENGTH_BYTES)
+    jail = _receive(control, int.from_bytes(sizes[:LENGTH_BYTES], "big"))
+    content = _receive(control, int.from_bytes(sizes[LENGTH_BYTES:], "big"))
+    fields = content.split(FIELD_END)[:-1]
+    count = int(fields[0])
+    env = (entry.partition(b"=") for entry in fields[1 + count :])
+    return Request(fields[1 : 1 + count], {name: value for name, _, value in env}, jail)
 
 
 def _receive(control: socket.socket, size: int) -> bytes:

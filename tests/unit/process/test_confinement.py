@@ -131,7 +131,7 @@ def test_every_rule_has_a_hole_where_there_is_nothing() -> None:
     confinement = Confinement(write=("/w",), read=("/r",), protect=("/w/p", "/elsewhere"))
     holes = missing(confinement, Abilities())
     assert [hole.rule for hole in holes] == [
-        *("write", "attributes", "protect", "read", "sockets", "network", "signals")
+        *("write", "attributes", "protect", "read", "kernel", "sockets", "network", "signals")
     ]
     assert missing(replace(confinement, network=True), probe()) == [] or not probe().namespaces
 

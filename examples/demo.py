@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -88,6 +89,20 @@ def show_changes(project: Path) -> None:
     print(f"Nothing was changed in {project}")
 
 
+def take_back(command: list[str], project: Path, environment: Mapping[str, str]) -> None:
+    """Undo what was done, redo it, and go on in a copy of the project."""
+    place = ["--path", str(project)]
+    listed = subprocess.run(
+        [*command, "sessions", "list", *place], env=environment, capture_output=True, text=True
+    )
+    session = listed.stdout.split()[0]
+    copy = project.with_name("another-try")
+    for arguments in (["undo"], ["redo"], ["sessions", "fork", session, "--into", str(copy)]):
+        print(f"\n$ soong-agent {' '.join([*arguments, *place])}\n", flush=True)
+        subprocess.run([*command, *arguments, *place], env=environment, check=False)
+        show_changes(copy if "fork" in arguments else project)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -106,9 +121,10 @@ def main() -> int:
     if not watched:
         print("Nobody is at the keyboard: every permission prompt is answered with 1, allow once.")
     print(f'\n$ soong-agent run --path {project} "{REQUEST}"\n', flush=True)
+    environment = {**os.environ, "SOONG_AGENT_HOME": str(home)}
     done = subprocess.run(
         [*command, *arguments],
-        env={**os.environ, "SOONG_AGENT_HOME": str(home)},
+        env=environment,
         input=None if watched else "1\n" * 20,
         text=True,
         check=False,
@@ -117,7 +133,8 @@ def main() -> int:
     if not refused and (home / "sessions.sqlite").exists():
         print()
         show_changes(project)
-        print(f"The session is in {home}")
+        take_back(command, project, environment)
+        print(f"\nThe session is in {home}")
     return done.returncode
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from agent_core import AgentCoreError, AgentRuntime, PermissionDecision, PermissionRequest, tool
 from agent_core.cli import main as command_line
@@ -131,13 +131,24 @@ def remembering(request: ModelRequest) -> str | Says:
     return Says(text=json.dumps({"explicit": True, "memories": [memory]}))
 
 
-def opened(home: str, project: str, provider: ScriptedProvider) -> AgentRuntime:
+def opened(
+    home: str,
+    project: str,
+    provider: ScriptedProvider,
+    *,
+    snapshots: Literal["off", "turn"] = "off",
+) -> AgentRuntime:
     """A runtime whose permission callback allows everything once."""
 
     async def allow(request: PermissionRequest) -> PermissionDecision:
         return PermissionDecision(decision=Decision.ALLOW_ONCE)
 
-    made = AgentRuntime(home_dir=home, project_dir=project, permission_callback=allow)
+    made = AgentRuntime(
+        home_dir=home,
+        project_dir=project,
+        permission_callback=allow,
+        default_snapshots=snapshots,
+    )
     effects = Path(project, "effects.txt")
 
     @tool(permission="readonly")
@@ -188,6 +199,31 @@ async def session(home: str, project: str) -> None:
     async with opened(home, project, played) as made:
         for text in ("go", "again", "again"):
             await ask(made, text)
+
+
+def recorded_script() -> list[str | Calls]:
+    """Two turns that change files in every way, with an answer."""
+    script = (
+        "rm old.txt; mkdir -p new/deep; echo x > new/deep/x; ln -s x new/link; chmod 700 run.sh"
+    )
+    return [
+        calls("code.write_file", path="a.txt", content="a\n"),
+        calls("code.run_command", argv=["sh", "-c", script]),
+        "done",
+    ]
+
+
+async def recorded(home: str, project: str) -> None:
+    """A run whose files are recorded."""
+    async with opened(home, project, Cast({"go": recorded_script()}), snapshots="turn") as made:
+        await ask(made, "go")
+
+
+async def undoing(home: str, project: str) -> None:
+    """Take back the run before."""
+    async with opened(home, project, Cast({}), snapshots="turn") as made:
+        done = await made.undo("s1")
+        say(undone=done.node_id is None)
 
 
 async def holding(home: str, project: str) -> None:
@@ -323,6 +359,8 @@ def profile_run(home: str, project: str) -> None:
 
 PROGRAMS: dict[str, Callable[[str, str], Awaitable[None]]] = {
     "session": session,
+    "recorded": recorded,
+    "undoing": undoing,
     "tasks": tasks,
     "memory": memory,
     "opening": opening,

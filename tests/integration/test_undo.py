@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,10 @@ def a_folder_in_a_repository(project: Path) -> Path:
 def no_repository(project: Path) -> Path:
     (project / "kept.txt").write_text("kept\n")
     return project
+
+
+def snapshots_in(home: Home) -> list[Path]:
+    return list((home.path / "snapshots").rglob("snap_*"))
 
 
 @pytest.mark.parametrize("prepare", [a_repository, a_folder_in_a_repository, no_repository])
@@ -306,6 +311,53 @@ async def test_a_plain_switch_leaves_the_files_and_the_next_run_starts_from_them
         assert set(files_in(project)) == {"a.txt"}
         await made.switch_node("s1", first, restore_files=True)
         assert files_in(project) == {}
+
+
+async def test_git_itself_is_left_alone_and_what_differs_is_said(home: Home, project: Path) -> None:
+    a_repository(project)
+    commit = "git add a.txt; git -c user.name=a -c user.email=a@example.org commit -qm second"
+    made = recorded(home, project, writes("a.txt", "a"), runs(commit), "done")
+    async with made:
+        await ask(made)
+        head = (project / ".git" / "logs" / "HEAD").read_bytes()
+        undone = await made.undo("s1")
+        assert (project / ".git" / "logs" / "HEAD").read_bytes() == head
+        assert not (project / "a.txt").exists()
+        assert any(line.startswith("HEAD: was") for line in undone.git)
+
+
+async def test_the_snapshots_of_a_deleted_session_are_swept(home: Home, project: Path) -> None:
+    script = [writes("a.txt", "a" * 100), "first", writes("b.txt", "b" * 100), "second"]
+    made = recorded(home, project, *script)
+    async with made:
+        await ask(made, session_id="one")
+        await ask(made, session_id="two")
+        kept = set(snapshots_in(home))
+        await made.delete_session("one")
+        left = set(snapshots_in(home))
+        assert left < kept
+        await made.undo("two")
+        assert set(files_in(project)) == {"a.txt"}
+        await made.delete_session("two")
+        assert not snapshots_in(home)
+
+
+async def test_snapshots_are_kept_as_long_as_the_settings_say(home: Home, project: Path) -> None:
+    async with recorded(home, project, writes("a.txt", "a"), "done") as made:
+        await ask(made)
+    assert snapshots_in(home)
+    database = sqlite3.connect(home.path / "sessions.sqlite")
+    with database:
+        database.execute("UPDATE sessions SET updated_at = '2020-01-01T00:00:00.000000+00:00'")
+    database.close()
+    async with recorded(home, project) as made:
+        pass
+    assert not snapshots_in(home)
+    async with recorded(home, project) as made:
+        undone = await made.undo("s1")
+        assert undone.node_id is None
+        assert "kept no longer" in undone.remarks[0]
+        assert (project / "a.txt").exists()
 
 
 async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> None:

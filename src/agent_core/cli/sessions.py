@@ -33,6 +33,12 @@ async def _manage(options: Options, terminal: Terminal, clean: Clean) -> int:
                     terminal.text(f"{session.session_id}  {used}  {where}\n")
             case "show":
                 await _show(runtime, terminal, clean, session_id=options.id)
+            case "fork":
+                from agent_core.cli.undo import show_move  # noqa: PLC0415 - shown here only
+
+                forked = await runtime.fork(options.id, options.at, into=options.into)
+                show_move(forked, terminal, clean)
+                terminal.text(f"{forked.session_id}  {visible(clean(forked.session.cwd))}\n")
             case _:
                 view = PlainView(terminal)
                 handle = await runtime.compact_session(

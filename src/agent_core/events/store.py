@@ -35,6 +35,7 @@ from agent_core.types import (
     PermissionGrant,
     Position,
     ReplayResult,
+    RunChanges,
     RunOpening,
     RunRecord,
     RuntimeEvent,
@@ -374,8 +375,8 @@ class WorkspaceStore(Protocol):
         """The snapshot that a node of the session names; None if there is none to name."""
         ...
 
-    async def first_snapshot(self, run_id: str, folder: str) -> tuple[str, str] | None:
-        """The snapshot before a run's first change, and what the session had known before it."""
+    async def changes_of(self, run_id: str, folder: str) -> RunChanges | None:
+        """What a run has changed in the files; None if it has recorded nothing."""
         ...
 
     async def begin_move(self, session_id: str, move: NodeMove, *, is_dead: OwnerIsDead) -> None:
@@ -416,8 +417,11 @@ class WorkspaceStore(Protocol):
         """Every snapshot that a session needs."""
         ...
 
-    async def drop_snapshots(self, before: datetime) -> None:
-        """Forget the snapshots of sessions that nothing was done in since a time."""
+    async def drop_snapshots(self, before: datetime) -> bool:
+        """Forget the snapshots of sessions that nothing was done in since; whether there were any.
+
+        What these sessions have undone can still be seen, and their files not be restored.
+        """
         ...
 
     async def working_sessions(self, is_dead: OwnerIsDead) -> Sequence[SessionRecord]:

@@ -2,16 +2,18 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.errors import AgentCoreError, ErrorCode, StorageError
 from agent_core.events import SessionStore
 from agent_core.redaction.redactor import Redactor
-from agent_core.runtime.moves import differences_in_git, shown_left_out
+from agent_core.runtime.moves import differences_in_git, is_visible, shown_left_out
 from agent_core.runtime.project_files import ProjectFiles, shown_path
 from agent_core.tools.patch import unified_diff
-from agent_core.types import FileChange, WorkspaceDiff
+from agent_core.types import FileChange, SessionFork, SwitchResult, WorkspaceDiff, new_id
 
 if TYPE_CHECKING:
     from agent_core.snapshots.records import Change, TreeEntry
@@ -34,6 +36,55 @@ class Forks:
         self._store = store
         self._redactor = redactor
         self._files_at = files_at
+
+    async def fork(self, session_id: str, node_id: str | None, *, into: Path) -> SwitchResult:
+        """Begin another session with the path to a node, in a copy of the project as it was then.
+
+        Raises:
+            StorageError: `session_not_found`, `node_not_found`; a file cannot be copied.
+            AgentCoreError: `validation_error`: the node is not one a user has seen; or `into` has
+                something in it, or is in the project.
+        """
+        session = await self._store.session(session_id)
+        if session is None:
+            message = f"there is no session {session_id}"
+            raise StorageError(ErrorCode.SESSION_NOT_FOUND, message)
+        node_id = node_id or session.active_node_id
+        node = await self._store.node(node_id) if node_id else None
+        if node_id is None or node is None or node.session_id != session_id:
+            message = f"there is no node {node_id or '(it has none)'} in session {session_id}"
+            raise StorageError(ErrorCode.NODE_NOT_FOUND, message)
+        if not is_visible(node) and node_id != session.active_node_id:
+            message = f"{node_id} is not a complete message of the user or an answer to one"
+            raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+        files = self._files_at(session.cwd)
+        place = await asyncio.to_thread(_new_place, into, files.root)
+        target = await self._store.snapshot_at(session_id, node_id, files.folder)
+        existed = await asyncio.to_thread(place.exists)
+        try:
+            copied = await files.copy_to(place, target)
+            fork = SessionFork(
+                session_id=session_id,
+                node_id=node_id,
+                new_session_id=new_id("sess"),
+                folder=str(place),
+                snapshot_id=target,
+            )
+            forked = await self._store.fork_session(fork)
+        except BaseException:
+            await asyncio.to_thread(_remove, place, keep=existed)
+            raise
+        remarks = (
+            []
+            if target or files.is_on
+            else ["The copy has the files as they are now: no snapshot was taken in this session."]
+        )
+        return SwitchResult(
+            session=forked,
+            node_id=forked.active_node_id,
+            left_out=shown_left_out(copied.left_out),
+            remarks=remarks,
+        )
 
     async def diff(self, before: str, after: str) -> WorkspaceDiff:
         """How two states differ, each named by a node or a snapshot.
@@ -110,3 +161,37 @@ def _text_of(files: ProjectFiles, entry: "TreeEntry | None") -> str | None:
         return content.decode()
     except UnicodeDecodeError:
         return None
+
+
+def _new_place(into: Path, project: Path) -> Path:
+    """Where the copy goes; it is not there yet, or empty.
+
+    Raises:
+        AgentCoreError: `validation_error`: it cannot be there.
+    """
+    place = into.expanduser().resolve()
+    problem = None
+    if place.is_relative_to(project):
+        problem = f"is in the project {project}, which would be copied into itself"
+    elif place.exists() and not place.is_dir():
+        problem = "is a file"
+    elif place.is_dir() and any(place.iterdir()):
+        problem = "is not empty"
+    elif not place.parent.is_dir():
+        problem = "cannot be made: the folder around it does not exist"
+    if problem:
+        message = f"{place} {problem}; name a new or an empty folder outside of it"
+        raise AgentCoreError(ErrorCode.VALIDATION_ERROR, message)
+    return place
+
+
+def _remove(place: Path, *, keep: bool) -> None:
+    """Remove what was copied; a folder that was there before stays, empty as it was."""
+    if not keep:
+        shutil.rmtree(place, ignore_errors=True)
+        return
+    for inner in place.iterdir() if place.is_dir() else ():
+        if inner.is_dir() and not inner.is_symlink():
+            shutil.rmtree(inner, ignore_errors=True)
+        else:
+            inner.unlink(missing_ok=True)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAGE = 1000
+_UNNAMED = timedelta(hours=1)
+"""A run may have recorded a snapshot this long before it changes something, which names it."""
+
 _SHOWN_PATHS = 10
 
 
@@ -103,7 +106,8 @@ class NodeMoves:
             folder=files.folder,
             known=target or state.snapshot_id,
         )
-        return await self._make(move, session_id, files, state, target=target, force=force)
+        spans = [(target, target)] if target else []
+        return await self._make(move, session_id, files, state, spans=spans, force=force)
 
     async def undo(self, session_id: str, *, force: bool) -> SwitchResult:
         """Take back the last message of the user, with all that its run did.
@@ -122,21 +126,25 @@ class NodeMoves:
         files = self.files_at(session.cwd)
         state = await self._store.workspace_state(session_id, files.folder)
         run_id = path[begin].run_id
-        found = await self._store.first_snapshot(run_id, files.folder) if run_id else None
-        target, known = found or (None, state.snapshot_id)
+        changes = await self._store.changes_of(run_id, files.folder) if run_id else None
+        spans = changes.spans if changes else ()
         undone = UndoneMessage(
             at=path[begin].parent_id, node_id=active, runs=state.runs, known=state.snapshot_id
         )
         move = NodeMove(
             node_id=undone.at,
             folder=files.folder,
-            known=known,
+            known=changes.known if changes else state.snapshot_id,
             undone=[undone, *_redoable(state)],
             is_undo=True,
         )
-        result = await self._make(move, session_id, files, state, target=target, force=force)
-        if target is None and run_id and (remark := await self._why_no_snapshot(run_id, files)):
-            result = result.model_copy(update={"remarks": [*result.remarks, remark]})
+        result = await self._make(move, session_id, files, state, spans=spans, force=force)
+        is_old = session.updated_at < utc_now() - self._keep
+        if not spans and is_old and files.is_on:
+            remark = "The files were left as they are: what was recorded of them is kept no longer."
+            result = result.model_copy(update={"remarks": [remark]})
+        elif not spans and run_id and (remark := await self._why_no_snapshot(run_id, files)):
+            result = result.model_copy(update={"remarks": [remark]})
         return result
 
     async def redo(self, session_id: str, *, force: bool) -> SwitchResult:
@@ -165,7 +173,8 @@ class NodeMoves:
             undone=undone[1:],
         )
         state = state.model_copy(update={"snapshot_id": last.after, "open_run_id": None})
-        return await self._make(move, session_id, files, state, target=last.before, force=force)
+        spans = [(last.before, last.before)] if last.before else []
+        return await self._make(move, session_id, files, state, spans=spans, force=force)
 
     async def recover(self) -> None:
         """Finish what a process has begun to restore and died over, before anything else is done.
@@ -185,12 +194,20 @@ class NodeMoves:
                 if state.pending is not None:
                     await self._finish_pending(session_id, state.pending, alone)
 
-    async def sweep(self) -> None:
-        """Delete the snapshots that no session needs, or that are kept no longer."""
+    async def sweep(self, *, only_if_due: bool = False) -> None:
+        """Delete the snapshots that no session needs, or that are kept no longer.
+
+        Args:
+            only_if_due: look only for what is kept no longer, but for once a day.
+        """
         if not self._files.has_any:
             return
         try:
-            await self._store.drop_snapshots(utc_now() - self._keep)
+            has_dropped = await self._store.drop_snapshots(utc_now() - self._keep)
+            if has_dropped or not only_if_due or self._files.is_sweep_due:
+                is_working = await self._store.working_sessions(self._owner.is_dead)
+                spare = _UNNAMED if is_working else timedelta()
+                await self._files.sweep(await self._store.snapshots_in_use(), spare=spare)
         except AgentCoreError as error:
             logger.warning("snapshots that are not needed stay for now: %s", error)
 
@@ -213,24 +230,28 @@ class NodeMoves:
         files: ProjectFiles,
         state: WorkspaceState,
         *,
-        target: str | None,
+        spans: Sequence[tuple[str, str]],
         force: bool,
     ) -> SwitchResult:
         """Make a move: the files first, and the session when they are as they should be.
 
-        `state` says what the session knows of the files; without a `target` they are left alone.
+        The changes of all `spans` are taken back, those of the last one up to what the session
+        knows of the files. Without a span they are left alone.
         """
-        if target is None:
+        if not spans:
             moved = await self._store.move_node(session_id, move, is_dead=self._owner.is_dead)
             return SwitchResult(session=moved, node_id=move.node_id)
         async with self._alone(files) as alone:
             before = (await alone.record()).snapshot_id
             # What a run that has died did after its last snapshot counts as its own.
             known = before if state.open_run_id else state.snapshot_id or before
-            wanted, conflicts = await alone.merge(known, target, before)
+            wanted, conflicts = before, set[str]()
+            for begin, end in reversed([*spans[:-1], (spans[-1][0], known)]):
+                wanted, found = await alone.merge(end, begin, wanted)
+                conflicts.update(map(shown_path, found))
             if conflicts and not force:
-                raise _conflict([shown_path(path) for path in conflicts])
-            restoring = FilesMove(target=wanted, before=before, git=target)
+                raise _conflict(sorted(conflicts))
+            restoring = FilesMove(target=wanted, before=before, git=spans[0][0])
             move = move.model_copy(update={"files": restoring})
             await self._store.begin_move(session_id, move, is_dead=self._owner.is_dead)
             try:

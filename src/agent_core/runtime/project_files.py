@@ -5,20 +5,26 @@ import fcntl
 import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_core.config.paths import Setup
 from agent_core.disk.folders import make_private
+from agent_core.errors import ErrorCode, StorageError
+from agent_core.types import utc_now
 
 if TYPE_CHECKING:
-    from agent_core.snapshots.records import GitState, Restored, Snapshot, SnapshotSettings
+    from agent_core.snapshots.records import Copied, GitState, Restored, Snapshot, SnapshotSettings
     from agent_core.snapshots.store import SnapshotStore
 
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_WAIT_S = 0.02
+_SWEEP_EVERY_S = 24 * 3600
 _DATABASE = ("", "-wal", "-shm", "-journal")
 
 
@@ -39,6 +45,7 @@ class ProjectFiles:
         self.is_on = setup.takes_snapshots
         database = hashlib.sha256(os.fsencode(setup.session_db)).hexdigest()[:12]
         self._place = setup.home / "snapshots" / database
+        self._swept = self._place / "swept"
         self._locks = setup.home / "snapshots" / "locks"
         self._setup = setup
 
@@ -54,7 +61,8 @@ class ProjectFiles:
             StorageError: there are too many files, or it was stopped.
             OSError: the snapshot cannot be written.
         """
-        return await asyncio.to_thread(self._record, stop)
+        async with self._locked(fcntl.LOCK_SH, stop):
+            return await asyncio.to_thread(self.record_now, stop)
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator["FilesAlone"]:
@@ -63,12 +71,55 @@ class ProjectFiles:
         Raises:
             OSError: the lock cannot be taken.
         """
-        lock = self._locked(fcntl.LOCK_EX)
-        await asyncio.to_thread(lock.__enter__)
-        try:
+        async with self._locked(fcntl.LOCK_EX):
             yield FilesAlone(self)
-        finally:
-            lock.__exit__(None, None, None)
+
+    async def copy_to(self, place: Path, snapshot_id: str | None) -> "Copied":
+        """Copy the project as a snapshot has it, with all that no snapshot holds as it is now.
+
+        Raises:
+            StorageError: a file cannot be copied, or the snapshot is damaged; nothing is left of
+                the copy then.
+        """
+        stop = threading.Event()
+        async with self._locked(fcntl.LOCK_SH):
+            copying = asyncio.create_task(
+                asyncio.to_thread(
+                    self.store.copy_out,
+                    self.root,
+                    place,
+                    snapshot_id=snapshot_id,
+                    settings=self.settings,
+                    stop=stop,
+                )
+            )
+            try:
+                return await asyncio.shield(copying)
+            finally:
+                stop.set()  # a caller that was cancelled has the copy removed
+                await asyncio.wait([copying])
+
+    @property
+    def is_sweep_due(self) -> bool:
+        """Whether the last sweep was more than a day ago."""
+        try:
+            return time.time() - self._swept.stat().st_mtime > _SWEEP_EVERY_S
+        except OSError:
+            return True
+
+    async def sweep(self, in_use: Collection[str], *, spare: timedelta) -> None:
+        """Delete the snapshots that are not in use, but for the latest.
+
+        Args:
+            in_use: those that are.
+            spare: how old the others must be: one that was just recorded is not named yet.
+
+        Raises:
+            StorageError: it cannot be done now.
+        """
+        await asyncio.to_thread(self.store.sweep, in_use, recorded_before=utc_now() - spare)
+        with suppress(OSError):
+            self._swept.touch(mode=0o600)
 
     @cached_property
     def store(self) -> "SnapshotStore":
@@ -92,24 +143,33 @@ class ProjectFiles:
             max_file_bytes=asked.max_file_bytes,
         )
 
-    def _record(self, stop: threading.Event | None) -> "Snapshot":
-        with self._locked(fcntl.LOCK_SH):
-            return self.record_now(stop)
-
     def record_now(self, stop: threading.Event | None = None) -> "Snapshot":
         """`record`, for whoever has the lock; blocks."""
         return self.store.record(self.root, settings=self.settings, stop=stop)
 
-    @contextmanager
-    def _locked(self, kind: int) -> Generator[None]:
+    @asynccontextmanager
+    async def _locked(self, kind: int, stop: threading.Event | None = None) -> AsyncGenerator[None]:
+        """Hold the lock of the project; a thread is not kept waiting for it."""
         make_private(self._locks)
         name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
         descriptor = os.open(self._locks / name, _LOCK, 0o600)
         try:
-            fcntl.flock(descriptor, kind)
+            while not _is_taken(descriptor, kind):
+                if stop is not None and stop.is_set():
+                    message = "the recording was stopped before it began"
+                    raise StorageError(ErrorCode.CANCELLED, message)
+                await asyncio.sleep(_WAIT_S)
             yield
         finally:
             os.close(descriptor)
+
+
+def _is_taken(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class FilesAlone:

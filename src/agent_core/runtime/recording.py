@@ -136,9 +136,9 @@ class RunRecorder:
                 and node.role is Role.USER
                 and node.node_type is NodeType.MESSAGE
             ]
-            is_resumed = await self._store.first_snapshot(run.run_id, self._files.folder)
+            is_resumed = await self._store.changes_of(run.run_id, self._files.folder)
             node_id = path[-1].node_id if is_resumed or not asked else asked[0]
-            await self._name(node_id, snapshot.snapshot_id)
+            await self._name(node_id, snapshot.snapshot_id, is_begin=True)
         except (AgentCoreError, OSError) as error:
             self._give_up(error)
         else:
@@ -151,7 +151,9 @@ class RunRecorder:
         except (AgentCoreError, OSError) as error:
             self._give_up(error)
 
-    async def _name(self, node_id: str, snapshot_id: str, *, is_last: bool = False) -> None:
+    async def _name(
+        self, node_id: str, snapshot_id: str, *, is_begin: bool = False, is_last: bool = False
+    ) -> None:
         run = self._journal.run
         await self._store.name_snapshot(
             SnapshotNote(
@@ -160,6 +162,7 @@ class RunRecorder:
                 folder=self._files.folder,
                 snapshot_id=snapshot_id,
                 run_id=run.run_id,
+                is_begin=is_begin,
                 is_last=is_last,
             )
         )

@@ -119,6 +119,9 @@ async def open_services(options: RuntimeOptions) -> AsyncGenerator[Services]:
         if project.mcp:
             stack.push_async_callback(project.mcp.aclose)
         stack.push_async_callback(project.close_toolsets)
+        if files.has_any:
+            sweeping = asyncio.create_task(moves.sweep(only_if_due=True), name="sweep")
+            stack.push_async_callback(asyncio.wait, [sweeping])
         heartbeat = asyncio.create_task(runs.leases.keep_alive(), name="heartbeat")
         stack.push_async_callback(_stop, heartbeat)
         stack.push_async_callback(runs.close)

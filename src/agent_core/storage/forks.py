@@ -80,7 +80,7 @@ def fork_session(connection: sqlite3.Connection, fork: SessionFork) -> SessionRe
         events.append(PendingEvent(new_id("evt"), node.created_at, draft))
     insert_session_events(connection, session.session_id, events)
     rows = connection.execute(
-        """SELECT node_id, run_id, snapshot_id, previous_id FROM node_snapshots
+        """SELECT node_id, run_id, snapshot_id, previous_id, is_begin FROM node_snapshots
         WHERE folder = ? AND session_id = ? ORDER BY rowid""",
         (origin.cwd, fork.session_id),
     ).fetchall()

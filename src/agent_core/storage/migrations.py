@@ -175,7 +175,8 @@ _SNAPSHOTS = (
         run_id TEXT,
         folder TEXT NOT NULL,
         snapshot_id TEXT NOT NULL,
-        previous_id TEXT NOT NULL
+        previous_id TEXT NOT NULL,
+        is_begin INTEGER NOT NULL
     )""",
     "CREATE INDEX node_snapshots_by_node ON node_snapshots (node_id)",
     "CREATE INDEX node_snapshots_by_session ON node_snapshots (session_id)",

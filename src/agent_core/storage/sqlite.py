@@ -66,6 +66,7 @@ from agent_core.types import (
     PermissionGrant,
     Position,
     ReplayResult,
+    RunChanges,
     RunOpening,
     RunRecord,
     RuntimeEvent,
@@ -621,8 +622,8 @@ class SqliteSessionStore:
     async def fork_session(self, fork: SessionFork) -> SessionRecord:
         return await self._writer.submit(lambda c: forks.fork_session(c, fork))
 
-    async def drop_snapshots(self, before: datetime) -> None:
-        await self._writer.submit(lambda c: workspaces.drop_snapshots(c, before))
+    async def drop_snapshots(self, before: datetime) -> bool:
+        return await self._writer.submit(lambda c: workspaces.drop_snapshots(c, before))
 
     # reads
 
@@ -641,8 +642,8 @@ class SqliteSessionStore:
             lambda c: workspaces.snapshot_at(c, session_id, node_id, folder)
         )
 
-    async def first_snapshot(self, run_id: str, folder: str) -> tuple[str, str] | None:
-        return await self._readers.read(lambda c: workspaces.first_snapshot(c, run_id, folder))
+    async def changes_of(self, run_id: str, folder: str) -> RunChanges | None:
+        return await self._readers.read(lambda c: workspaces.changes_of(c, run_id, folder))
 
     async def pending_moves(self, folder: str) -> list[str]:
         return await self._readers.read(lambda c: workspaces.pending_moves(c, folder))

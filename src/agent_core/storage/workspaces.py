@@ -12,6 +12,7 @@ from agent_core.storage.rows import OPEN_RUN, dumps, iso, loads, read_all, stora
 from agent_core.types import (
     NodeMove,
     OwnerIsDead,
+    RunChanges,
     SessionRecord,
     SnapshotNote,
     UndoneMessage,
@@ -19,7 +20,8 @@ from agent_core.types import (
 )
 
 NAME_SNAPSHOT = """INSERT INTO node_snapshots
-    (node_id, session_id, run_id, folder, snapshot_id, previous_id) VALUES (?, ?, ?, ?, ?, ?)"""
+    (node_id, session_id, run_id, folder, snapshot_id, previous_id, is_begin)
+    VALUES (?, ?, ?, ?, ?, ?, ?)"""
 
 KNOW_SNAPSHOT = """INSERT INTO workspaces
     (session_id, folder, snapshot_id, open_run_id, undone_json)
@@ -52,7 +54,8 @@ def name_snapshot(connection: sqlite3.Connection, note: SnapshotNote) -> None:
         (note.session_id, folder, note.run_id),
     ).fetchone()
     previous = (known and known[0]) or note.snapshot_id
-    row = (note.node_id, note.session_id, note.run_id, folder, note.snapshot_id, previous)
+    names = (note.snapshot_id, previous, note.is_begin)
+    row = (note.node_id, note.session_id, note.run_id, folder, *names)
     connection.execute(NAME_SNAPSHOT, row)
     open_run = None if note.is_last else note.run_id
     connection.execute(KNOW_SNAPSHOT, (note.session_id, folder, note.snapshot_id, open_run))
@@ -106,16 +109,20 @@ def snapshot_at(
     return row and row[0]
 
 
-def first_snapshot(
-    connection: sqlite3.Connection, run_id: str, folder: str
-) -> tuple[str, str] | None:
-    """The snapshot before the first change of a run, and what the session had known before it."""
-    row = connection.execute(
-        """SELECT snapshot_id, previous_id FROM node_snapshots WHERE run_id = ? AND folder = ?
-        ORDER BY rowid LIMIT 1""",
+def changes_of(connection: sqlite3.Connection, run_id: str, folder: str) -> RunChanges | None:
+    """What a run has changed in the files; None if it has recorded nothing."""
+    rows = connection.execute(
+        """SELECT snapshot_id, previous_id, is_begin FROM node_snapshots
+        WHERE run_id = ? AND folder = ? ORDER BY rowid""",
         (run_id, storable(folder)),
-    ).fetchone()
-    return row and (row[0], row[1])
+    ).fetchall()
+    spans: list[tuple[str, str]] = []
+    for snapshot_id, _, is_begin in rows:
+        if is_begin or not spans:
+            spans.append((snapshot_id, snapshot_id))
+        else:
+            spans[-1] = (spans[-1][0], snapshot_id)
+    return RunChanges(known=rows[0][1], spans=spans) if rows else None
 
 
 def begin_move(
@@ -167,7 +174,7 @@ def move_node(
     folder = storable(move.folder)
     if move.files is not None:
         before = move.files.before
-        row = (before, session_id, None, folder, before, before)
+        row = (before, session_id, None, folder, before, before, False)
         connection.execute(NAME_SNAPSHOT, row)
     undone = dumps([each.model_dump(mode="json") for each in move.undone])
     connection.execute(
@@ -193,7 +200,10 @@ def snapshots_in_use(connection: sqlite3.Connection) -> set[str]:
     """Every snapshot that a session needs."""
     named = "SELECT snapshot_id, previous_id FROM node_snapshots"
     found = {each for row in connection.execute(named) for each in row}
-    rows = connection.execute("SELECT snapshot_id, undone_json, pending_json FROM workspaces")
+    rows = connection.execute(
+        """SELECT snapshot_id, undone_json, pending_json FROM workspaces
+        WHERE snapshot_id IS NOT NULL"""
+    )
     for snapshot_id, undone, pending in rows:
         entries = [UndoneMessage.model_validate(each) for each in loads(undone)]
         found |= {each for entry in entries for each in (entry.before, entry.after, entry.known)}
@@ -202,12 +212,20 @@ def snapshots_in_use(connection: sqlite3.Connection) -> set[str]:
     return {each for each in found if each is not None}
 
 
-def drop_snapshots(connection: sqlite3.Connection, before: datetime) -> None:
+def drop_snapshots(connection: sqlite3.Connection, before: datetime) -> bool:
     """Forget the snapshots of sessions that nothing was done in since a time."""
-    key = (iso(before),)
-    unused = "session_id IN (SELECT session_id FROM sessions WHERE updated_at < ?)"
-    connection.execute(f"DELETE FROM node_snapshots WHERE {unused}", key)  # noqa: S608
-    connection.execute(f"DELETE FROM workspaces WHERE {unused}", key)  # noqa: S608
+    unused = connection.execute(
+        """SELECT session_id FROM workspaces JOIN sessions USING (session_id)
+        WHERE snapshot_id IS NOT NULL AND sessions.updated_at < ?""",
+        (iso(before),),
+    ).fetchall()
+    connection.executemany("DELETE FROM node_snapshots WHERE session_id = ?", unused)
+    connection.executemany(
+        """UPDATE workspaces SET snapshot_id = NULL, open_run_id = NULL, pending_json = NULL
+        WHERE session_id = ?""",
+        unused,
+    )
+    return bool(unused)
 
 
 def working_sessions(

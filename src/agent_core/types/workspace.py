@@ -1,5 +1,6 @@
 """The files of a project as a session knows them: which node names which snapshot."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agent_core.types.content import Frozen, SafeId
@@ -13,6 +14,7 @@ class SnapshotNote:
     Attributes:
         folder: the project it is of.
         run_id: the user's run that recorded it; None between runs.
+        is_begin: nothing of what differs from the snapshot before it is the run's doing.
         is_last: the run changes nothing after it, unless it notes that anew.
     """
 
@@ -21,7 +23,21 @@ class SnapshotNote:
     folder: str
     snapshot_id: str
     run_id: str | None = None
+    is_begin: bool = False
     is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChanges:
+    """What a run has changed in the files of its project.
+
+    Attributes:
+        known: what its session had known of the files before.
+        spans: snapshots before and after; a run that waited for an answer has several.
+    """
+
+    known: str
+    spans: Sequence[tuple[str, str]]
 
 
 class UndoneMessage(Frozen):

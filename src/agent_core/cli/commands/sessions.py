@@ -15,9 +15,14 @@ def add_parser(commands: Commands) -> None:
     show = actions.add_parser("show", help="show a session: its messages and what it has cost")
     compact = actions.add_parser("compact", help="summarise a session's history now")
     compact.add_argument("--move-session", action="store_true", help=MOVE_SESSION)
-    for action in (show, compact):
+    fork = actions.add_parser("fork", help="begin another session from a message, with its files")
+    fork.add_argument("--at", metavar="<node>", help="the message; default: the last one")
+    fork.add_argument(
+        "--into", required=True, metavar="<dir>", help="for the copy of the project; new or empty"
+    )
+    for action in (show, compact, fork):
         action.add_argument("id", help="the session's id")
-    for action in (listing, show, compact):
+    for action in (listing, show, compact, fork):
         add_path(action)
 
 

@@ -1,0 +1,133 @@
+"""Kill -9 at every write of a run that records its files, and of an undo."""
+
+import asyncio
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from agent_core import AgentCoreError
+from casts import Cast
+from faults.depth import Depth, Tally
+from faults.drivers import opened
+from faults.homes import Place, a_place
+from faults.injection import FOLDERS, NAMES, SYNCS, WRITES, Fault, run_driver
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("strace")]
+
+State = dict[str, tuple[int, bytes | str | None]]
+
+
+def state_of(folder: Path) -> State:
+    """Every path in a folder with its rights and what is in it."""
+    found: State = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = (mode, str(path.readlink()))
+        else:
+            found[str(path.relative_to(folder))] = (
+                mode,
+                None if path.is_dir() else path.read_bytes(),
+            )
+    return found
+
+
+@cache
+def before_a_run() -> Place:
+    """A project with files, and a home whose database is there."""
+    place = a_place("files")
+    (place.project / "old.txt").write_text("old\n")
+    (place.project / "run.sh").write_text("true\n")
+    (place.project / "empty").mkdir()
+    assert run_driver("opening", place.home.path, place.project).code == 0
+    return place
+
+
+def after_a_run(name: str) -> Place:
+    """The same after a run that has changed its files."""
+    place = a_place(name, like=before_a_run())
+    ended = run_driver("recorded", place.home.path, place.project)
+    assert [run["run"] for run in ended.runs] == ["completed"], ended.errors
+    return place
+
+
+async def undo(place: Place) -> bool:
+    """Start anew and take the message back, if there is one."""
+    made = opened(str(place.home.path), str(place.project), Cast({}), snapshots="turn")
+    async with made:
+        try:
+            await made.undo("s1")
+        except AgentCoreError as error:
+            if "nothing to undo" in error.message or "no session" in error.message:
+                return False
+            raise
+        return True
+
+
+async def redo(place: Place) -> None:
+    made = opened(str(place.home.path), str(place.project), Cast({}), snapshots="turn")
+    async with made:
+        await made.redo("s1")
+
+
+async def active_node(place: Place) -> str | None:
+    """Where the session goes on after a new start, which finishes what was begun."""
+    made = opened(str(place.home.path), str(place.project), Cast({}))
+    async with made:
+        return (await made.list_sessions())[0].active_node_id
+
+
+def kill_run(call: str, at: int) -> bool:
+    """Kill a run there: an undo still takes back all that it did. False if it ended before."""
+    place = a_place(f"recorded-{call}-{at}", like=before_a_run())
+    ended = run_driver("recorded", place.home.path, place.project, Fault(call, "kill", at))
+    assert ended.is_killed or ended.code == 0, ended.errors
+    try:
+        asyncio.run(undo(place))
+        assert state_of(place.project) == state_of(before_a_run().project)
+    except Exception as error:
+        error.add_note(f"killed at {call} {at} in {place.home.path}; calls:\n{ended.calls[-600:]}")
+        raise
+    place.give_back()
+    return ended.is_killed
+
+
+def kill_undo(call: str, at: int) -> bool:
+    """Kill an undo there: files and conversation are both as before, or both undone."""
+    place = after_a_run(f"undoing-{call}-{at}")
+    whole, original = state_of(place.project), state_of(before_a_run().project)
+    ended = run_driver("undoing", place.home.path, place.project, Fault(call, "kill", at))
+    assert ended.is_killed or ended.code == 0, ended.errors
+    try:
+        is_undone = asyncio.run(active_node(place)) is None
+        assert state_of(place.project) == (original if is_undone else whole)
+        assert asyncio.run(undo(place)) is not is_undone
+        assert state_of(place.project) == original
+        asyncio.run(redo(place))
+        assert state_of(place.project) == whole
+    except Exception as error:
+        error.add_note(f"killed at {call} {at} in {place.home.path}; calls:\n{ended.calls[-600:]}")
+        raise
+    place.give_back()
+    return ended.is_killed
+
+
+CALLS = (*WRITES, *SYNCS, *NAMES, *FOLDERS)
+STRIDES = {"pwrite64": 11, "write": 3}
+
+
+@pytest.mark.faults("kill: a run that records its files")
+def test_what_a_run_that_was_killed_did_is_taken_back(tally: Tally, depth: Depth) -> None:
+    sample = {"write": [5], "rename": [2], "pwrite64": [60]}
+    for call in CALLS:
+        points = depth.points(*sample.get(call, []), stride=STRIDES.get(call, 1))
+        tally.sweep(points, partial(kill_run, call))
+
+
+@pytest.mark.faults("kill: an undo")
+def test_an_undo_that_was_killed_is_finished_or_never_was(tally: Tally, depth: Depth) -> None:
+    sample = {"write": [3], "rename": [3], "pwrite64": [30], "unlink": [1]}
+    for call in CALLS:
+        points = depth.points(*sample.get(call, []), stride=STRIDES.get(call, 1))
+        tally.sweep(points, partial(kill_undo, call))

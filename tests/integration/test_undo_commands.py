@@ -1,0 +1,118 @@
+"""`undo`, `redo`, `workspace diff` and `sessions fork`, as a user calls them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolation import Home
+
+pytestmark = pytest.mark.timeout(120)
+
+KEY = "sk-abcdefgh12345678abcdefgh"
+
+
+def wrote(path: str, content: str) -> dict[str, Any]:
+    arguments = {"path": path, "content": content, "overwrite": True}
+    return {"type": "calls", "calls": [{"name": "code.write_file", "arguments": arguments}]}
+
+
+def soong_agent(home: Home, project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-m", "agent_core.cli", *arguments, "--path", str(project)],
+        input="1\n" * 5,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=home.env(),
+    )
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def ran(home: Home, project: Path) -> Path:
+    """A project in which a run of the command has written two files."""
+    replies = [wrote("a.txt", f"one\nkey = {KEY}\n"), wrote("b.bin", "b\0b"), "done"]
+    script = home.write("replies.json", json.dumps(replies))
+    path = json.dumps(str(script))
+    home.write_config(
+        f'[model]\nprovider = "scripted"\nname = "replay"\npath = {path}\n'
+        "context_window = 32000\n\n[memory]\nenabled = false\n"
+    )
+    (project / "a.txt").write_text("zero\n")
+    done = soong_agent(home, project, "run", "go", "--session-id", "s1")
+    assert done.returncode == 0, done.stderr
+    assert (project / "b.bin").exists()
+    return project
+
+
+def test_undo_and_redo_say_what_came_back(home: Home, ran: Path) -> None:
+    undone = soong_agent(home, ran, "undo")
+    assert undone.returncode == 0, undone.stderr
+    assert "restored: a.txt" in undone.stderr
+    assert "deleted: b.bin" in undone.stderr
+    assert (ran / "a.txt").read_text() == "zero\n"
+    again = soong_agent(home, ran, "undo", "s1")
+    assert again.returncode == 2
+    assert "nothing to undo" in again.stderr
+    assert soong_agent(home, ran, "redo").returncode == 0
+    assert (ran / "b.bin").exists()
+    assert soong_agent(home, ran, "redo").returncode == 2
+
+
+def test_changes_of_others_are_named_with_the_cure(home: Home, ran: Path) -> None:
+    (ran / "a.txt").write_text("mine\n")
+    refused = soong_agent(home, ran, "undo")
+    assert refused.returncode == 1
+    assert "changed by others: a.txt" in refused.stderr
+    assert "--force" in refused.stderr
+    assert (ran / "b.bin").exists()
+    assert soong_agent(home, ran, "undo", "--force").returncode == 0
+    assert (ran / "a.txt").read_text() == "zero\n"
+
+
+def test_a_diff_shows_text_without_secrets_and_names_the_rest(home: Home, ran: Path) -> None:
+    undone = soong_agent(home, ran, "undo")
+    snapshot = undone.stderr.split("as in ")[1].split()[0]
+    soong_agent(home, ran, "redo")
+    shown = soong_agent(home, ran, "sessions", "show", "s1")
+    nodes = [line.split("]")[0][1:] for line in shown.stdout.splitlines() if "[node_" in line]
+    done = soong_agent(home, ran, "workspace", "diff", nodes[0], snapshot)
+    assert done.returncode == 0, done.stderr
+    assert "-zero\n+one\n" in done.stdout
+    assert KEY not in done.stdout
+    assert "added: b.bin (binary" in done.stdout
+    wrong = soong_agent(home, ran, "workspace", "diff", "node_none", snapshot)
+    assert wrong.returncode == 1
+    assert "no node node_none" in wrong.stderr
+
+
+def test_a_fork_works_in_a_copy_of_the_project(home: Home, ran: Path) -> None:
+    (ran / "node_modules").mkdir()
+    (ran / "node_modules" / "m.js").write_text("m")
+    copy = ran.with_name(f"{ran.name}-copy")
+    done = soong_agent(home, ran, "sessions", "fork", "s1", "--into", str(copy))
+    assert done.returncode == 0, done.stderr
+    session_id = done.stdout.split()[0]
+    assert names_in(copy) == ["a.txt", "b.bin", "node_modules"]
+    undone = soong_agent(home, copy, "undo", session_id)
+    assert undone.returncode == 0, undone.stderr
+    assert names_in(copy) == ["a.txt", "node_modules"]
+    assert names_in(ran) == ["a.txt", "b.bin", "node_modules"]
+    taken = soong_agent(home, ran, "sessions", "fork", "s1", "--into", str(copy))
+    assert taken.returncode == 2
+    assert "is not empty" in taken.stderr
+
+
+def test_without_a_session_there_is_nothing_to_undo(home: Home, project: Path) -> None:
+    home.write_config('[model]\nprovider = "scripted"\nname = "m"\n')
+    done = soong_agent(home, project, "undo")
+    assert done.returncode == 1
+    assert "no session works in" in done.stderr

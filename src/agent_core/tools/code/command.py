@@ -19,8 +19,6 @@ from agent_core.errors import ErrorCode, ToolError
 from agent_core.process import Command, find_program, run
 from agent_core.text import shortened
 from agent_core.tools.base import Action, Tool, ToolContext
-from agent_core.tools.code.programs import CommandLine, session_scope
-from agent_core.tools.code.views import STREAMS, ReadCommand, read_command
 from agent_core.tools.files import disk_errors
 from agent_core.tools.results import storable_text
 from agent_core.tools.schema import Arguments
@@ -37,6 +35,7 @@ from agent_core.types import Access, JsonBlock, ToolPermission, ToolResult
 
 if TYPE_CHECKING:
     from agent_core.process.sandbox import Plan, Sandbox
+    from agent_core.tools.code.views import ReadCommand
 
 _MAX_ARGUMENT = 131_071
 """What Linux takes as one argument, in bytes."""
@@ -129,6 +128,10 @@ def _prepare(workspace: Workspace, arguments: RunCommand, context: ToolContext) 
         raise ToolError(ErrorCode.FILE_NOT_FOUND, f"there is no folder {place.shown} to run in")
     program = find_program(arguments.argv[0], cwd=place.path, env=workspace.env)
     policy = workspace.boundaries
+    # How commands are read is much code, and most processes judge none.
+    from agent_core.tools.code.programs import CommandLine, session_scope  # noqa: PLC0415
+    from agent_core.tools.code.views import read_command  # noqa: PLC0415
+
     read = read_command(arguments.argv, cwd=place.path, env=workspace.env, policy=policy)
     reason, places, paths = _find_named_places(policy, read, program=program, cwd=place.path)
     command = CommandLine(
@@ -224,7 +227,7 @@ async def _run(
 
 
 def _find_named_places(
-    policy: PathPolicy, read: ReadCommand, *, program: Path, cwd: Path
+    policy: PathPolicy, read: "ReadCommand", *, program: Path, cwd: Path
 ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Resolve every word of a command.
 
@@ -235,6 +238,8 @@ def _find_named_places(
     the reason: the program's own files, else those likely to hold secrets and those outside the
     project and the allowed roots; and all paths that it names, as far as a word is known to be one.
     """
+    from agent_core.tools.code.views import STREAMS  # noqa: PLC0415 - see above
+
     words = list(islice(dict.fromkeys(_words(read.words)), _MAX_WORDS + 1))
     places, paths = [*_resolve(policy, str(cwd), cwd)], list[str]()
     for base in (cwd, *read.folders[:1]):

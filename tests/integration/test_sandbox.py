@@ -487,3 +487,13 @@ async def test_many_refusals_are_counted(home: Home, project: Path, outside: Pat
     answer, _, _ = await run_one(home, project, sh(script))
     assert len(answer["blocked_by_sandbox"]) == 21
     assert answer["blocked_by_sandbox"][-1] == "… (+30 more)"
+
+
+async def test_the_environment_that_the_program_runs_from_stays_as_it_is(
+    home: Home, project: Path
+) -> None:
+    prefix = Path(sys.prefix).resolve()
+    config = ON + f'write = ["{prefix.parent}", "{project}"]\nprotect = []\n'
+    answer, _, _ = await run_one(home, project, sh(f"touch {prefix}/planted"), config=config)
+    assert answer["blocked_by_sandbox"] == [f"{prefix}/planted"]
+    assert not (prefix / "planted").exists()

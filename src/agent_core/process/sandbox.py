@@ -8,6 +8,7 @@ is protected stays as it is. How that is enforced stands in `agent_core.process.
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -28,6 +29,9 @@ from agent_core.process.protected import REPOSITORY, ProtectedFiles
 _LEADS_ELSEWHERE = "commondir"
 """A file in a repository that names another one, whose settings and hooks count then: one that a
 program has made is removed. Git refuses to work where it cannot be made at all."""
+
+_INSTALLATION = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
+"""What this program is run from: in a project's own environment, a command could change it."""
 
 _MOST_HOLES = 5
 
@@ -88,7 +92,7 @@ class Sandbox:
             write=tuple(dict.fromkeys(write)),
             read=None if config.read == "all" else tuple(place(path) for path in config.read),
             home=home,
-            own=tuple(own),
+            own=(*own, *(place.resolve() for place in _INSTALLATION)),
             protected=ProtectedFiles(patterns, project=project, folders=write),
             unfinished=UnfinishedWrites.at(setup.writable_home),
         )

@@ -84,7 +84,7 @@ def _facts(found: PermissionExplanation) -> Iterator[tuple[str, str]]:
     if found.command is not None:
         yield "runs", "\n".join(map(_shown_view, found.command.views)) or "no program"
         if found.command.problem:
-            yield "no rule allows it", found.command.problem
+            yield "not by a rule", found.command.problem
     if found.reason:
         yield "its own reason", "\n".join((found.reason, *found.places))
     elif found.paths:

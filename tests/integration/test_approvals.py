@@ -464,3 +464,26 @@ async def test_no_secret_of_a_question_or_an_answer_is_stored(
         await handle.wait()
     for path in home.path.glob("sessions.sqlite*"):
         assert SECRET.encode() not in path.read_bytes()
+
+
+async def test_cancelling_a_parent_that_waits_answers_the_calls_of_its_child(
+    home: Home, project: Path
+) -> None:
+    sub = ScriptedCall(
+        name="agent.create_sub_agent",
+        arguments={"task": "write it", "allowed_tools": ["code.write_file"]},
+        tool_call_id="call_sub",
+    )
+    turns: list[Any] = [Calls(calls=[sub]), *script(writes("a.txt"))]
+    async with runtime(home, project, turns, config=PARK) as made:
+        first = await parked(made)
+        (question,) = await made.approvals()
+        assert (await first.cancel()).status is RunStatus.CANCELLED
+        assert await made.approvals() == []
+        child = await made.replay_run(question.run_id)
+        assert child.runs[0].status is RunStatus.CANCELLED
+        (result,) = [block for node in child.nodes for block in node.results]
+        assert result.error is not None
+        assert result.error.code == "cancelled"
+        assert await results(made) == {"call_sub": "cancelled"}
+        assert not (project / "a.txt").exists()

@@ -8,11 +8,13 @@ from itertools import takewhile
 from agent_core.aio import to_the_end
 from agent_core.errors import ErrorCode, StorageError, ToolError
 from agent_core.events import Journal, SessionStore
-from agent_core.loop import OpenRun
+from agent_core.loop import HistorySource, OpenRun, Outcome, abort_calls, settle
+from agent_core.loop.context import OnEnd, ignore
 from agent_core.storage.owners import HEARTBEAT, Owner
 from agent_core.types import (
     Claim,
     Draft,
+    EndReason,
     ErrorPayload,
     EventLevel,
     EventType,
@@ -147,6 +149,18 @@ def _close(journal: Journal, call: ToolCall, *, has_begun: bool) -> None:
         level=EventLevel.WARNING,
         tool_call_id=call.tool_call_id,
     )
+
+
+async def settle_waiting(journal: Journal, history: HistorySource, on_end: OnEnd = ignore) -> None:
+    """Cancel a run that waits for an answer: its calls are answered as not made.
+
+    Raises:
+        StorageError: its history cannot be read.
+    """
+    left_off = await history.resume(journal) or OpenRun(0, Usage(), ())
+    abort_calls(journal, left_off.calls)
+    outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
+    await settle(journal, outcome, on_end)
 
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from agent_core.runtime.memory_service import MemoryService
 from agent_core.runtime.models import Models, Traces
 from agent_core.runtime.project import Project
 from agent_core.runtime.project_files import ProjectFiles
-from agent_core.runtime.recovery import SessionHistory, SessionLeases
+from agent_core.runtime.recovery import SessionHistory, SessionLeases, settle_waiting
 from agent_core.runtime.scheduler import Run, Scheduler
 from agent_core.storage.owners import Owner
 from agent_core.types import (
@@ -381,7 +381,7 @@ class Runs:
         if run is not None and (run.status is not RunStatus.WAITING or not run.ended.is_set()):
             result = await self._scheduler.cancel(run)
             if run.goes_on and result.status.is_terminal:
-                await self._store.close_waiting(run_id)
+                await self._end_children(run_id)
             return result
         if (await self._record(run_id)).status is RunStatus.WAITING:
             with suppress(StorageError):  # it goes on in another process by now, perhaps
@@ -498,7 +498,22 @@ class Runs:
         await self._scheduler.settle_unbegun(run)
         run.ended.set()
         self._options_of_waiting.pop(record.run_id, None)
-        await self._store.close_waiting(record.run_id)
+        await self._end_children(record.run_id)
+
+    async def _end_children(self, run_id: str) -> None:
+        """Cancel the children that a run, which has ended, leaves waiting; close its questions."""
+        for child in await self._store.waiting_children(run_id):
+            identity = RunIdentity(
+                session_id=child.session_id,
+                agent_id=child.agent_id,
+                run_id=child.run_id,
+                role=AgentRole.SUB,
+                mode=child.mode,
+                parent_run_id=run_id,
+            )
+            journal = self._open_journal(identity, EventStream())
+            await settle_waiting(journal, self._waiting_history(child))
+        await self._store.close_waiting(run_id)
 
     @asynccontextmanager
     async def _claimed(self, record: RunRecord) -> AsyncGenerator[OpenedRun]:
@@ -707,7 +722,7 @@ class Runs:
             if run.status is not RunStatus.WAITING:
                 if run.goes_on:
                     self._options_of_waiting.pop(run_id, None)
-                    await self._store.close_waiting(run_id)
+                    await self._end_children(run_id)
                 return
             if run.options is not None:
                 self._options_of_waiting[run_id] = run.options

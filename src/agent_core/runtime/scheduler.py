@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from agent_core.errors import AgentCoreError, ErrorCode
 from agent_core.events import EventStream, Journal
-from agent_core.loop import HistorySource, OpenRun, Outcome, abort_calls, settle
+from agent_core.loop import HistorySource, Outcome, settle
 from agent_core.loop.options import RunOptions
 from agent_core.redaction import log_failure
+from agent_core.runtime.recovery import settle_waiting
 from agent_core.types import (
     CancelResult,
     Draft,
@@ -23,7 +24,6 @@ from agent_core.types import (
     RunIdentity,
     RunStatus,
     StoredOptions,
-    Usage,
 )
 
 logger = logging.getLogger(__name__)
@@ -174,12 +174,7 @@ class Scheduler:
         if not run.goes_on:
             await settle(run.journal, _CANCELLED, run.finish, began=False)
             return
-        left_off = await run.history.resume(run.journal)
-        if left_off is None:
-            left_off = OpenRun(0, Usage(), ())
-        abort_calls(run.journal, left_off.calls)
-        outcome = Outcome(EndReason.ABORTED_TOOLS, "", left_off.usage, left_off.turns)
-        await settle(run.journal, outcome, run.finish)
+        await settle_waiting(run.journal, run.history, run.finish)
 
     async def close(self) -> None:
         """Cancel every run, the waiting ones first, as long as a cancellation may take.

@@ -32,19 +32,28 @@ def plan(write: list[bytes], protect: list[bytes]) -> list[Bind]:
     for path in sorted(rules, key=_depth):
         if rules[path] is Kind.WRITE:
             planned[path] = Kind.WRITE
-            continue
-        above = max((other for other in rules if _is_above(other, path)), key=_depth, default=b"")
-        if rules.get(above) is Kind.WRITE:
-            parts = os.path.relpath(path, above).split(b"/")
-            folders = [
-                os.path.join(above, *parts[:count])  # noqa: PTH118
-                for count in range(1, len(parts))
-            ]
-            missing = next(filter(is_vacant, folders), None)
-            for folder in folders[: folders.index(missing)] if missing else folders:
-                planned.setdefault(folder, Kind.PIN)
-            planned[missing or path] = Kind.PROTECT
+        elif path != b"/":
+            _plan_protection(path, rules, planned)
     return [(kind, path) for path, kind in planned.items()]
+
+
+def _plan_protection(path: bytes, rules: dict[bytes, Kind], planned: dict[bytes, Kind]) -> None:
+    folders = list[bytes]()
+    folder = os.path.dirname(path)  # noqa: PTH120
+    while folder not in rules:
+        if folder == b"/":
+            return  # nothing above it can be written to
+        folders.append(folder)
+        folder = os.path.dirname(folder)  # noqa: PTH120
+    if rules[folder] is Kind.WRITE:
+        for between in reversed(folders):
+            if planned.get(between) is Kind.PROTECT:
+                return  # it is missing, and cannot be made
+            if between not in planned and is_vacant(between):
+                planned[between] = Kind.PROTECT
+                return
+            planned[between] = Kind.PIN
+        planned[path] = Kind.PROTECT
 
 
 def is_vacant(path: bytes) -> bool:
@@ -59,7 +68,3 @@ def is_vacant(path: bytes) -> bool:
 
 def _depth(path: bytes) -> int:
     return len([part for part in path.split(b"/") if part])
-
-
-def _is_above(folder: bytes, path: bytes) -> bool:
-    return folder != path and path.startswith(folder.rstrip(b"/") + b"/")

@@ -144,6 +144,14 @@ def missing(confinement: Confinement, abilities: Abilities) -> list[Hole]:
             for path in confinement.protect
             if nearest(path, confinement.write)
         )
+    else:
+        holes.extend(
+            Hole(
+                rule="protect", text=f"{path} is a link, which can be replaced; protect its target"
+            )
+            for path in confinement.protect
+            if nearest(path, confinement.write) and os.path.islink(path)  # noqa: PTH114
+        )
     if confinement.read is not None and not abilities.landlock and not uses_bubblewrap:
         add("read", "every file can be read: this takes Landlock or bubblewrap")
     if not abilities.seccomp:

@@ -84,6 +84,10 @@ class Jail:
         path = os.readlink(b"/proc/self/fd/%d" % folder)  # noqa: PTH115
         self.step = "namespaces"
         mounts.enter_namespaces(shared(), network=self.has_own_network)
+        if shared().user is not None:  # there the count is of these programs alone
+            most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+            most = _PROCESSES if most == resource.RLIM_INFINITY else min(most, _PROCESSES)
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         self.step = "mounts"
         mounts.make_read_only(self.binds, files)
         self.step = "working folder"

@@ -1,5 +1,6 @@
 """A confined program touches what its confinement names, and nothing else."""
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -21,6 +22,7 @@ from agent_core.process import (
     probe,
     run,
 )
+from agent_core.process.binds import Kind, plan
 from agent_core.process.confinement import profile
 
 needs_mounts = pytest.mark.skipif(
@@ -162,3 +164,42 @@ def test_output_tells_what_was_refused(line: str, paths: tuple[str, ...], tmp_pa
     denial = find_denial(line.format(out=tmp_path), confinement, cwd=folder)
     found = denial.paths if denial else ()
     assert found == tuple(path.format(out=tmp_path) for path in paths)
+
+
+def test_a_protected_link_is_named_as_a_hole(inside: Path) -> None:
+    (inside / "link").symlink_to("target")
+    confinement = Confinement(write=(str(inside),), protect=(str(inside / "link"),))
+    abilities = Abilities(landlock=7, seccomp=True, namespaces=True, network_namespace=True)
+    assert [hole.rule for hole in missing(confinement, abilities)] == ["protect"]
+
+
+def test_of_two_paths_the_longer_one_decides(tmp_path: Path) -> None:
+    root = os.fsencode(tmp_path)
+    for name in ("home/tmp/call", "a/b"):
+        (tmp_path / name).mkdir(parents=True)
+    write, protect = [root, root + b"/home/tmp/call"], [root + b"/home", root + b"/a/b/none/x"]
+    assert plan(write, protect) == [
+        (Kind.WRITE, root),
+        (Kind.PROTECT, root + b"/home"),
+        (Kind.WRITE, root + b"/home/tmp/call"),
+        (Kind.PIN, root + b"/a"),
+        (Kind.PIN, root + b"/a/b"),
+        (Kind.PROTECT, root + b"/a/b/none"),
+    ]
+
+
+@needs_mounts
+async def test_a_placeholder_stays_until_the_last_program_that_needs_it(
+    inside: Path, launcher: Launcher
+) -> None:
+    confinement = Confinement(write=(str(inside),), protect=(str(inside / "none" / "x"),))
+    wait = (
+        "touch ready; while [ ! -e go ]; do sleep 0.01; done;mkdir none/x; rmdir none; mkdir none"
+    )
+    waiting = asyncio.create_task(shell(wait, confinement, launcher, cwd=inside))
+    while not (inside / "ready").exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.01)
+    await shell("true", confinement, launcher, cwd=inside)
+    (inside / "go").touch()
+    await waiting
+    assert sorted(path.name for path in inside.iterdir()) == ["go", "ready"]

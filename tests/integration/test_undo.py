@@ -9,9 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from agent_core import AgentCoreError, AgentRuntime, ErrorCode, EventType
+from agent_core import (
+    AgentCoreError,
+    AgentRuntime,
+    ErrorCode,
+    EventType,
+    RunStatus,
+    ToolContext,
+    tool,
+)
 from agent_core.providers.scripted import calls
+from agent_core.types import new_id
 from casts import Cast
 from isolation import Home
 from runtimes import CONFIG, Asked, ask, runtime
@@ -370,3 +380,120 @@ async def test_two_sessions_take_back_their_own(home: Home, project: Path) -> No
         assert set(files_in(project)) == {"b.txt"}
         await made.undo("two")
         assert files_in(project) == {}
+
+
+async def test_a_run_that_waited_is_taken_back_without_what_was_changed_meanwhile(
+    home: Home, project: Path
+) -> None:
+    park = f'{ON}\n[permissions]\nunattended = "park"\n'
+    (project / "a.txt").write_text("before")
+    script = [writes("a.txt", "a"), writes("b.txt", "b"), "done"]
+    async with runtime(home, project, script, config=park) as made:
+        handle = await made.start("go", session_id="s1")
+        assert await handle.wait() is RunStatus.WAITING
+        with pytest.raises(AgentCoreError, match="waits for an answer"):
+            await made.undo("s1")
+        (question,) = await made.approvals()
+        again = await made.answer(question.request_id, "allow_once")
+        assert await again.wait() is RunStatus.WAITING
+        (project / "mine.txt").write_text("mine")
+        (question,) = await made.approvals()
+        last = await made.answer(question.request_id, "allow_once")
+        assert await last.wait() is RunStatus.COMPLETED
+        after = files_in(project)
+        assert set(after) == {"a.txt", "b.txt", "mine.txt"}
+        await made.undo("s1")
+        assert files_in(project) == {"a.txt": b"before", "mine.txt": b"mine"}
+        await made.redo("s1")
+        assert files_in(project) == after
+
+
+async def test_another_process_waits_and_refuses_alike(home: Home, project: Path) -> None:
+    """A run of another process in the same project keeps the files from being restored."""
+    made = recorded(home, project, writes("a.txt", "a"), "done", runs("sleep 60"))
+    async with made, recorded(home, project) as other:
+        await ask(made)
+        handle = await made.start("go", session_id="s2")
+        async for event in handle.events():
+            if event.event_type is EventType.TOOL_STARTED:
+                break
+        with pytest.raises(AgentCoreError) as refused:
+            await other.undo("s1")
+        assert refused.value.code is ErrorCode.SESSION_ACTIVE
+        await handle.cancel()
+        undone = await other.undo("s1")
+        assert undone.deleted == ["a.txt"]
+
+
+async def test_the_changes_of_a_programs_tool_are_taken_back(home: Home, project: Path) -> None:
+    @tool(permission="write")
+    async def own(context: ToolContext) -> str:
+        """Write a file from a program's tool."""
+        (context.project / "own.txt").write_text("own")
+        return "ok"
+
+    made = recorded(home, project, calls("own"), "done")
+    made.register_tool(own)
+    async with made:
+        await ask(made)
+        assert set(files_in(project)) == {"own.txt"}
+        await made.undo("s1")
+        assert files_in(project) == {}
+
+
+NAMES = st.sampled_from(["a", "b", "d/e", "d/f", "g"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), NAMES, st.sampled_from(["1", "2"])),
+        st.tuples(st.just("remove"), NAMES, st.just("")),
+        st.tuples(st.just("link"), NAMES, st.just("x")),
+        st.tuples(st.just("folder"), NAMES, st.just("")),
+        st.tuples(st.just("mode"), NAMES, st.sampled_from(["600", "755"])),
+    ),
+    max_size=4,
+)
+SHELL = {
+    "write": "rm -rf {0}; mkdir -p $(dirname {0}); printf {1} > {0}",
+    "remove": "rm -rf {0}",
+    "link": "rm -rf {0}; mkdir -p $(dirname {0}); ln -s {1} {0}",
+    "folder": "rm -rf {0}; mkdir -p {0}",
+    "mode": "[ ! -e {0} ] || [ -L {0} ] || chmod {1} {0}",
+}
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(turns=st.lists(STEPS, min_size=1, max_size=3))
+def test_undo_equals_before_and_redo_equals_after(
+    home: Home, project: Path, turns: list[list[tuple[str, str, str]]]
+) -> None:
+    """Runs of random commands are taken back one by one, and done again one by one."""
+    session_id = new_id("sess")
+    commands = ["; ".join(SHELL[kind].format(*rest) for kind, *rest in steps) for steps in turns]
+    script = [each for command in commands for each in (runs(f"{command}; true"), "done")]
+
+    async def check() -> None:
+        async with recorded(home, project, *script) as made:
+            states = [state_of(project)]
+            for _ in turns:
+                await ask(made, session_id=session_id)
+                states.append(state_of(project))
+            for state in reversed(states[:-1]):
+                await made.undo(session_id)
+                assert state_of(project) == state
+            for state in states[1:]:
+                await made.redo(session_id)
+                assert state_of(project) == state
+
+    asyncio.run(check())
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, Any]]:
+    """What `files_in` finds, with the rights."""
+    return {
+        path: ((folder / path).lstat().st_mode, content)
+        for path, content in files_in(folder).items()
+    }

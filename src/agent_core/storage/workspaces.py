@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent_core.storage.claims import find_session, is_free, move_active_node
-from agent_core.storage.rows import OPEN_RUN, dumps, iso, loads, read_all, storable
+from agent_core.storage.rows import dumps, iso, loads, read_all, storable
 from agent_core.types import (
     NodeMove,
     OwnerIsDead,
@@ -233,7 +233,8 @@ def working_sessions(
 ) -> Sequence[SessionRecord]:
     """The sessions in which a run of a living process is queued or under way."""
     rows = connection.execute(
-        f"""SELECT * FROM sessions WHERE owner IS NOT NULL AND session_id IN
-        (SELECT session_id FROM runs WHERE {OPEN_RUN} AND parent_run_id IS NULL)"""  # noqa: S608
+        """SELECT * FROM sessions WHERE owner IS NOT NULL AND session_id IN
+        (SELECT session_id FROM runs
+         WHERE status IN ('queued', 'pending', 'running') AND parent_run_id IS NULL)"""
     ).fetchall()
     return [each for each in read_all(SessionRecord, rows) if not is_free(each, is_dead, now)]

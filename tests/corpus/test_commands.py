@@ -89,6 +89,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     (found.project / "sub" / "secret").symlink_to("/etc/passwd")
     (found.project / "to-home").symlink_to(found.home)
     (found.project / "linked-git").symlink_to(found.bin / "git")
+    (found.project / "linked-rm").symlink_to(found.bin / "rm")
+    (found.project / "link").mkdir()
+    (found.project / "link" / "git").symlink_to(found.bin / "git")
     return found
 
 
@@ -117,3 +120,25 @@ async def test_commands(lines: Callable[[str], CommandLines], place: Place, case
 
 def test_the_corpus_has_at_least_300_lines() -> None:
     assert len(list(cases())) >= 300
+
+
+@pytest.mark.parametrize(
+    ("argv", "because"),
+    [
+        (["bash", "-c", "ls;" * 1_000], "too long"),
+        (["bash", "-c", "ls " + "a" * 20_000], "too long"),
+        (["bash", "-c", "a|" * 10_000], "too long"),
+        (["bash", "-c", "{ " * 100 + "ls" + "; }" * 100], "nested too deep"),
+        (["nice"] * 100 + ["ls"], "more than is looked at"),
+        (["bash", "-c", ";".join(f"bash -c 'ls {n}'" for n in range(50))], "more than"),
+        (["bash", "-c", "cat " + " ".join(f"*{n}" for n in range(100))], "pattern"),
+        (["bash", "-c", "cat /*/*/*/*"], "pattern"),
+    ],
+    ids=["signs", "size", "pipes", "groups", "wrappers", "scripts", "patterns", "stars"],
+)
+async def test_what_is_too_much_to_be_looked_at_is_asked_for(
+    lines: Callable[[str], CommandLines], argv: list[str], because: str
+) -> None:
+    judged = await lines("all").judge(argv)
+    assert judged.decision == "ask"
+    assert because in judged.because

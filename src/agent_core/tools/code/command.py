@@ -247,8 +247,10 @@ def _find_named_places(
             if Path(os.path.normpath(base / word)) in STREAMS:
                 continue
             found = list(_resolve(policy, word, base))
-            likely = found[:1] if _PATH.fullmatch(word) else []
-            paths += [str(each.path) for each in found if each in likely or each.path.exists()]
+            likely = [str(each.path) for each in found[:1]] if _PATH.fullmatch(word) else []
+            names = [str(each.path) for each in found]
+            # A name may be too long for `Path.exists`.
+            paths += [name for name in names if name in likely or os.path.exists(name)]  # noqa: PTH110
             places += found
     programs = [program, *(Path(view.program) for view in read.views if view.program)]
     own = [str(each.path) for each in places if policy.is_protected(each.path)]

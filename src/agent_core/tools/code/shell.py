@@ -19,7 +19,10 @@ from agent_core.tools.syntax import parse, text_of
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_MAX_SCRIPT = 65_536
+_MAX_SCRIPT = 16_384
+_MAX_SIGNS = 600
+"""The parser holds all threads up while it reads, for long where a text is full of signs."""
+
 _MAX_DEPTH = 60
 
 
@@ -56,12 +59,14 @@ class ReadScript:
 
     Attributes:
         commands: in the order of the text; those in words stand before the command of the word.
+        words: other words of it, which become those of its commands.
         inputs: here-documents, which a shell would run.
         problems: why this may not be all, or not be it.
         repeats: a part of it may run several times.
     """
 
     commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
+    words: list[Word] = field(default_factory=list[Word])
     inputs: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
     repeats: bool = False
@@ -110,6 +115,7 @@ _HEREDOC = re.compile(r"(['\"]?)([A-Za-z_][\w.-]*)\1")
 _BLANKS = re.compile(rb"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _ON_ONE_LINE = re.compile(rb"(?:[ \t]|(?<=[ \t\n])\\\n)*")
 _NOTHING = re.compile(rb"")
+_SIGN = re.compile(r"[^\w\s./,:=@%+-]|\n")
 _SEPARATORS = re.compile(r"\|\||&&|[;&|\n()`{}]|\$\(|<\(|>\(")
 _LOOP_VARIABLE = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -125,7 +131,7 @@ def read_script(text: str, *, is_bash: bool, env_names: Sequence[str] = ()) -> R
     found = ReadScript()
     if any(not char.isprintable() and char not in "\n\t" for char in text):
         found.problems.append("the script has characters that shells may read differently")
-    if len(text) > _MAX_SCRIPT:
+    if len(text) > _MAX_SCRIPT or len(_SIGN.findall(text)) > _MAX_SIGNS:
         found.problems.append("the script is too long to be looked at")
     else:
         _Reader(text.encode(), found, is_bash=is_bash, env_names=env_names).read()
@@ -250,7 +256,7 @@ class _Reader:
                     if not _LOOP_VARIABLE.fullmatch(name) or name in self._env_names:
                         self._problem(f"the script sets the variable {name}")
                 case "value":
-                    self._word(child)
+                    self._found.words.append(self._word(child))
                 case "body":
                     self._statement(child)
                 case "for" | "in" | ";":

@@ -7,7 +7,7 @@ no rule may allow the command. The views are given all the same, for rules that 
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import has_magic, iglob
 from itertools import islice
@@ -27,9 +27,11 @@ STREAMS = frozenset(
 )
 _MAX_VIEWS = 300
 _MAX_DEPTH = 12
+_MAX_SCRIPTS = 30
 _MAX_GUESSED = 64
 _MAX_MATCHES = 6_000
-_MAX_PATTERNS = 3
+_MAX_PATTERNS = 40
+_MAX_STARS = 3
 
 _OWN_OPTIONS: Mapping[str, Options] = {
     "command": Options(leading=True),
@@ -83,6 +85,8 @@ _PLAIN_BUILTINS = words_of(
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)[smhd]?|infinity", re.ASCII)
 _SETTING = re.compile(r"-[eux]+|-[eux]*o (?:errexit|nounset|noglob|pipefail|xtrace)")
+_FORMAT_THAT_SETS = re.compile(r"-|.*%[^A-Za-z%]*[hlLjzt]*n", re.DOTALL)
+_BRACKETS = re.compile(r"\[[!^]?\]?[^\]]*\]")
 _FIND_ACTIONS = words_of("-exec -execdir -ok -okdir")
 _ADDED = Word("…", is_known=False, is_one=False)
 
@@ -134,8 +138,9 @@ class _Reader:
         self._env = env
         self._policy = policy
         self._found = ReadCommand()
-        self._seen: set[tuple[str | None, tuple[Word, ...]]] = set()
-        self._scripts: set[tuple[str, str]] = set()
+        self._seen: set[tuple[object, ...]] = set()
+        self._patterns: set[tuple[str, int]] = set()
+        self._count_of_scripts = 0
         self._has_relative = False
         self._repeats = False
 
@@ -165,10 +170,10 @@ class _Reader:
             words = words[1:]
         if not words:
             return
-        if (language, tuple(words)) in self._seen:
-            self._repeats = True
+        key = (language, len(self._found.folders), *words)
+        if key in self._seen:
             return
-        self._seen.add((language, tuple(words)))
+        self._seen.add(key)
         if depth > _MAX_DEPTH or len(self._found.views) >= _MAX_VIEWS:
             self._problem("it runs more than is looked at")
             return
@@ -216,7 +221,7 @@ class _Reader:
             self._problem(f"{kind} runs it as another user")
             self._add(words, program)
             self._guess(words[1:], depth=depth)
-        elif kind in _OTHER_SHELLS:
+        elif kind in _OTHER_SHELLS or _OTHER_SHELLS.intersection(names):
             if any(word.text.startswith(("-", "+")) for word in words[1:]):
                 self._problem(f"scripts of {kind} are not looked into")
             self._add(words, program)
@@ -243,8 +248,8 @@ class _Reader:
             self._guess(words, depth=depth)
             return
         words = words[count:]
-        if kind == "env" and words and words[0].text == "-":
-            self._problem("it gives env an option that is not known")
+        while kind == "env" and words and (words[0].text == "-" or "=" in words[0].text):
+            self._problem("it changes the environment")
             words = words[1:]
         if kind == "timeout" and words:
             if not words[0].is_known or not _DURATION.fullmatch(words[0].text):
@@ -257,7 +262,6 @@ class _Reader:
                 words = [*words, _ADDED]
             else:
                 words = [_with_unknown(word, replaced) for word in words]
-        # GNU `env` has no other way to say so than an assignment, which `command` looks for.
         self.command(words, language=language, depth=depth + 1)
 
     def _find(self, words: Sequence[Word], *, depth: int) -> None:
@@ -317,16 +321,19 @@ class _Reader:
         self._script(words[position].text, language=language, depth=depth)
 
     def _script(self, text: str, *, language: str, depth: int) -> None:
-        if depth >= _MAX_DEPTH:
+        if depth >= _MAX_DEPTH or self._count_of_scripts >= _MAX_SCRIPTS:
             self._problem("it runs more than is looked at")
-        if depth >= _MAX_DEPTH or (language, text) in self._scripts:
-            self._repeats = True
             return
-        self._scripts.add((language, text))
+        key = (language, len(self._found.folders), text)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        self._count_of_scripts += 1
         script = read_script(text, is_bash=language == "bash", env_names=[*self._env])
         for problem in script.problems:
             self._problem(problem)
         self._repeats |= script.repeats
+        self._note_words(script.words)
         for each in script.commands:
             before = len(self._found.views)
             self.command(each.words, language=language, depth=depth + 1)
@@ -343,6 +350,9 @@ class _Reader:
         """Give the first view of a command its redirections, or make one of them."""
         views = self._found.views
         if len(views) == before:
+            if len(views) >= _MAX_VIEWS:
+                self._problem("it runs more than is looked at")
+                return
             views.append(CommandView((), None))
         view = views[before]
         views[before] = replace(
@@ -394,7 +404,8 @@ class _Reader:
                 return self._enter(texts)
             case "printf":
                 formats = texts[1:] if texts[:1] == ["--"] else texts
-                return not formats or (formats[0] is not None and not formats[0].startswith("-"))
+                first = formats[0] if formats else None
+                return first is not None and not _FORMAT_THAT_SETS.match(first)
             case "[" | "test":
                 if name == "[":
                     words = words[:-1] if texts[-1:] == ["]"] else [_ADDED]
@@ -438,25 +449,34 @@ class _Reader:
 
     def _note_words(self, words: Sequence[Word]) -> None:
         for word in words:
-            if word.is_glob and word.text not in self._found.words:
-                self._found.words.update(dict.fromkeys(self._matches(word.text)))
             self._found.words[word.text] = None
+            if word.is_glob:
+                self._note_matches(word.text)
 
-    def _matches(self, pattern: str) -> Iterator[str]:
-        """The names that a pattern of the shell stands for now."""
-        is_wide = len(self._found.words) > _MAX_MATCHES
-        if is_wide or "[:" in pattern or sum(map(has_magic, pattern.split("/"))) > _MAX_PATTERNS:
+    def _note_matches(self, pattern: str) -> None:
+        """Note the names that a pattern of the shell stands for now, and some more."""
+        if (key := (pattern, len(self._found.folders))) in self._patterns:
+            return
+        self._patterns.add(key)
+        is_wide = sum(map(has_magic, pattern.split("/"))) > _MAX_STARS
+        if is_wide or len(self._patterns) > _MAX_PATTERNS or "[:" in pattern:
             self._problem(f"what the pattern {pattern} stands for is not known")
             return
         for base in (self._cwd, *self._found.folders):
-            names = iglob(pattern.replace("[^", "[!"), root_dir=base)  # noqa: PTH207 - as shells do
-            yield from islice(names, _MAX_MATCHES)
+            # Shells differ in what stands in brackets: it is one character.
+            names = iglob(_BRACKETS.sub("?", pattern), root_dir=base)  # noqa: PTH207 - as shells do
+            self._found.words.update(dict.fromkeys(islice(names, _MAX_MATCHES)))
 
     def _resolve(self, name: str) -> str | None:
         try:
-            return os.path.realpath(find_program(name, cwd=self._cwd, env=self._env))
+            file = find_program(name, cwd=self._cwd, env=self._env)
         except ToolError:
             return None
+        program = Path(os.path.realpath(file))
+        below = map(self._policy.is_below_write_root, (file, program))
+        if list(below) == [True, False]:
+            self._problem(f"{name} is a link that tools can change")
+        return str(program)
 
     def _is_writable(self, path: Path) -> bool:
         return any(
@@ -464,12 +484,15 @@ class _Reader:
         )
 
     def _is_trusted(self, name: str, program: str | None) -> bool:
-        """Whether it is the program of this name that lies where tools do not write."""
-        return (
-            program is not None
-            and program == self._resolve(Path(name).name)
-            and not self._is_writable(Path(program))
-            and not self._is_shadowed(Path(name).name)
+        """Whether it is a program of this name that lies where tools do not write."""
+        if program is None or ("/" not in name and self._is_shadowed(name)):
+            return False
+        folders = (folder for folder in self._search_path() if folder.startswith("/"))
+        found = (which(Path(name).name, path=folder) for folder in folders)
+        return any(
+            not self._is_writable(Path(file)) and os.path.realpath(file) == program
+            for file in found
+            if file
         )
 
     def _is_shadowed(self, name: str) -> bool:

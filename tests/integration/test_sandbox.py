@@ -497,3 +497,25 @@ async def test_the_environment_that_the_program_runs_from_stays_as_it_is(
     answer, _, _ = await run_one(home, project, sh(f"touch {prefix}/planted"), config=config)
     assert answer["blocked_by_sandbox"] == [f"{prefix}/planted"]
     assert not (prefix / "planted").exists()
+
+
+async def test_what_a_command_leaves_in_a_repository_does_not_end_the_call(
+    home: Home, project: Path
+) -> None:
+    init(project)
+    answer, _, _ = await run_one(home, project, sh('mkdir .git/commondir; echo "$TMPDIR"'))
+    assert answer["exit_code"] == 0
+    assert not Path(answer["stdout"].strip()).exists()
+
+
+async def test_a_cancelled_command_leaves_no_temporary_folder(home: Home, project: Path) -> None:
+    script = [sh('echo "$TMPDIR" > where.new; mv where.new where; sleep 60'), Says(text="done")]
+    config = ON + "ask_inside = false\n"
+    async with runtime(home, project, script, config=config) as made:
+        handle = await made.start("go", session_id="s1")
+        for _ in iter((project / "where").exists, True):
+            await asyncio.sleep(0.02)
+        await handle.cancel()
+    folder = Path((project / "where").read_text(encoding="utf-8").strip())
+    assert not folder.exists()
+    assert not (home.path / "unfinished").exists()

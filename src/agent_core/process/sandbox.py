@@ -71,7 +71,7 @@ class Sandbox:
             own: the places of the program itself, resolved.
         """
         config, tools = setup.config.sandbox, setup.config.tools
-        home, project = setup.home, setup.project
+        home, project, notes = setup.home, setup.project, setup.writable_home
         place = partial(expand_path, base=project, home=home, project=project)
         if config.write is None:
             write = [project, *setup.write_roots]
@@ -94,7 +94,7 @@ class Sandbox:
             home=home,
             own=(*own, *(place.resolve() for place in _INSTALLATION)),
             protected=ProtectedFiles(patterns, project=project, folders=write),
-            unfinished=UnfinishedWrites.at(setup.writable_home),
+            unfinished=UnfinishedWrites(notes and notes / "unfinished", is_optional=True),
         )
 
     def has_network(self, kind: Kind, *, wanted: bool = False) -> bool:
@@ -118,7 +118,8 @@ class Sandbox:
             required = {"write", "network"}
             required |= {"read"} if read is not None else set()
             required |= {"protect"} if config.protect is not None else set()
-        own = (path for path in map(str, self.own) if nearest(path, write))
+        # What is not there yet is not held free: the program itself may be about to make it.
+        own = (str(path) for path in self.own if nearest(str(path), write) and path.exists())
         return Confinement(
             write=tuple(write),
             read=None if read is None else tuple(map(str, read)),
@@ -185,11 +186,18 @@ class Plan:
 
     @asynccontextmanager
     async def confine(self, command: Command) -> AsyncGenerator[Command]:
-        """The command as it may run: confined, with a temporary folder that goes with it."""
-        scratch = self._scratch()
-        folder = await to_the_end(asyncio.to_thread(scratch.__enter__))
+        """The command as it may run: confined, with a temporary folder that goes with it.
+
+        Raises:
+            ToolError: `internal_error`; the folder cannot be made.
+        """
+        scratch, it = self._scratch(), self.confinement
         try:
-            it = self.confinement
+            try:
+                folder = await to_the_end(asyncio.to_thread(scratch.__enter__))
+            except OSError as error:
+                message = f"no temporary folder can be made for the program: {error}"
+                raise ToolError(ErrorCode.INTERNAL_ERROR, message, retryable=True) from error
             yield replace(
                 command,
                 env={**command.env, "TMPDIR": folder},
@@ -212,7 +220,8 @@ class Plan:
                 yield str(folder)
             finally:
                 for pointer in absent:  # the repository would have other hooks and settings by it
-                    pointer.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        pointer.unlink()
                 _remove(folder)
 
 
